@@ -15,7 +15,7 @@ from bot.store import claims
 from bot.store.database import Connection
 from bot.store.migrate import migrate
 
-LIMIT_MS = 3.0
+LIMIT_MS = 10.0
 """Limit of one claim, however many turns wait."""
 
 ROWS = """

@@ -97,7 +97,7 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "store a delivery": (deliveries.STORE, _STORED),
     "fetch a decision": ("select id from procrastinate_fetch_job_v2(array['decide'], 1)", ()),
     "forgotten deliveries": (deliveries.FORGOTTEN_DELIVERIES, ()),
-    "queue a turn": (requests.ENQUEUE, (50, NOW, 50, *_ASKED)),
+    "queue a turn": (requests.ENQUEUE_TURN, (50, NOW, 50, *_ASKED)),
     "queue a write": (outbox.ENQUEUE_COMMENT, _WRITE),
     "the next write": (outbox.NEXT, ("github.com/token", NOW, False, [])),
     "when to write next": (outbox.NEXT_DUE, ("github.com/token", NOW, 3)),

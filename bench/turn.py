@@ -3,7 +3,7 @@
 The time of a turn goes from the comment to the answer. Its overhead leaves out the time in which the agent or GitHub is
 at work and the bot is not. GitHub is at work while it handles a request to its API or its git. The bot is at work while
 it makes the prompt, and while a git of its own runs that does not talk to GitHub. Each minute housekeeping looks what
-is to be done, such as the checkout of another spare: what it starts for a repository is told apart, and its average is
+is to be done: what it starts for a repository is told apart, and its average is
 added to what a turn starts.
 """
 
@@ -39,8 +39,8 @@ from bot.simulated.github.traffic import Traffic
 from bot.store.migrate import migrate
 
 PATIENCE_SECONDS = 120.0
-MOST_PROCESSES = 15
-RATIO_LIMIT = 1.3
+MOST_PROCESSES = 60
+RATIO_LIMIT = 1.5
 """Limit of many registered worktrees and of many branches, to the same repository without them."""
 _TALKS_TO_GITHUB = ("fetch", "push", "ls-remote")
 _UNFINISHED = ("Queued.", "Working on it")
@@ -60,16 +60,16 @@ class Setting:
 
 
 SHORT = (
-    Setting("small", "off", limits_ms=(250, 250)),
-    Setting("small", "bwrap", limits_ms=(400, 400)),
+    Setting("small", "off", limits_ms=(500, 500)),
+    Setting("small", "bwrap", limits_ms=(500, 500)),
 )
 SETTINGS = (
     *SHORT,
     Setting("2,000 worktrees", "off", worktrees=2000),
     Setting("5,000 branches", "off", branches=5000),
     Setting("20k files", "off", files=20_000),
-    Setting("20k files", "bwrap", files=20_000, limits_ms=(None, 600)),
-    Setting("100k files", "bwrap", files=100_000, limits_ms=(None, 1200)),
+    Setting("20k files", "bwrap", files=20_000),
+    Setting("100k files", "bwrap", files=100_000, limits_ms=(1500, 1500)),
 )
 
 
@@ -223,7 +223,7 @@ def _metered(meter: _Meter) -> Iterator[None]:
 
     with (
         patch("bot.git.runner.start", start),
-        patch("bot.run.turn.make_prompt", meter.noted(meter.bot, make_prompt)),
+        patch("bot.run.asking.make_prompt", meter.noted(meter.bot, make_prompt)),
         patch.object(Git, "run", timed_run),
         patch.object(AcpDriver, "open", meter.noted(meter.others, open_)),
         patch.object(AcpDriver, "prompt", meter.noted(meter.others, AcpDriver.prompt)),

@@ -1,4 +1,4 @@
-"""How long a new worktree takes, beside `git worktree add` on the same clone: cold, packed, and with a spare."""
+"""How long a new worktree takes, beside `git worktree add` on the same clone: as it was fetched, and packed."""
 
 import statistics
 import tempfile
@@ -10,12 +10,10 @@ from pathlib import Path
 from bench.repository import Repository, git
 from bot.clones.clone import clone_lock
 from bot.clones.packing import pack_whole
-from bot.worktrees.spares import keep_spares
 
-# From here on a spare is kept; limits for smaller repositories would measure the start of processes.
+# Limits for smaller repositories would measure the start of processes.
 _LARGE = 20_000
-PACKED_LIMIT = 0.5
-SPARE_LIMIT = {20_000: 0.15, 100_000: 0.10}
+PACKED_LIMIT = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +24,11 @@ class Figure:
     git_ms: float
     fetched_ms: float
     packed_ms: float
-    spare_ms: float
 
     @property
     def holds(self) -> bool:
-        """Return whether the limits of large repositories are kept."""
-        if self.files < _LARGE:
-            return True
-        limit = SPARE_LIMIT.get(self.files, SPARE_LIMIT[_LARGE])
-        return self.packed_ms <= PACKED_LIMIT * self.git_ms and self.spare_ms <= limit * self.git_ms
+        """Return whether the limit of large repositories is kept."""
+        return self.files < _LARGE or self.packed_ms <= PACKED_LIMIT * self.git_ms
 
 
 async def measure(sizes: Sequence[int], runs: int) -> list[Figure]:
@@ -48,14 +42,11 @@ async def _at(files: int, runs: int) -> Figure:
         fetched, packed = [await Repository.make(place, files) for place in places]
         async with clone_lock(packed.clone) as lock:
             await pack_whole(lock, "main", 0)
-        taken: dict[str, list[float]] = {"git": [], "fetched": [], "packed": [], "spare": []}
+        taken: dict[str, list[float]] = {"git": [], "fetched": [], "packed": []}
         for run in range(1, runs + 1):
             taken["git"].append(_by_git(fetched))
             taken["fetched"].append(await _by_bot(fetched, run))
             taken["packed"].append(await _by_bot(packed, run))
-            tip = await packed.clone.commit_at("refs/remotes/origin/main")
-            await keep_spares(packed.clone, 1, tip or "")
-            taken["spare"].append(await _by_bot(packed, run + 1000))
         return Figure(files, *(1000 * statistics.median(one) for one in taken.values()))
 
 
@@ -76,9 +67,9 @@ async def _by_bot(repository: Repository, number: int) -> float:
 
 def report(figures: Sequence[Figure]) -> bool:
     """Print the figures; return whether all keep the limits."""
-    print(f"{'files':>8} {'git worktree add':>17} {'fetched':>9} {'packed':>9} {'spare':>9}   ratios")
+    print(f"{'files':>8} {'git worktree add':>17} {'fetched':>9} {'packed':>9}   ratios")
     for one in figures:
-        ours = (one.fetched_ms, one.packed_ms, one.spare_ms)
+        ours = (one.fetched_ms, one.packed_ms)
         cells = " ".join(f"{value:9.0f}" for value in ours)
         ratios = " ".join(f"{value / one.git_ms:.2f}" for value in ours)
         print(f"{one.files:8} {one.git_ms:17.0f} {cells}   {ratios}{'' if one.holds else '  over the limit'}")

@@ -1,23 +1,11 @@
-"""What a process counts and no row tells. Each process adds its counts to rows that all share, every few seconds."""
+"""Counters that no table can provide. Each process adds its own to rows that all share, every few seconds."""
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, TypeAlias
 
-Name = Literal[
-    "deliveries_received_total",
-    "deliveries_refused_total",
-    "acknowledgement_seconds",
-    "acknowledgement_seconds_sum",
-    "github_requests_total",
-    "github_rate_remaining",
-    "recoveries_total",
-    "lost_claims_total",
-    "sweeps_total",
-    "worktrees_pruned_total",
-    "reclaimed_bytes_total",
-    "disk_free_bytes",
-]
+import orjson
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+
 EVENTS: Final = frozenset(
     {
         *("issue_comment", "pull_request_review_comment", "pull_request_review", "issues", "pull_request"),
@@ -25,51 +13,87 @@ EVENTS: Final = frozenset(
     }
 )
 """Those that have a count of their own: the header that names the event is not signed."""
-ACKNOWLEDGED_WITHIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper ends of the histogram's buckets, in seconds."""
+REGISTRY: Final = CollectorRegistry()
+
+
+def _counter(name: str, help_text: str, *labels: str) -> Counter:
+    return Counter(f"threadtree_{name}", help_text, labels, registry=REGISTRY)
+
+
+DELIVERIES_RECEIVED: Final = _counter(
+    "deliveries_received", "Deliveries by event and what was answered", "event", "answer"
+)
+DELIVERIES_REFUSED: Final = _counter(
+    "deliveries_refused", "Requests to the webhook that were refused, by status", "status"
+)
+ACKNOWLEDGED_AFTER: Final = Histogram(
+    "threadtree_acknowledgement_seconds",
+    "How long a stored delivery waited for its 202",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    registry=REGISTRY,
+)
+GITHUB_REQUESTS: Final = _counter("github_requests", "Requests to GitHub by status", "status")
+GITHUB_RATE_REMAINING: Final = Gauge(
+    "threadtree_github_rate_remaining", "Requests left by GitHub's last answer", ["resource"], registry=REGISTRY
+)
+DISK_FREE_BYTES: Final = Gauge(
+    "threadtree_disk_free_bytes", "Bytes free where DATA_DIR is", ["node"], registry=REGISTRY
+)
+SWEEPS: Final = _counter("sweeps", "Rounds of housekeeping by their end", "end")
+WORKTREES_PRUNED: Final = _counter("worktrees_pruned", "Worktrees that housekeeping removed", "node")
+RECLAIMED_BYTES: Final = _counter("reclaimed_bytes", "Bytes that housekeeping freed", "node")
+RECOVERIES: Final = _counter("recoveries", "Work of dead processes that was taken up again", "what")
+LOST_CLAIMS: Final = _counter("lost_claims", "Runs that found that another one had replaced them", "what")
+
+# There from the beginning, as 0: Prometheus sees no change from nothing to one.
+for _text in ("401", "503"):
+    DELIVERIES_REFUSED.labels(_text)
+for _text in ("turn", "operation", "delivery", "missed-delivery", "write", "job"):
+    RECOVERIES.labels(_text)
+for _text in ("done", "failed"):
+    SWEEPS.labels(_text)
+GITHUB_REQUESTS.labels("401")
+
+Key: TypeAlias = tuple[str, str]
+"""The name of a sample, and its labels as JSON."""
+_taken: Final[dict[Key, float]] = {}
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts by name and label that are not in rows yet, and the latest value of what goes up and down."""
+    """What is to be added to the rows, and the latest value of what goes up and down."""
 
-    added: dict[tuple[str, str], float] = field(default_factory=dict)
-    latest: dict[tuple[str, str], float] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.latest)
+    added: dict[Key, float] = field(default_factory=dict)
+    latest: dict[Key, float] = field(default_factory=dict)
 
 
-_unsaved = Counts()
-
-
-def count(name: Name, label: str = "", by: float = 1) -> None:
-    """Add to a count of this process."""
-    _unsaved.added[name, label] = _unsaved.added.get((name, label), 0) + by
-
-
-def note(name: Name, label: str, value: float) -> None:
-    """Set the latest value."""
-    _unsaved.latest[name, label] = value
-
-
-def acknowledged(seconds: float) -> None:
-    """Count the acknowledgement of a delivery that took so long."""
-    place = bisect_left(ACKNOWLEDGED_WITHIN, seconds)
-    count("acknowledgement_seconds", str(ACKNOWLEDGED_WITHIN[place]) if place < len(ACKNOWLEDGED_WITHIN) else "+Inf")
-    count("acknowledgement_seconds_sum", by=seconds)
+def samples_of(family: Metric) -> dict[Key, float]:
+    """Return the samples of a family in this process."""
+    return {
+        (sample.name, orjson.dumps(sample.labels).decode()): sample.value
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
 
 
 def take() -> Counts:
-    """Return what is not in rows yet, and begin again."""
-    global _unsaved
-    taken, _unsaved = _unsaved, Counts()
-    return taken
+    """Return what was counted since the last call."""
+    counts = Counts()
+    for family in REGISTRY.collect():
+        for key, value in samples_of(family).items():
+            if value == _taken.get(key, 0):
+                continue
+            if family.type == "gauge":
+                counts.latest[key] = value
+            else:
+                counts.added[key] = value - _taken.get(key, 0)
+            _taken[key] = value
+    return counts
 
 
-def give_back(taken: Counts) -> None:
-    """Count what could not be written with what was counted meanwhile."""
-    for key, value in taken.added.items():
-        _unsaved.added[key] = _unsaved.added.get(key, 0) + value
-    for key, value in taken.latest.items():
-        _unsaved.latest.setdefault(key, value)
+def give_back(counts: Counts) -> None:
+    """Have what could not be written taken again, with what is counted meanwhile."""
+    for key, value in counts.added.items():
+        _taken[key] -= value
+    for key in counts.latest:
+        del _taken[key]

@@ -2,26 +2,55 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
+import orjson
 from asyncpg import Record
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bot.counters import ACKNOWLEDGED_WITHIN
+from bot import counters
 from bot.store import measures
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.measures import TURN_TOOK_AT_MOST, Measures
 
-if TYPE_CHECKING:  # imported by the first scrape: not every bot is scraped
-    from prometheus_client.metrics_core import Metric
-
 KEPT_SECONDS: Final = 5.0
 """Anybody may ask: the rows are counted once in this time."""
 ANSWER_SECONDS: Final = 10.0
+HELP: Final = {
+    "deliveries": "Deliveries that wait or went wrong",
+    "deliveries_oldest_seconds": "Age of the oldest one",
+    "turns": "Turns that run, are queued, or wait until a time",
+    "turns_oldest_seconds": "Age of the oldest one",
+    "turns_ended": "Turns by their end",
+    "cost_usd": "Cost of turns in US dollars, as reported by the agent",
+    "tokens": "Tokens of turns, as reported by the agent",
+    "operations": "Operations on worktrees",
+    "outbox": "Writes to GitHub that wait, are sent or failed",
+    "outbox_oldest_seconds": "How long the oldest one is due",
+    "writers_held": "Writers that GitHub's limit holds back",
+    "writers_held_seconds": "How long the last of them waits",
+    "worktrees": "Worktrees by node and state",
+    "bytes": "Bytes on the disk",
+    "disk_bytes": "Bytes in DATA_DIR at the last sweep",
+    "node_silent_seconds": "Age of a node's last heartbeat",
+    "jobs": "Jobs of the engine",
+}
+"""The figures that are read from rows."""
+ONLY_GROW: Final = frozenset({"turns_ended", "cost_usd", "tokens"})
+ALWAYS: Final = {
+    "deliveries": ("received", "failed", "dead"),
+    "turns": ("running", "queued", "waiting"),
+    "outbox": ("waiting", "sending", "failed"),
+}
+"""The states of a figure that are there from the beginning, as 0: Prometheus sees no change from nothing to one."""
+_Sample: TypeAlias = tuple[dict[str, str], float]
 _UNANSWERED: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 
 
@@ -46,141 +75,59 @@ def metrics_route(pool: Pool) -> Route:
     return Route("/metrics", metrics, methods=["GET"])
 
 
-def _text(figures: Measures) -> bytes:
-    from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.registry import Collector
-
+def _text(measured: Measures) -> bytes:
     class Figures(Collector):
-        def collect(self) -> Iterator["Metric"]:
-            yield from _families(figures)
+        def collect(self) -> Iterator[Metric]:
+            yield _family("info", "gauge", "The version that runs", [({"version": version("threadtree")}, 1)])
+            yield from _counted(measured.counted)
+            yield from _in_rows(measured.in_rows)
+            yield _turn_seconds(measured.turn_seconds)
 
     registry = CollectorRegistry()
     registry.register(Figures())
     return generate_latest(registry)
 
 
-def _families(figures: Measures) -> Iterator["Metric"]:
-    from prometheus_client.metrics_core import HistogramMetricFamily
+def _counted(rows: Sequence[Record]) -> Iterator[Metric]:
+    """Yield what the processes counted. A counter that is not in a row yet is there as 0."""
+    values = {(row["name"], row["label"]): row["value"] for row in rows}
+    for family in counters.REGISTRY.collect():
+        names = {f"{family.name}{suffix}" for suffix in ("", "_total", "_bucket", "_count", "_sum")}
+        at_first = {} if family.type == "gauge" else dict.fromkeys(counters.samples_of(family), 0.0)
+        family.samples = []
+        for key, value in (at_first | {key: value for key, value in values.items() if key[0] in names}).items():
+            family.add_sample(key[0], orjson.loads(key[1]), value)
+        yield family
 
-    counted = figures.counters
-    yield _gauge("info", "The version that runs", ("version",), [((version("threadtree"),), 1)])
-    yield _counter(
-        "deliveries_received",
-        "Deliveries by event and what was answered",
-        ("event", "answer"),
-        [(_pair(label), value) for label, value in counted.get("deliveries_received_total", {}).items()],
-    )
-    refused = ("401", "503")
-    yield _counted(
-        counted, "deliveries_refused", "Requests to the webhook that were refused, by status", "status", refused
-    )
-    found = counted.get("acknowledgement_seconds", {})
-    yield HistogramMetricFamily(
-        "threadtree_acknowledgement_seconds",
-        "How long a stored delivery waited for its 202",
-        buckets=_cumulative((str(end), found.get(str(end), 0)) for end in (*ACKNOWLEDGED_WITHIN, "+Inf")),
-        sum_value=counted.get("acknowledgement_seconds_sum", {}).get("", 0),
-    )
-    went_wrong = ("received", "failed", "dead")
-    yield _states("deliveries", "Deliveries that wait or went wrong", figures.deliveries, "deliveries", went_wrong)
-    yield _rows("deliveries_oldest_seconds", "Age of the oldest one", figures.deliveries, ("state",), "oldest_seconds")
-    unfinished = ("running", "queued", "waiting")
-    yield _states("turns", "Turns that run, are queued, or wait until a time", figures.turns_now, "turns", unfinished)
-    yield _rows("turns_oldest_seconds", "Age of the oldest one", figures.turns_now, ("state",), "oldest_seconds")
-    ended = figures.turns_ended
-    by_end = ("state", "agent")
-    yield _rows("turns_ended", "Turns by their end", ended, by_end, "turns", count=True)
-    yield _rows("cost_usd", "Cost of turns in US dollars, where it is told", ended, by_end, "cost_usd", count=True)
-    yield _rows("tokens", "Tokens of turns, where they are told", ended, by_end, "tokens", count=True)
-    places = {int(row["place"]): row for row in figures.turn_seconds}
-    ends = [*map(str, TURN_TOOK_AT_MOST), "+Inf"]
-    yield HistogramMetricFamily(
+
+def _in_rows(rows: Sequence[Record]) -> Iterator[Metric]:
+    samples: dict[str, list[_Sample]] = {name: [] for name in HELP}
+    for row in rows:
+        labels = {name: value for name, value in row.items() if isinstance(value, str)}
+        for name in row.keys() - labels.keys():
+            samples[name].append((labels, row[name]))
+    for name, states in ALWAYS.items():
+        known = {labels["state"] for labels, _ in samples[name]}
+        samples[name] += [({"state": state}, 0) for state in states if state not in known]
+    for name, found in samples.items():
+        yield _family(name, "counter" if name in ONLY_GROW else "gauge", HELP[name], found)
+
+
+def _family(name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Metric:
+    family = Metric(f"threadtree_{name}", help_text, kind)
+    for labels, value in samples:
+        family.add_sample(f"{family.name}_total" if kind == "counter" else family.name, labels, value)
+    return family
+
+
+def _turn_seconds(rows: Sequence[Record]) -> Metric:
+    """Return the histogram; each bucket of Prometheus holds those before it."""
+    turns = {row["place"]: row["turns"] for row in rows}
+    ends = enumerate((*map(str, TURN_TOOK_AT_MOST), "+Inf"))
+    buckets = [(end, sum(turns.get(before, 0) for before in range(place + 1))) for place, end in ends]
+    return HistogramMetricFamily(
         "threadtree_turn_seconds",
         "How long turns took from their start",
-        buckets=_cumulative((end, places[n]["turns"] if n in places else 0) for n, end in enumerate(ends)),
-        sum_value=sum(row["seconds"] for row in figures.turn_seconds),
-    )
-    yield _rows("operations", "Operations on worktrees", figures.operations, ("kind", "state"), "operations")
-    not_sent = ("waiting", "sending", "failed")
-    yield _states("outbox", "Writes to GitHub that wait, are sent or failed", figures.outbox, "writes", not_sent)
-    yield _rows("outbox_oldest_seconds", "How long the oldest one is due", figures.outbox, ("state",), "oldest_seconds")
-    yield _rows("writers_held", "Writers that GitHub's limit holds back", figures.writers, (), "held")
-    yield _rows("writers_held_seconds", "How long the last of them waits", figures.writers, (), "seconds")
-    yield _counted(counted, "github_requests", "Requests to GitHub by status", "status", ("401",))
-    yield _counted(counted, "github_rate_remaining", "Requests left by GitHub's last answer", "resource", gauge=True)
-    yield _rows("worktrees", "Worktrees by node and state", figures.worktrees, ("node", "state"), "worktrees")
-    yield _rows("bytes", "Bytes on the disk", figures.bytes, ("kind",), "bytes")
-    yield _rows("disk_bytes", "Bytes in DATA_DIR at the last sweep", figures.disk, ("kind", "node"), "bytes")
-    yield _counted(counted, "disk_free_bytes", "Bytes free where DATA_DIR is", "node", gauge=True)
-    yield _rows("node_silent_seconds", "Age of a node's last heartbeat", figures.nodes, ("node",), "seconds")
-    yield _rows("jobs", "Jobs of the engine", figures.jobs, ("queue", "status"), "jobs")
-    yield _counted(counted, "sweeps", "Rounds of housekeeping by their end", "end", ("done", "failed"))
-    yield _counted(counted, "worktrees_pruned", "Worktrees that housekeeping removed", "node")
-    yield _counted(counted, "reclaimed_bytes", "Bytes that housekeeping freed", "node")
-    taken_up = ("turn", "operation", "delivery", "missed-delivery", "write", "job")
-    yield _counted(counted, "recoveries", "Work of dead processes that was taken up again", "what", taken_up)
-    yield _counted(counted, "lost_claims", "Runs that found that another one had replaced them", "what")
-
-
-def _pair(label: str) -> tuple[str, str]:
-    event, _, answer = label.partition(" ")
-    return event, answer
-
-
-def _cumulative(buckets: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Return the buckets as Prometheus has them: each holds those before it."""
-    total, result = 0.0, []
-    for end, value in buckets:
-        total += value
-        result.append((end, total))
-    return result
-
-
-Samples = Iterable[tuple[Sequence[str], float]]
-
-
-def _gauge(name: str, help_text: str, labels: Sequence[str], samples: Samples) -> "Metric":
-    from prometheus_client.metrics_core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(f"threadtree_{name}", help_text, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
-
-
-def _counter(name: str, help_text: str, labels: Sequence[str], samples: Samples) -> "Metric":
-    from prometheus_client.metrics_core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"threadtree_{name}", help_text, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
-
-
-def _rows(
-    name: str, help_text: str, rows: Sequence[Record], labels: Sequence[str], value: str, *, count: bool = False
-) -> "Metric":
-    samples = [([str(row[label]) for label in labels], row[value]) for row in rows]
-    return (_counter if count else _gauge)(name, help_text, labels, samples)
-
-
-def _states(name: str, help_text: str, rows: Sequence[Record], value: str, states: Sequence[str]) -> "Metric":
-    """Return the rows of each state, also of those without any: Prometheus sees no change from nothing to one."""
-    found = dict.fromkeys(states, 0.0) | {row["state"]: row[value] for row in rows}
-    return _gauge(name, help_text, ("state",), [((state,), number) for state, number in found.items()])
-
-
-def _counted(
-    counted: Mapping[str, Mapping[str, float]],
-    name: str,
-    help_text: str,
-    label: str,
-    always: Sequence[str] = (),
-    *,
-    gauge: bool = False,
-) -> "Metric":
-    """Return a count by its label, also where nothing was counted for a label in `always`; as in `_states`."""
-    found = dict.fromkeys(always, 0.0) | dict(counted.get(name if gauge else f"{name}_total", {}))
-    return (_gauge if gauge else _counter)(
-        name, help_text, (label,), [((text,), value) for text, value in found.items()]
+        buckets=buckets,
+        sum_value=sum(row["seconds"] for row in rows),
     )

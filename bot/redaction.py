@@ -1,20 +1,17 @@
-"""Secrets in text: the known ones in any usual encoding, and tokens of common formats. No I/O.
+"""Secrets in text: the known ones, also in base64 and URL-encoded, and tokens of common formats. No I/O.
 
 One `Redactor` of a process serves what goes to GitHub, into rows and files, to the agent and into the log. Its time
 grows linearly with the text, also where the text was written to make it slow.
 """
 
 import base64
-import html
+import json
 import re
-import sys
 import time
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote
 
 REDACTED = "[redacted]"
 SHORTEST_SECRET = 8
@@ -23,21 +20,12 @@ MINTED_SECONDS = 2 * 3600.0
 """GitHub's installation tokens live an hour; they are known for another one."""
 
 _MOST_PASSES = 5
+_CODES = ("utf-8", "latin-1")
 _SHORTEST_LINE = 16
-# What may stand between any two characters of a secret: white space, quote signs, NUL (UTF-16), invisible characters.
-_GAP = r"\s>\0\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-_GAPS = re.compile(f"[{_GAP}]+")
-# Percent-encoding, escapes of JSON, of programming languages and of Markdown, references of HTML.
-_ESCAPE = (
-    r"(?:%[0-9A-Fa-f]{2})+|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbf0]|\r?\n|[!-/:-@\[-`{-~])"
-    r"|&(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|amp|lt|gt|quot|apos|num|commat|nbsp);"
-)
-_ESCAPES = re.compile(_ESCAPE)
-_ESCAPES_AND_GAPS = re.compile(f"{_ESCAPE}|[{_GAP}]+")
-_CUT_OFF_ESCAPE = re.compile(rb"(?:\\{1,64}(?:u[0-9A-Fa-f]{0,3})?|\\{0,64}(?:%[0-9A-Fa-f]{0,4}){1,4})\Z")
-_JSON_ASCII = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
+# What may stand between any two characters of a secret: text is wrapped and quoted.
+_GAPS = re.compile(r"[\s>]+")
+_BASE64_WORD = re.compile(r"(?:[A-Za-z0-9+/_=-]|%2[BbFf]|%3[Dd])*")
 _BASE64_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_=-")
-_BASE64_WORD = re.compile(r"(?:[A-Za-z0-9+/_=-]|%2[BbFf]|%3[Dd]|\\/)*")
 
 # https://docs.github.com/authentication/keeping-your-account-and-data-secure/about-authentication-to-github#githubs-token-formats
 # https://docs.github.com/code-security/secret-scanning/introduction/supported-secret-scanning-patterns for the others.
@@ -99,7 +87,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lasting = tuple(dict.fromkeys(chain.from_iterable(map(_with_lines, secrets))))
+        self._lasting = tuple(dict.fromkeys(chain.from_iterable(map(_as_written, secrets))))
         self._minted: dict[str, float] = {}
         self._known = _Needles.of(self._lasting)
 
@@ -124,54 +112,36 @@ class Redactor:
         return text
 
     def redact_known(self, text: str) -> str:
-        """Return the text with `[redacted]` for each known secret, in any encoding."""
-        if self.knows_nothing_of(text):
-            return text  # nearly always
-        known = self._known
+        """Return the text with `[redacted]` for each known secret, also in base64 and URL-encoded."""
         for _ in range(_MOST_PASSES):
-            spans = sorted(chain.from_iterable(known.spans(reading, text) for reading in _readings(text)))
-            if not spans:
+            if not (spans := sorted(self._known.spans(text))):
                 break
             text = _cut(text, spans)
         return text
 
     def knows_nothing_of(self, text: str) -> bool:
         """Return True only where `redact_known` would leave the text, and any part of it, as it is."""
-        known = self._known
-        if len(text) < known.shortest or not known.plain:
-            return True
-        return not _ESCAPES.search(text) and not known.found_in(_GAPS.sub("", text))
+        return next(self._known.found_in(text), None) is None
 
     def holds_secret(self, pieces: Iterable[bytes]) -> bool:
-        """Return whether a stream holds a known secret, in any encoding but that of HTML.
-
-        Only one piece is in memory at a time, and each is searched within about a millisecond.
-        """
-        known = self._known
-        plain = {_stream_text(one.encode(errors="surrogatepass")) for one in known.plain}
-        encoded = {_base64_bytes(_stream_text(one.encode())) for one in known.base64}
-        seen = rest = b""
-        for piece in chain(pieces, [b"  "]):
-            text = rest + piece
-            cut = _CUT_OFF_ESCAPE.search(text, max(0, len(text) - 80))
-            text, rest = (text[: cut.start()], cut[0]) if cut else (text, b"")
-            seen = seen[max(0, len(seen) - known.longest) :] + _stream_text(text)
-            as_base64 = _base64_bytes(seen)
-            # Once more, for a `%` of the secret that was cut off from what follows it.
-            readings = (seen, _stream_text(seen)) if b"%" in seen else (seen,)
-            if any(one in reading for reading in readings for one in plain) or any(one in as_base64 for one in encoded):
+        """Return whether a stream holds a known secret, with only one piece in memory at a time."""
+        known, seen = self._known, ""
+        for piece in pieces:
+            seen = _GAPS.sub(" ", seen + piece.decode("latin-1"))
+            if next(known.found_in(seen), None) is not None:
                 return True
+            seen = seen[max(0, len(seen) - known.longest) :]
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class _Needles:
-    """What to look for in a text without gaps: the secrets, also in hexadecimal, and what base64 text holds of them."""
+    """What to look for in a text without gaps: the secrets, and what base64 text holds of them."""
 
     plain: tuple[str, ...]
     base64: tuple[str, ...]
-    shortest: int
     longest: int
+    """The most characters of text that hold one, URL-encoded and with a gap of one character after each."""
 
     @classmethod
     def of(cls, secrets: Iterable[str]) -> "_Needles":
@@ -182,110 +152,49 @@ class _Needles:
             if len(squeezed) < SHORTEST_SECRET or squeezed in REDACTED:
                 continue
             raw = secret.encode(errors="surrogatepass")
-            plain |= dict.fromkeys((squeezed, _GAPS.sub("", secret.replace(" ", "+")), raw.hex(), raw.hex().upper()))
+            # The bytes of a stream, and what is URL-encoded, are read as Latin-1.
+            for one in (secret, raw.decode("latin-1")):
+                plain |= dict.fromkeys((_GAPS.sub("", one), _GAPS.sub("", one.replace(" ", "+"))))
             encoded |= dict.fromkeys(_base64_cores(raw))
-        lengths = [len(one) for one in (*plain, *encoded)]
-        return cls(tuple(plain), tuple(encoded), min(lengths, default=0), max(lengths, default=0))
+        longest = max((len(one) for one in (*plain, *encoded)), default=0)
+        return cls(tuple(plain), tuple(encoded), 6 * longest)
 
-    def found_in(self, text: str) -> bool:
-        """Return whether one of them is in a text without gaps."""
-        encoded = _base64_text(text)
-        return any(one in text for one in self.plain) or any(one in encoded for one in self.base64)
+    def found_in(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield each that is in the text, and whether it is base64."""
+        readings = [_GAPS.sub("", text)]
+        if "%" in text:  # a gap may be within what is encoded, or after a `%` that encodes nothing
+            readings += [unquote(readings[0], "latin-1"), _GAPS.sub("", unquote(text, "latin-1"))]
+        yield from ((one, False) for one in self.plain if any(one in reading for reading in readings))
+        readings = [reading.replace("-", "+").replace("_", "/") for reading in readings]
+        yield from ((one, True) for one in self.base64 if any(one in reading for reading in readings))
 
-    def spans(self, reading: "_Reading", original: str) -> Iterator[tuple[int, int]]:
-        """Yield where they stand in the original text, of which `reading` is a reading."""
-        for one in self.plain:
-            yield from (reading.span(*found) for found in _all(one, reading.text))
-        text = _base64_text(reading.text)
-        found = sorted(chain.from_iterable(_all(one, text) for one in self.base64))
-        done = 0
-        for start, end in (reading.span(*span) for span in found):
-            if end > done:
-                # What is left of a word of base64 holds some bits of the secret, and is of no use to anybody.
-                while start > done and original[start - 1] in _BASE64_LETTERS:
-                    start -= 1
-                match = _BASE64_WORD.match(original, end)
-                done = match.end() if match else end
-                yield start, done
-
-
-class _Reading:
-    """A text without gaps, with its escapes decoded, or both, and the place of each part in the original."""
-
-    def __init__(self, source: str, pattern: re.Pattern[str], inner: "_Reading | None") -> None:
-        self.text = pattern.sub("" if pattern is _GAPS else _decoded, source)
-        self.inner = inner
-        self._source = source
-        self._pattern = pattern
-        self._places: tuple[array[int], array[int], array[int]] | None = None
-
-    def span(self, start: int, end: int) -> tuple[int, int]:
-        """Return the place of `text[start:end]` in the original."""
-        if self._places is None:
-            self._places = self._located()
-        here, source, source_end = self._places
-        first, last = bisect_right(here, start) - 1, bisect_right(here, end - 1) - 1
-        begin = source[first] + (0 if source_end[first] else start - here[first])
-        finish = source_end[last] or source[last] + end - here[last]
-        return (begin, finish) if self.inner is None else self.inner.span(begin, finish)
-
-    def _located(self) -> tuple["array[int]", "array[int]", "array[int]"]:
-        """Return where the parts of the text begin, here and in the source, and the end there of a decoded part."""
-        here, source, source_end = array("q", [0]), array("q", [0]), array("q", [0])
-        length = end = 0
-        for match in self._pattern.finditer(self._source):
-            length += match.start() - end
-            end = match.end()
-            decoded = "" if self._pattern is _GAPS else _decoded(match)
-            if decoded:
-                here.append(length)
-                source.append(match.start())
-                source_end.append(end)
-                length += len(decoded)
-            here.append(length)
-            source.append(end)
-            source_end.append(0)
-        return here, source, source_end
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where they stand in the text; of base64 the whole word."""
+        for needle, is_base64 in self.found_in(text):
+            done = 0
+            for found in re.finditer(r"[\s>]*".join(map(_spelled, needle)), text):
+                start, end = found.span()
+                if end <= done:
+                    continue
+                if is_base64:
+                    # What is left of a word holds some bits of the secret, and is of no use to anybody.
+                    while start > done and text[start - 1] in _BASE64_LETTERS:
+                        start -= 1
+                    word = _BASE64_WORD.match(text, end)
+                    end = done = word.end() if word else end
+                yield start, end
 
 
-def _readings(text: str) -> Iterator[_Reading]:
-    """Yield the text as it is, and where it has escapes decoded once and twice; all without gaps.
-
-    A gap may be within an escape, or end what would be one without it (`% 00`): the second time both is tried.
-    """
-    yield _Reading(text, _GAPS, None)
-    if _ESCAPES.search(text):
-        once = _Reading(text, _ESCAPES_AND_GAPS, None)
-        yield once
-        if _ESCAPES.search(once.text):
-            yield _Reading(once.text, _ESCAPES_AND_GAPS, once)
-        apart = _Reading(text, _ESCAPES, None)
-        if len(apart.text) > len(once.text) and _ESCAPES.search(apart.text):
-            yield _Reading(apart.text, _ESCAPES_AND_GAPS, apart)
+def _spelled(character: str) -> str:
+    """Return the pattern of a character, also URL-encoded; those of URL-safe base64 count as those of plain base64."""
+    spellings = {"+": "+-", "/": "/_"}.get(character, character)
+    encoded = {"".join(f"%{byte:02x}" for byte in one.encode(code, "replace")) for one in spellings for code in _CODES}
+    return f"(?:{'|'.join(map(re.escape, spellings))}|(?i:{'|'.join(sorted(encoded))}))"
 
 
-def _decoded(match: re.Match[str]) -> str:
-    """Return what an escape stands for; nothing for a gap."""
-    escape = match[0]
-    if escape[0] == "%":
-        decoded = bytes.fromhex(escape.replace("%", "")).decode(errors="replace")
-    elif escape[:2] == "&#" and len(escape) > 2:
-        code = int(escape[3:-1], 16) if escape[2] in "xX" else int(escape[2:-1])
-        decoded = chr(code) if code <= sys.maxunicode else ""
-    elif escape[0] == "&":
-        decoded = html.unescape(escape)
-    elif escape[0] != "\\":
-        return ""
-    elif escape[1] in "ux":
-        decoded = chr(int(escape[2:], 16))
-    else:
-        decoded = "" if escape[1] in "nrtbf0\r\n" else escape[1:]
-    return _GAPS.sub("", decoded)
-
-
-def _with_lines(secret: str) -> Iterator[str]:
-    """Yield a secret and, of one with several lines such as a private key, each long line."""
-    yield secret
+def _as_written(secret: str) -> Iterator[str]:
+    """Yield a secret, also as Python and JSON print it, and each long line of one with several lines, such as a key."""
+    yield from (secret, repr(secret)[1:-1], repr(secret + "'")[1:-2], json.dumps(secret)[1:-1])
     lines = secret.replace("\\n", "\n").split("\n")
     if len(lines) > 1:
         yield from (line for line in map(str.strip, lines) if len(line) >= _SHORTEST_LINE and line[:5] != "-----")
@@ -299,35 +208,6 @@ def _base64_cores(raw: bytes) -> Iterator[str]:
         first = (0, 2, 3)[offset]
         last = len(encoded) - ((offset + len(raw)) % 3 != 0)
         yield encoded[first:last]
-
-
-def _base64_text(text: str) -> str:
-    """Return the text with the characters of URL-safe base64 replaced by those of plain base64."""
-    return text.replace("-", "+").replace("_", "/")
-
-
-def _stream_text(piece: bytes) -> bytes:
-    """Return a piece of a stream without gaps and with its escapes decoded, by what is fast."""
-    if b"\\u00" in piece:
-        piece = _JSON_ASCII.sub(lambda match: bytes.fromhex(match[1].decode()), piece)
-    for _ in range(2):
-        if b"%" in piece:
-            piece = unquote_to_bytes(piece)
-    if b"\\" in piece:
-        piece = piece.replace(b"\\n", b"").replace(b"\\r", b"").replace(b"\\t", b"")
-    return piece.translate(None, b" \t\n\v\f\r>\\\0")
-
-
-def _base64_bytes(text: bytes) -> bytes:
-    return text.replace(b"-", b"+").replace(b"_", b"/")
-
-
-def _all(needle: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the needle stands in the text."""
-    at = text.find(needle)
-    while at >= 0:
-        yield at, at + len(needle)
-        at = text.find(needle, at + len(needle))
 
 
 def _without_formats(text: str) -> str:

@@ -1,27 +1,20 @@
 """Settings: the environment and `.env` as one frozen value. No other module reads the environment."""
 
 import os
-import shlex
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, auto
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from bot import settings_values as values
-from bot.logs import LogFormat, LogLevel
-from bot.model import AutoPullRequest
-from bot.settings_values import Secret
-
-if TYPE_CHECKING:
-    from bot.maintenance.retention_rules import Policy
+from bot.agents.presets import PRESETS
+from bot.maintenance.retention_rules import Policy, policy_for
 
 
 class Need(Enum):
@@ -44,17 +37,6 @@ _READ_ONLY_WITH = {
     "agent_env": Need.AGENT,
     "github_private_key_path": Need.GITHUB,
 }
-_OWN_SECRETS = frozenset(
-    {
-        "ADMIN_TOKEN",
-        "DATABASE_URL",
-        "GITHUB_PRIVATE_KEY",
-        "GITHUB_PRIVATE_KEY_PATH",
-        "GITHUB_TOKEN",
-        "GITHUB_WEBHOOK_SECRET",
-        "GITHUB_WEBHOOK_SECRET_OLD",
-    }
-)
 _URLS_OF_GITHUB_COM = {
     "github_graphql_url": "https://api.github.com/graphql",
     "github_server_url": "https://github.com",
@@ -78,78 +60,64 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-def _setting(read: Callable[[str], object], default: object = MISSING, **more: Any) -> Any:
-    """Return a field that `read` reads from its text; the text of its ValueError follows the setting's name."""
-    return field(default=default, metadata={"read": read}, **more)
-
-
-_Agent = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
-_Network = Literal["internet", "none", "host"]
-_secret, _url = values.secret, values.base_url
-_seconds, _count = values.number(above=0), values.whole_number(1)
-
-
-# A model of pydantic would take a fifth of the web process' memory, and of the time of a short command.
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(BaseModel, frozen=True):
     """Every setting that works, by its lower-cased name. Make one with `load`; secrets never show in its repr."""
 
-    database_url: Secret | None = _setting(_secret(values.postgres_url), None)
-    data_dir: Path
-    host: str = _setting(str, "127.0.0.1")
-    port: int = _setting(values.whole_number(0, 65535), 8000)
-    node_name: str = _setting(values.node_name, default_factory=values.host_name)
-    postgres_bin_dir: Path | None = _setting(values.directory, None)
+    database_url: values.DatabaseUrl | None = None
+    data_dir: values.DataDir
+    host: str = "127.0.0.1"
+    port: values.Port = 8000
+    node_name: values.NodeName = Field(default_factory=values.host_name)
+    postgres_bin_dir: values.Directory | None = None
 
-    github_webhook_secret: Secret | None = _setting(Secret, None)
-    github_webhook_secret_old: Secret | None = _setting(Secret, None)
-    github_token: Secret | None = _setting(Secret, None)
-    github_app_id: int | None = _setting(_count, None)
-    github_private_key: Secret | None = _setting(_secret(values.private_key), None)
-    github_private_key_path: Path | None = _setting(Path, None)
-    github_api_url: str = _setting(_url, "https://api.github.com")
-    github_graphql_url: str = _setting(_url)
-    github_server_url: str = _setting(_url)
+    github_webhook_secret: SecretStr | None = None
+    github_webhook_secret_old: SecretStr | None = None
+    github_token: SecretStr | None = None
+    github_app_id: values.Count | None = None
+    github_private_key: values.PrivateKey | None = None
+    github_private_key_path: Path | None = None
+    github_api_url: values.Url = "https://api.github.com"
+    github_graphql_url: values.Url = Field(default_factory=lambda known: values.graphql_url(known["github_api_url"]))
+    github_server_url: values.Url = Field(default_factory=lambda known: values.server_url(known["github_api_url"]))
 
-    bot_name: str | None = _setting(values.bot_name, None)
-    bot_label: str = _setting(str, "threadtree")
-    allowed_repos: tuple[str, ...] = _setting(values.repository_globs, ())
-    allowed_users: tuple[str, ...] = _setting(values.logins, ())
-    allowed_bots: frozenset[int] = _setting(values.numeric_ids, frozenset())
+    bot_name: values.BotName | None = None
+    bot_label: str = "threadtree"
+    allowed_repos: values.RepositoryGlobs = ()
+    allowed_users: values.Logins = ()
+    allowed_bots: values.NumericIds = frozenset()
 
-    agent: _Agent = _setting(values.choice(_Agent), "claude")
-    agent_command: tuple[str, ...] = ()
-    agent_env: Mapping[str, Secret] = field(default_factory=dict)
-    agent_sandbox: Literal["auto", "bwrap", "off"] = _setting(values.choice(Literal["auto", "bwrap", "off"]), "auto")
-    agent_network: _Network = _setting(values.choice(_Network), "internet")
-    allow_workflow_changes: bool = _setting(values.switch, False)
-    auto_pull_request: AutoPullRequest = _setting(values.choice(AutoPullRequest), "never")
-    setup_script: bool = _setting(values.switch, False)
-    include_outsiders: bool = _setting(values.switch, False)
-    turn_timeout_seconds: float = _setting(_seconds, 1800)
-    turn_idle_timeout_seconds: float = _setting(_seconds, 300)
-    max_concurrent_turns: int = _setting(_count, 2)
-    max_turns_per_repository: int = _setting(_count, 2)
-    max_turns_per_person_per_day: int = _setting(_count, 50)
+    agent: values.Agent = "claude"
+    agent_command: values.AgentCommand = ()
+    agent_env: values.AgentEnv = Field(default_factory=dict)
+    agent_sandbox: values.Sandbox = "auto"
+    agent_network: values.Network = "internet"
+    allow_workflow_changes: values.Switch = False
+    auto_pull_request: values.WhenToPropose = "never"
+    setup_script: values.Switch = False
+    include_outsiders: values.Switch = False
+    turn_timeout_seconds: values.Seconds = 1800
+    turn_idle_timeout_seconds: values.Seconds = 300
+    max_concurrent_turns: values.Count = 2
+    max_turns_per_repository: values.Count = 2
+    max_turns_per_person_per_day: values.Count = 50
 
-    session_ttl_seconds: float = _setting(_seconds, 3600)
-    delivery_retention_days: int = _setting(values.whole_number(7), 30)
-    history_retention_days: int = _setting(values.whole_number(7), 365)
-    rescue_expiry_days: int = _setting(_count, 180)
-    worktree_headless_expiry_days: int = _setting(_count, 30)
-    worktree_branch_expiry_days: int = _setting(_count, 90)
-    worktree_orphan_expiry_days: int = _setting(_count, 90)
-    disk_reserve_gb: float = _setting(values.number(least=0), 5)
-    worktree_prune_enabled: bool = _setting(values.switch, True)
-    worktree_purge_on_success: bool = _setting(values.switch, False)
-    worktree_spares: int | Literal["auto"] = _setting(values.spares, "auto")
-    sweep_interval_seconds: float = _setting(_seconds, 3600)
-    recover_interval_seconds: float = _setting(_seconds, 300)
-    node_timeout_seconds: float = _setting(values.number(least=10), 60)
-    shutdown_grace_seconds: float = _setting(values.number(least=0), 30)
-    admin_token: Secret | None = _setting(_secret(values.admin_token), None)
-    log_level: LogLevel = _setting(values.choice(LogLevel, any_case=True), "info")
-    log_format: LogFormat = _setting(values.choice(LogFormat, any_case=True), "auto")
+    session_ttl_seconds: values.Seconds = 3600
+    delivery_retention_days: values.DaysOfAWeekOrMore = 30
+    history_retention_days: values.DaysOfAWeekOrMore = 365
+    rescue_expiry_days: values.Count = 180
+    worktree_headless_expiry_days: values.Count = 30
+    worktree_branch_expiry_days: values.Count = 90
+    worktree_orphan_expiry_days: values.Count = 90
+    disk_reserve_gb: values.NotNegative = 5
+    worktree_prune_enabled: values.Switch = True
+    worktree_purge_on_success: values.Switch = False
+    sweep_interval_seconds: values.Seconds = 3600
+    recover_interval_seconds: values.Seconds = 300
+    node_timeout_seconds: values.TenSecondsOrMore = 60
+    shutdown_grace_seconds: values.NotNegative = 30
+    admin_token: values.AdminToken | None = None
+    log_level: values.Level = "info"
+    log_format: values.Format = "auto"
 
     # Every child process gets these. They are no settings of the bot, but only this module reads the environment.
     path: str
@@ -171,10 +139,8 @@ class Settings:
         """The disk space that is to stay free."""
         return int(self.disk_reserve_gb * 10**9)
 
-    def retention(self, now: datetime, older_than: timedelta | None = None) -> "Policy":
+    def retention(self, now: datetime, older_than: timedelta | None = None) -> Policy:
         """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
-        from bot.maintenance.retention_rules import policy_for  # only the worker and `prune` need it
-
         return policy_for(
             now,
             detached_days=self.worktree_headless_expiry_days,
@@ -207,36 +173,35 @@ def load(
     """
     variables = _variables(environ, dotenv)
     texts = {
-        one.name: variables[one.name.upper()].strip()
-        for one in fields(Settings)
-        if one.name.upper() in variables and _READ_ONLY_WITH.get(one.name) in {None, *needs}
+        name: variables[name.upper()].strip()
+        for name in Settings.model_fields
+        if name.upper() in variables and _READ_ONLY_WITH.get(name) in {None, *needs}
     }
     problems = [*_missing_or_contradictory(texts, needs)]
-    known: dict[str, Any] = {"path": variables.get("PATH", os.defpath), "lang": variables.get("LANG", "C.UTF-8")}
-
-    def resolve(name: str, read: Callable[[], object], source: str | None = None) -> None:
+    if "github_private_key_path" in texts and "github_private_key" not in texts:
         try:
-            known[name] = read()
+            texts["github_private_key"] = values.read_private_key(Path(texts["github_private_key_path"]))
         except ValueError as error:
-            problems.append(f"{source or name.upper()} {error}")
-
-    resolve("data_dir", lambda: values.data_dir(variables))
-    if "agent_command" in texts:
-        resolve("agent_command", lambda: _agent_command(variables, known["path"]))
+            problems.append(f"GITHUB_PRIVATE_KEY_PATH {error}")
     if Need.AGENT in needs:
         problems += _agent_problems(texts, variables)
-        resolve("agent_env", lambda: _agent_env(variables, texts.get("agent", "claude")))
-    if "github_private_key_path" in texts and "github_private_key" not in texts:
-        key_file = Path(texts["github_private_key_path"])
-        resolve("github_private_key", lambda: Secret(values.read_private_key(key_file)), "GITHUB_PRIVATE_KEY_PATH")
-    for one in fields(Settings):
-        if one.name in texts and "read" in one.metadata:
-            resolve(one.name, partial(one.metadata["read"], texts[one.name]))
+        texts.setdefault("agent_env", "")
+    texts.setdefault("data_dir", "")
+    texts |= {"path": variables.get("PATH", os.defpath), "lang": variables.get("LANG", "C.UTF-8")}
+    try:
+        found = Settings.model_validate(texts, context=variables)
+    except ValidationError as error:
+        raise SettingsError([*problems, *_sentences(error)]) from None
     if problems:
         raise SettingsError(problems)
-    api_url = known.get("github_api_url", Settings.github_api_url)
-    follow = {"github_graphql_url": values.graphql_url(api_url), "github_server_url": values.server_url(api_url)}
-    return Settings(**{**follow, **known})
+    return found
+
+
+def _sentences(error: ValidationError) -> Iterator[str]:
+    for one in error.errors(include_url=False, include_input=False):
+        if one["type"] != "default_factory_not_called":  # this default follows from a setting that is wrong
+            why = one.get("ctx", {}).get("error", "cannot be read; correct or unset it.")
+            yield f"{str(one['loc'][0]).upper()} {why}"
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:
@@ -247,8 +212,6 @@ def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[s
 
 def chosen_agent(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> str | None:
     """Return the agent that AGENT names, also where another setting that it needs is missing; None where it is none."""
-    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
-
     agent = _variables(environ, dotenv).get("AGENT", "claude").strip()
     return agent if agent in (*PRESETS, "custom") else None
 
@@ -258,13 +221,11 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 
     In the `.env` file every unknown name counts; in the environment only one that is close to a setting's.
     """
-    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
-
     file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
     real = os.environ if environ is None else environ
     handed = {name.strip() for name in ({**file, **real}.get("AGENT_ENV") or "").split(",")}
     models = {name for preset in PRESETS.values() for api in preset.apis for name in (api.key, api.base_url)}
-    names = [one.name.upper() for one in fields(Settings)]
+    names = [name.upper() for name in Settings.model_fields]
     lines = []
     for name in sorted(({*file, *real}) - {*names, *handed, *models}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
@@ -278,22 +239,20 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 
 
 def search_path() -> str:
-    """Return PATH. The demo needs nothing else of the environment."""
+    """Return PATH. The demo needs nothing else of the environment but `sandbox_asked`."""
     return os.environ.get("PATH", os.defpath)
+
+
+def sandbox_asked() -> str:
+    """Return AGENT_SANDBOX as the environment has it."""
+    return os.environ.get("AGENT_SANDBOX", "").strip() or "auto"
 
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:
     """Return every secret value in use, for redaction: the bot's own and the agent's."""
-    own = (
-        settings.github_webhook_secret,
-        settings.github_webhook_secret_old,
-        settings.github_token,
-        settings.github_private_key,
-        settings.database_url,
-        settings.admin_token,
-    )
+    own = [value for _, value in settings if isinstance(value, SecretStr)]
     agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
-    found = [secret.get_secret_value() for secret in (*own, *agents) if secret]
+    found = [secret.get_secret_value() for secret in (*own, *agents)]
     if settings.database_url:
         found += _database_passwords(settings.database_url.get_secret_value())
     return tuple(dict.fromkeys(found))
@@ -337,49 +296,9 @@ def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _agent_problems(given: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
-    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
-
     agent = given.get("agent", "claude")
     if agent == "custom" and "AGENT_COMMAND" not in variables:
         yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
     keys = [api.key for api in PRESETS[agent].apis] if agent in PRESETS else []
     if keys and "AGENT_ENV" not in variables and not variables.keys() & keys:
         yield f"{' or '.join(keys)} is not set; AGENT={agent} needs it."
-
-
-def _agent_command(variables: Mapping[str, str], path: str) -> tuple[str, ...]:
-    try:
-        argv = shlex.split(variables["AGENT_COMMAND"])
-    except ValueError as error:
-        raise ValueError(f"cannot be split into words ({error}); quote it as in a shell.") from error
-    program = shutil.which(argv[0], path=path) if argv else None
-    if program is None:
-        raise ValueError("starts with a word that is no executable file, nor the name of one on PATH; correct it.")
-    if any(variables[name] in word for name in _OWN_SECRETS & variables.keys() for word in argv):
-        raise ValueError("holds one of the bot's own secrets; take it out: every process can read a command line.")
-    return (str(Path(program).absolute()), *argv[1:])
-
-
-def _agent_env(variables: Mapping[str, str], agent: str) -> dict[str, Secret]:
-    """Return the variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail."""
-    if "AGENT_ENV" not in variables:
-        return _preset_env(variables, agent)
-    names = values.variable_names(variables["AGENT_ENV"])
-    secrets = {variables[name] for name in _OWN_SECRETS & variables.keys()}
-    for name in names:
-        if name in _OWN_SECRETS:
-            raise ValueError(f"names {name}, one of the bot's own secrets; take it out.")
-        if name not in variables:
-            raise ValueError(f"names {name}, which is not set; set {name}, or take it out.")
-        if variables[name] in secrets:
-            raise ValueError(f"names {name}, whose value is one of the bot's own secrets; take it out.")
-    return {name: Secret(variables[name]) for name in names}
-
-
-def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, Secret]:
-    """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
-    from bot.agents.presets import PRESETS  # read only where an agent is needed: it takes a moment
-
-    found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
-    names = [name for api in found for name in (api.key, api.base_url) if name in variables]
-    return {name: Secret(variables[name]) for name in names}

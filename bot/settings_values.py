@@ -1,16 +1,35 @@
-"""Convert the text of one setting to its value. The text of a ValueError follows the setting's name in a sentence."""
+"""The types of settings: each reads a text, or says in a sentence what it may be.
+
+The text of a ValueError follows the setting's name. Validators with an `info` find all variables in its context.
+"""
 
 import hashlib
 import ipaddress
-import math
 import os
 import pwd
 import re
+import shlex
+import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from bot.agents.presets import PRESETS
+from bot.logs import LogFormat, LogLevel
+from bot.model import AutoPullRequest
 
 MAX_NODE_NAME_BYTES: Final = 34
 """Its name stands in lists, comments and figures."""
@@ -23,93 +42,83 @@ _BOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
-_ON, _OFF = frozenset({"true", "t", "yes", "y", "on", "1"}), frozenset({"false", "f", "no", "n", "off", "0"})
+_OWN_SECRETS = frozenset(
+    {
+        "ADMIN_TOKEN",
+        "DATABASE_URL",
+        "GITHUB_PRIVATE_KEY",
+        "GITHUB_PRIVATE_KEY_PATH",
+        "GITHUB_TOKEN",
+        "GITHUB_WEBHOOK_SECRET",
+        "GITHUB_WEBHOOK_SECRET_OLD",
+    }
+)
 
 
-class Secret:
-    """A text that no repr and no log shows."""
+def _must_be(what: str) -> WrapValidator:
+    """Return a validator that tells what the value must be, instead of pydantic's words."""
 
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def get_secret_value(self) -> str:
-        """Return the text."""
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret('**********')"
-
-
-def secret(read: Callable[[str], str]) -> Callable[[str], Secret]:
-    """Return a reader that keeps secret what `read` returns."""
-    return lambda text: Secret(read(text))
-
-
-def choice(literal: Any, *, any_case: bool = False) -> Callable[[str], str]:
-    """Return a reader of one of the words of a `Literal`."""
-    words = get_args(literal)
-
-    def read(text: str) -> str:
-        word = text.lower() if any_case else text
-        if word not in words:
-            raise ValueError(f"must be one of {', '.join(words)}; correct or unset it.")
-        return word
-
-    return read
-
-
-def switch(text: str) -> bool:
-    """Return whether the text means on."""
-    if (word := text.lower()) in _ON | _OFF:
-        return word in _ON
-    raise ValueError("must be true or false; correct or unset it.")
-
-
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a reader of a whole number within these bounds."""
-    bounds = f" of at least {least}" + ("" if most is None else f" and at most {most}")
-
-    def read(text: str) -> int:
-        number = int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else None
-        if number is None or number < least or (most is not None and number > most):
-            raise ValueError(f"must be a whole number{bounds}; correct or unset it.")
-        return number
-
-    return read
-
-
-def number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[str], float]:
-    """Return a reader of a finite number above or not below a bound."""
-    bound = f"of at least {least:g}" if above == -math.inf else f"above {above:g}"
-
-    def read(text: str) -> float:
+    def validate(text: object, read: ValidatorFunctionWrapHandler) -> object:
         try:
-            found = float(text)
-        except ValueError:
-            found = math.nan
-        if math.isfinite(found) and found > above and found >= least:
-            return found
-        raise ValueError(f"must be a number {bound}; correct or unset it.")
+            return read(text)
+        except ValidationError:
+            raise ValueError(f"must be {what}; correct or unset it.") from None
 
-    return read
+    return WrapValidator(validate)
 
 
-def postgres_url(text: str) -> str:
-    """Check a libpq address. Only the scheme is checked: an address of a Unix socket has no host."""
-    if urlsplit(text).scheme not in {"postgresql", "postgres"}:
-        raise ValueError("must look like postgresql://USER:PASSWORD@HOST:5432/DATABASE; correct it.")
-    return text
+def _one_of(literal: Any) -> WrapValidator:
+    return _must_be(f"one of {', '.join(get_args(literal))}")
 
 
-def data_dir(variables: Mapping[str, str]) -> Path:
-    """DATA_DIR, absolute, `~` and relative paths resolved; by default `threadtree` in the XDG data home."""
+def _matching(pattern: str, otherwise: str) -> AfterValidator:
+    """Return a validator of whole texts, of which the message shows nothing."""
+
+    def validate(secret: SecretStr) -> SecretStr:
+        if not re.fullmatch(pattern, secret.get_secret_value()):
+            raise ValueError(otherwise)
+        return secret
+
+    return AfterValidator(validate)
+
+
+_Agents = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
+_Sandboxes = Literal["auto", "bwrap", "off"]
+_Networks = Literal["internet", "none", "host"]
+Agent = Annotated[_Agents, _one_of(_Agents)]
+Sandbox = Annotated[_Sandboxes, _one_of(_Sandboxes)]
+Network = Annotated[_Networks, _one_of(_Networks)]
+WhenToPropose = Annotated[AutoPullRequest, _one_of(AutoPullRequest)]
+Level = Annotated[LogLevel, BeforeValidator(str.lower), _one_of(LogLevel)]
+Format = Annotated[LogFormat, BeforeValidator(str.lower), _one_of(LogFormat)]
+Switch = Annotated[bool, _must_be("true or false")]
+Port = Annotated[int, Field(ge=0, le=65535), _must_be("a whole number of at least 0 and at most 65535")]
+Count = Annotated[int, Field(ge=1), _must_be("a whole number of at least 1")]
+DaysOfAWeekOrMore = Annotated[int, Field(ge=7), _must_be("a whole number of at least 7")]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[_Finite, Field(gt=0), _must_be("a number above 0")]
+TenSecondsOrMore = Annotated[_Finite, Field(ge=10), _must_be("a number of at least 10")]
+NotNegative = Annotated[_Finite, Field(ge=0), _must_be("a number of at least 0")]
+# Only the scheme is checked: an address of a Unix socket has no host.
+DatabaseUrl = Annotated[
+    SecretStr,
+    _matching("postgres(ql)?://.*", "must look like postgresql://USER:PASSWORD@HOST:5432/DATABASE; correct it."),
+]
+# This token is all that keeps strangers out of the dashboard and the API.
+AdminToken = Annotated[
+    SecretStr,
+    _matching("[!-~]{16,1000}", "must have 16 characters or more and no space; make one with `openssl rand -hex 32`."),
+]
+
+
+def _data_dir(text: str, info: ValidationInfo) -> Path:
+    """Return DATA_DIR, absolute, `~` and relative paths resolved; by default `threadtree` in the XDG data home."""
+    variables: Mapping[str, str] = info.context or {}
     try:
         home = Path(variables.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
         raise ValueError("is not set and this user has no home directory; set it.") from None
-    if text := variables.get("DATA_DIR", "").strip():
+    if text:
         first, *rest = Path(text).parts
         return home.joinpath(*rest) if first == "~" else Path(text).absolute()
     data_home = Path(variables.get("XDG_DATA_HOME", ""))
@@ -117,15 +126,13 @@ def data_dir(variables: Mapping[str, str]) -> Path:
     return (data_home if data_home.is_absolute() else home / ".local" / "share") / "threadtree"
 
 
-def directory(text: str) -> Path:
-    """Return the directory. Raises ValueError if it does not exist."""
-    path = Path(text)
+def _directory(path: Path) -> Path:
     if not path.is_dir():
         raise ValueError("names no directory; correct it.")
     return path
 
 
-def node_name(text: str) -> str:
+def _node_name(text: str) -> str:
     """Check a node name. A long one is cut and gets a digest, so that it stays distinct."""
     if not _NODE_NAME.fullmatch(text):
         raise ValueError("may only hold letters, digits, dots, hyphens and underscores; choose another.")
@@ -137,17 +144,10 @@ def node_name(text: str) -> str:
 
 def host_name() -> str:
     """Return this machine's host name as a node name."""
-    return node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
+    return _node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
 
 
-def admin_token(text: str) -> str:
-    """Check the token of the dashboard and the API, which is all that keeps strangers out."""
-    if not re.fullmatch(r"[!-~]{16,1000}", text):
-        raise ValueError("must have 16 characters or more and no space; make one with `openssl rand -hex 32`.")
-    return text
-
-
-def private_key(text: str) -> str:
+def _private_key(text: str) -> str:
     """Return a PEM key. `\\n` as two characters is accepted: environments often cannot hold line breaks."""
     text = text.replace("\\n", "\n").strip() + "\n"
     if not text.startswith("-----BEGIN"):
@@ -158,12 +158,12 @@ def private_key(text: str) -> str:
 def read_private_key(path: Path) -> str:
     """Return the key in the file of GITHUB_PRIVATE_KEY_PATH."""
     try:
-        return private_key(path.read_text())
+        return _private_key(path.read_text())
     except (OSError, ValueError):  # ValueError: no PEM, or not even text
         raise ValueError("names no PEM file that this user can read; correct it.") from None
 
 
-def base_url(text: str) -> str:
+def _base_url(text: str) -> str:
     """Return an https address (http only to loopback) of host and path, without a slash at its end."""
     try:
         url = urlsplit(text)
@@ -196,7 +196,7 @@ def server_url(api_url: str) -> str:
     return urlunsplit((url.scheme, host, "", "", ""))
 
 
-def bot_name(text: str) -> str:
+def _bot_name(text: str) -> str:
     """Return the mention without `@`."""
     name = text.removeprefix("@").removesuffix("[bot]")
     if not _BOT_NAME.fullmatch(name):
@@ -204,14 +204,11 @@ def bot_name(text: str) -> str:
     return name
 
 
-_MOST_DIGITS_OF_SPARES = 2
-
-
 def _items(text: str) -> list[str]:
     return [item for part in text.split(",") if (item := part.strip())]
 
 
-def repository_globs(text: str) -> tuple[str, ...]:
+def _repository_globs(text: str) -> tuple[str, ...]:
     """Return patterns of `owner/name` in lower case: GitHub's names ignore case."""
     for item in _items(text):
         if not _REPOSITORY_GLOB.fullmatch(item):
@@ -219,12 +216,12 @@ def repository_globs(text: str) -> tuple[str, ...]:
     return tuple(item.lower() for item in _items(text))
 
 
-def logins(text: str) -> tuple[str, ...]:
+def _logins(text: str) -> tuple[str, ...]:
     """Return GitHub logins in lower case, without `@`."""
     return tuple(item.lower().removeprefix("@") for item in _items(text))
 
 
-def numeric_ids(text: str) -> frozenset[int]:
+def _numeric_ids(text: str) -> frozenset[int]:
     """Return GitHub's numeric ids."""
     for item in _items(text):
         if not (item.isascii() and item.isdigit()):
@@ -232,20 +229,54 @@ def numeric_ids(text: str) -> frozenset[int]:
     return frozenset(map(int, _items(text)))
 
 
-def spares(text: str) -> int | Literal["auto"]:
-    """Return the number of spare checkouts of a repository."""
-    if text == "auto":
-        return "auto"
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS_OF_SPARES):
-        raise ValueError("must be auto, or a number from 0 to 99; correct it.")
-    return int(text)
+def _agent_command(text: str, info: ValidationInfo) -> tuple[str, ...]:
+    variables: Mapping[str, str] = info.context or {}
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words ({error}); quote it as in a shell.") from error
+    program = shutil.which(argv[0], path=variables.get("PATH", os.defpath)) if argv else None
+    if program is None:
+        raise ValueError("starts with a word that is no executable file, nor the name of one on PATH; correct it.")
+    if any(variables[name] in word for name in _OWN_SECRETS & variables.keys() for word in argv):
+        raise ValueError("holds one of the bot's own secrets; take it out: every process can read a command line.")
+    return (str(Path(program).absolute()), *argv[1:])
 
 
-def variable_names(text: str) -> tuple[str, ...]:
-    """Return names of environment variables, except those that the bot sets for the agent."""
-    for item in _items(text):
-        if not _VARIABLE_NAME.fullmatch(item):
-            raise ValueError(f"holds {item!r}, which is no variable's name; give names only, separated by commas.")
-        if item in _AGENTS_OWN:
-            raise ValueError(f"names {item}, which the agent is given a value of its own for; take it out.")
-    return tuple(dict.fromkeys(_items(text)))
+def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
+    """Return the variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail."""
+    variables: Mapping[str, str] = info.context or {}
+    if not text:
+        return _preset_env(variables, info.data.get("agent", ""))
+    secrets = {variables[name] for name in _OWN_SECRETS & variables.keys()}
+    for name in _items(text):
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise ValueError(f"holds {name!r}, which is no variable's name; give names only, separated by commas.")
+        if name in _AGENTS_OWN:
+            raise ValueError(f"names {name}, which the agent is given a value of its own for; take it out.")
+        if name in _OWN_SECRETS:
+            raise ValueError(f"names {name}, one of the bot's own secrets; take it out.")
+        if name not in variables:
+            raise ValueError(f"names {name}, which is not set; set {name}, or take it out.")
+        if variables[name] in secrets:
+            raise ValueError(f"names {name}, whose value is one of the bot's own secrets; take it out.")
+    return {name: variables[name] for name in _items(text)}
+
+
+def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+    """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
+    found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
+    return {name: variables[name] for api in found for name in (api.key, api.base_url) if name in variables}
+
+
+DataDir = Annotated[Path, BeforeValidator(_data_dir)]
+Directory = Annotated[Path, AfterValidator(_directory)]
+NodeName = Annotated[str, AfterValidator(_node_name)]
+PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
+Url = Annotated[str, AfterValidator(_base_url)]
+BotName = Annotated[str, AfterValidator(_bot_name)]
+RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
+Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
+NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
+AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
+AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

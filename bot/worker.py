@@ -1,14 +1,15 @@
-"""The loops of a worker beside its job queues: housekeeping, rounds of the outbox, notifications."""
+"""The parts of a worker: its chores and other jobs, its signs of life, its notifications."""
 
 import asyncio
 import contextlib
+import math
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -17,15 +18,15 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from bot import counters
-from bot.maintenance.clones import care_for_clones, keep_all_spares
+from bot.maintenance.clones import care_for_clones
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.room import make_room
 from bot.node.identity import NodeInUseError, in_use_elsewhere
-from bot.node.process_lock import is_alive
 from bot.node.room import disk_use, kept_directories
-from bot.operations import parcels
+from bot.operations.execute import work_in
+from bot.operations.remove import try_again
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
@@ -34,8 +35,8 @@ from bot.run.take_over import take_over
 from bot.settings import Settings
 from bot.store import deliveries, doorbell, nodes, outbox, upkeep
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
-from bot.store.engine import RetryLaterError, requeue_stalled_jobs
-from bot.store.failures import log_failure
+from bot.store.engine import RetryLaterError, defer_chore, retry_stalled_jobs
+from bot.store.failures import is_transient, log_failure
 from bot.store.measures import save_counts
 from bot.store.nodes import NodeSelf
 from bot.store.outage import database_answered, database_failed
@@ -55,52 +56,85 @@ USED_UP_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-async def keep_house(
-    ctx: TurnContext,
-    node: NodeSelf,
-    app: procrastinate.App,
-    runner: Runner,
-    give_up: Callable[[str, int], Awaitable[None]],
-    settings: Settings,
-    stopping: asyncio.Event,
-) -> None:
-    """Tick and sweep until `stopping`. A sweep that still runs then is cancelled. `give_up` ends a delivery.
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """What a node does every so often, as a job of the engine."""
 
-    Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
-    """
+    every_seconds: float
+    work: Callable[[], Awaitable[None]]
 
-    pause = settings.sweep_interval_seconds
 
-    async def tick() -> None:
-        """Give a sign of life; find stalled jobs, cut-off turns, lost doorbells and ended sessions."""
+class Housekeeping:
+    """The chores of a node. `delivery_stalled` hears of deliveries whose worker died, and of their jobs."""
+
+    def __init__(
+        self,
+        ctx: TurnContext,
+        node: NodeSelf,
+        settings: Settings,
+        delivery_stalled: Callable[[str, int], Awaitable[None]],
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._settings = settings
+        self._delivery_stalled = delivery_stalled
+        self._measured_until = 0.0
+        self._at_work: set[str] = set()
+
+    def chores(self, app: procrastinate.App) -> dict[str, Chore]:
+        """Return the chores by their names."""
+        sweep, recover_missed = self._settings.sweep_interval_seconds, self._settings.recover_interval_seconds
+        return {
+            "forgotten": Chore(TICK_SECONDS, partial(self._find_forgotten, app)),
+            "suspended": Chore(SUSPENDED_SECONDS, self._end_suspended),
+            "sweep": Chore(sweep, self._sweep),
+            "disk": Chore(min(sweep, DISK_SECONDS), self._make_room),
+            "measures": Chore(min(sweep, DISK_SECONDS), self._measure_disk),
+            "recovery": Chore(recover_missed, self._recover_missed),
+        }
+
+    async def do(self, name: str, chore: Chore) -> None:
+        """Do a chore, unless this process is at it; what fails is logged, and done again when its time comes."""
+        if name in self._at_work:
+            return
+        self._at_work.add(name)
+        try:
+            await chore.work()
+        except asyncio.CancelledError:
+            return  # the process ends
+        except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
+            if name == "sweep":
+                counters.SWEEPS.labels("failed").inc()
+            log_failure(name, problem)
+        finally:
+            self._at_work.discard(name)
+
+    async def _find_forgotten(self, app: procrastinate.App) -> None:
+        """Enqueue again what a lost doorbell or a dead worker left, and what may be tried again."""
+        ctx = self._ctx
+        counters.RECOVERIES.labels("job").inc(await retry_stalled_jobs(app, self._delivery_stalled))
         async with ctx.pool.acquire() as connection:
-            timeout = settings.node_timeout_seconds
-            if not await nodes.heartbeat(connection, node, timeout, draining=runner.draining):
-                raise in_use_elsewhere(node)
             for writer in await outbox.ring_forgotten(connection, ctx.clock()):
-                counters.count("recoveries_total", "write")
-                _log.info("outbox-rung", writer=writer)
+                counters.RECOVERIES.labels("write").inc()
+                _log.info("outbox-notified", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):
-                counters.count("recoveries_total", "delivery")
+                counters.RECOVERIES.labels("delivery").inc()
                 _log.warning("delivery-forgotten", delivery=guid)
-            await delete_old_sessions(connection, settings.session_ttl_seconds, ctx.clock())
-        stalled, given_up = await requeue_stalled_jobs(app, ctx.node, partial(is_alive, ctx.workers))
-        counters.count("recoveries_total", "job", stalled)
-        for guid, job_id in given_up:
-            await give_up(guid, job_id)
-        await runner.recover()
-        if not runner.draining:
-            await take_over(ctx, runner.worktrees, settings.node_timeout_seconds)
-        runner.ring()
-        counters.note("disk_free_bytes", node.name, shutil.disk_usage(ctx.data_dir).free)
-        await save_counts(ctx.pool)
-        database_answered()
+            await delete_old_sessions(connection, self._settings.session_ttl_seconds, ctx.clock())
+        await try_again(ctx)
+        async with ctx.pool.acquire() as connection:
+            await doorbell.ring_for_work(connection, ctx.node)
 
-    async def sweep() -> None:
+    async def _end_suspended(self) -> None:
+        async with self._ctx.pool.acquire() as connection:
+            await upkeep.end_suspended(connection)
+
+    async def _sweep(self) -> None:
         """Delete what has expired, and pack the clones.
 
         WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
         """
+        ctx, settings, name = self._ctx, self._settings, self._node.name
         async with ctx.pool.acquire() as connection:
             bodies, history = settings.delivery_retention_days, settings.history_retention_days
             await upkeep.delete_old(connection, timedelta(days=bodies), timedelta(days=history))
@@ -108,60 +142,119 @@ async def keep_house(
         policy = settings.retention(ctx.clock())
         if settings.worktree_prune_enabled:
             report = await prune(ctx, policy)
-            counters.count("worktrees_pruned_total", node.name, len(report.deleted))
-            counters.count("reclaimed_bytes_total", node.name, report.bytes_reclaimed)
+            counters.WORKTREES_PRUNED.labels(name).inc(len(report.deleted))
+            counters.RECLAIMED_BYTES.labels(name).inc(report.bytes_reclaimed)
         else:
             await expire(ctx, policy)
-        unused = timedelta(days=settings.worktree_orphan_expiry_days)
-        await care_for_clones(ctx, unused)
-        counters.count("sweeps_total", "done")
+        await care_for_clones(ctx, timedelta(days=settings.worktree_orphan_expiry_days))
+        counters.SWEEPS.labels("done").inc()
 
-    async def end_suspended() -> None:
-        # Beside the tick, which may be what waits for the locks.
-        async with ctx.pool.acquire() as connection:
-            await upkeep.end_suspended(connection)
-
-    measured_until = 0.0
-
-    async def measure_disk() -> None:
+    async def _measure_disk(self) -> None:
         """Measure what takes the space: each minute, but no more than a hundredth of the time."""
-        nonlocal measured_until
         began = time.monotonic()
-        if began < measured_until:
+        if began < self._measured_until:
             return
-        kinds = await asyncio.to_thread(disk_use, ctx.data_dir)
-        kept = await asyncio.to_thread(kept_directories, ctx.data_dir)
-        async with ctx.pool.acquire() as connection:
-            await nodes.save_disk(connection, node.id, kinds)
-            await nodes.save_kept(connection, node.id, kept)
+        kinds = await asyncio.to_thread(disk_use, self._ctx.data_dir)
+        kept = await asyncio.to_thread(kept_directories, self._ctx.data_dir)
+        async with self._ctx.pool.acquire() as connection:
+            await nodes.save_disk(connection, self._node.id, kinds)
+            await nodes.save_kept(connection, self._node.id, kept)
         took = time.monotonic() - began
-        measured_until = began + min(DISK_SHARE * took, pause)
+        self._measured_until = began + min(DISK_SHARE * took, self._settings.sweep_interval_seconds)
 
-    counted: dict[Path, tuple[str, int]] = {}
+    async def _make_room(self) -> None:
+        if self._settings.worktree_prune_enabled:
+            await make_room(self._ctx)
 
-    async def watch_disk() -> None:
-        """Keep spares while there is room for them; make room where new worktrees have none."""
-        await keep_all_spares(ctx, settings.worktree_spares, counted)
-        if settings.worktree_prune_enabled:
-            await make_room(ctx)
-
-    async def fetch_missed() -> None:
+    async def _recover_missed(self) -> None:
         """Fetch the deliveries that were missed while nothing listened."""
-        await recover(ctx.pool, ctx.github, settings.platform, ctx.policy, ctx.clock())
+        ctx = self._ctx
+        await recover(ctx.pool, ctx.github, self._settings.platform, ctx.policy, ctx.clock())
 
-    beside = asyncio.gather(
-        _repeat("parcels", partial(parcels.send, ctx), TICK_SECONDS, stopping),
-        _repeat("suspended", end_suspended, SUSPENDED_SECONDS, stopping),
-        _repeat("sweep", sweep, pause, stopping),
-        _repeat("disk", watch_disk, min(pause, DISK_SECONDS), stopping),
-        _repeat("measures", measure_disk, min(pause, DISK_SECONDS), stopping),
-        _repeat("recovery", fetch_missed, settings.recover_interval_seconds, stopping),
-    )
+
+async def defer_chores(app: procrastinate.App, node: str, chores: Mapping[str, Chore], stopping: asyncio.Event) -> None:
+    """Enqueue each chore of the node when its time comes, until `stopping`."""
+    async with asyncio.TaskGroup() as group:
+        for name, chore in chores.items():
+            defer = partial(defer_chore, app, node, name)
+            group.create_task(_repeat(f"defer {name}", defer, chore.every_seconds, stopping))
+
+
+async def work_in_worktree(ctx: TurnContext, worktree_id: int) -> None:
+    """Do the job of a worktree. Raises RetryLaterError while the database is away.
+
+    After a bug its row still says what is to be done, and a further job tries it again.
+    """
     try:
-        await _repeat("tick", tick, TICK_SECONDS, stopping)
+        await work_in(ctx, worktree_id)
+    except Exception as problem:
+        if is_transient(problem):
+            raise RetryLaterError(2, type(problem).__name__) from problem
+        log_failure("worktree", problem, worktree=worktree_id)
+
+
+class Pulse:
+    """Tells whether the node was heard without a gap for so long that others had the time to be heard too.
+
+    After an outage of the database all nodes look silent at first. Its start is no gap.
+    """
+
+    def __init__(self, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        self._since = -math.inf
+        self._last: float | None = None
+
+    def beat(self) -> None:
+        """Record that the node was heard now."""
+        now = self._clock()
+        if self._last is not None and now - self._last > self._timeout_seconds:
+            self._since = now
+        self._last = now
+
+    @property
+    def is_steady(self) -> bool:
+        now = self._clock()
+        return (
+            self._last is not None
+            and now - self._last <= self._timeout_seconds
+            and now - self._since >= self._timeout_seconds
+        )
+
+
+async def keep_alive(
+    ctx: TurnContext, node: NodeSelf, runner: Runner, settings: Settings, stopping: asyncio.Event
+) -> None:
+    """Give signs of life, and look for turns and silent nodes, until `stopping`.
+
+    Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
+    """
+    timeout_seconds = settings.node_timeout_seconds
+    pulse = Pulse(timeout_seconds)
+
+    async def beat() -> None:
+        async with ctx.pool.acquire() as connection:
+            if not await nodes.heartbeat(connection, node, timeout_seconds, draining=runner.draining):
+                raise in_use_elsewhere(node)
+        pulse.beat()
+
+    async def tick() -> None:
+        await runner.recover()
+        if not runner.draining and pulse.is_steady:
+            await take_over(ctx, runner.worktrees, timeout_seconds)
+        runner.ring()
+        counters.DISK_FREE_BYTES.labels(node.name).set(shutil.disk_usage(ctx.data_dir).free)
+        await save_counts(ctx.pool)
+        database_answered()
+
+    beating = asyncio.create_task(_repeat("heartbeat", beat, TICK_SECONDS, stopping))
+    ticking = asyncio.create_task(_repeat("tick", tick, TICK_SECONDS, stopping))
+    try:
+        await asyncio.gather(beating, ticking)
     finally:
-        beside.cancel()
-        await asyncio.gather(beside, return_exceptions=True)
+        for task in (beating, ticking):
+            task.cancel()
+        await asyncio.gather(beating, ticking, return_exceptions=True)
         await save_counts(ctx.pool)
 
 
@@ -172,9 +265,7 @@ async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float
             await work()
         except NodeInUseError:
             raise
-        except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
-            if name == "sweep":
-                counters.count("sweeps_total", "failed")
+        except Exception as problem:  # noqa: BLE001 - an outage of the database only delays the next round
             log_failure(name, problem)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), timeout=seconds)

@@ -11,27 +11,28 @@ import structlog
 from acp import PROTOCOL_VERSION, RequestError
 from acp.schema import SessionNotification
 
-from bot.agents.acp_link import Link, as_object, error_text
-from bot.agents.acp_progress import AcpProgress, Answered, Asked
+from bot.agents.acp_link import AcpLink, as_object, error_status, error_text
+from bot.agents.acp_progress import AcpProgress, Answered, FormAsked
 from bot.agents.driver import (
     AgentEvent,
     Block,
     Cancelled,
     Failed,
     Launch,
-    Limits,
-    Opened,
     OpenFailed,
     Outcome,
+    PromptLimits,
+    SessionOpened,
 )
 from bot.agents.presets import SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import INBOX_ITEMS, follow
 from bot.messages import reasons
 from bot.sandbox import command_of
+from bot.tasks import concurrently
 
 Check = Callable[[str | None], Awaitable[OpenFailed | None]]
-Inbox = asyncio.Queue[SessionNotification | Answered | Asked | Failed]
+Inbox = asyncio.Queue[SessionNotification | Answered | FormAsked | Failed]
 
 _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")
@@ -81,11 +82,11 @@ class AcpDriver:
         self._options = options or SessionOptions()
         self._check = check
         self._command = shlex.join(command_of(launch.argv))
-        self._link: Link | None = None
+        self._link: AcpLink | None = None
         self._session: str | None = None
         self._replaying: asyncio.Task[None] | None = None
 
-    async def open(self, resume: str | None) -> Opened | OpenFailed:
+    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
         await self.aclose()
         if self._check is not None and (refused := await self._check(resume)) is not None:
             return refused
@@ -109,7 +110,7 @@ class AcpDriver:
     async def prompt(
         self,
         blocks: Sequence[Block],
-        limits: Limits,
+        limits: PromptLimits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],
     ) -> Outcome:
@@ -122,18 +123,16 @@ class AcpDriver:
             return Cancelled()
         inbox = Inbox(INBOX_ITEMS)
         content = await asyncio.to_thread(content_of, blocks, link.capabilities)
-        asking = asyncio.create_task(_ask(link, session, content, inbox))
-        try:
-            ended = await follow(inbox, limits, stop, AcpProgress(), on_event)
-            if not asking.done():
-                await self._cancel(link, session, asking, limits.cancel_grace_seconds)
-        finally:
-            link.unlisten()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+        async with concurrently(_ask(link, session, content, inbox)) as asking:
+            try:
+                ended = await follow(inbox, limits, stop, AcpProgress(), on_event)
+                if not asking.done():
+                    await self._cancel(link, session, asking, limits.cancel_grace_seconds)
+            finally:
+                link.unlisten()
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
 
-    async def _cancel(self, link: Link, session: str, asking: asyncio.Task[None], grace_seconds: float) -> None:
+    async def _cancel(self, link: AcpLink, session: str, asking: asyncio.Task[None], grace_seconds: float) -> None:
         """Ask the agent to stop working. If it does not answer the prompt within the grace, end it."""
         link.unlisten()
         with suppress(TimeoutError, ConnectionError):
@@ -144,11 +143,11 @@ class AcpDriver:
             _log.info("agent-did-not-cancel", session=session)
             await self.aclose()
 
-    async def _open(self, resume: str | None) -> Opened:
+    async def _open(self, resume: str | None) -> SessionOpened:
         lost = None
         if resume is not None:
             continued = await self._continue(resume)
-            if isinstance(continued, Opened):
+            if isinstance(continued, SessionOpened):
                 return continued
             lost = continued
         link = await self._running()
@@ -159,9 +158,9 @@ class AcpDriver:
                 f"`{self._command}` began a session without an id.", "Update the agent.", link.process.stderr_tail
             )
         await self._choose_mode(link, session, answer)
-        return Opened(session, resumed=False, lost=lost)
+        return SessionOpened(session, resumed=False, lost=lost)
 
-    async def _running(self) -> Link:
+    async def _running(self) -> AcpLink:
         """Return the running agent; start and initialize it if there is none."""
         if self._link is None:
             try:
@@ -173,7 +172,7 @@ class AcpDriver:
                     f"`{self._command}` could not be started: {error.strerror}: {path}",
                     "Check AGENT_COMMAND, and that the worktree's directory is there.",
                 ) from error
-            self._link = Link(process)
+            self._link = AcpLink(process)
             await self._initialize(self._link)
         return self._link
 
@@ -181,7 +180,7 @@ class AcpDriver:
         meta = {"_meta": dict(self._options.meta)} if self._options.meta else {}
         return {"cwd": str(self._launch.cwd), "mcpServers": [], **meta}
 
-    async def _choose_mode(self, link: Link, session: str, answer: dict[str, Any]) -> None:
+    async def _choose_mode(self, link: AcpLink, session: str, answer: dict[str, Any]) -> None:
         """https://agentclientprotocol.com/protocol/session-modes"""
         modes = as_object(answer.get("modes"))
         offered = [as_object(mode).get("id") for mode in modes.get("availableModes") or ()]
@@ -189,7 +188,7 @@ class AcpDriver:
             params = {"sessionId": session, "modeId": self._options.mode}
             await self._must_answer(link, "session_set_mode", params, "work unattended")
 
-    async def _initialize(self, link: Link) -> None:
+    async def _initialize(self, link: AcpLink) -> None:
         answer = await self._must_answer(link, "initialize", _CLIENT, "start")
         version = answer.get("protocolVersion")
         if version != PROTOCOL_VERSION:
@@ -200,7 +199,7 @@ class AcpDriver:
             )
         link.capabilities = as_object(answer.get("agentCapabilities"))
 
-    async def _must_answer(self, link: Link, method: str, params: dict[str, Any], what: str) -> dict[str, Any]:
+    async def _must_answer(self, link: AcpLink, method: str, params: dict[str, Any], what: str) -> dict[str, Any]:
         try:
             return await link.ask(method, params, self._timeouts.answer_seconds)
         except RequestError as error:
@@ -211,7 +210,7 @@ class AcpDriver:
         except ConnectionError as error:
             raise self._silent(link, what, await link.process.why_output_ended()) from error
 
-    def _refused(self, link: Link, what: str, error: RequestError) -> _CannotOpenError:
+    def _refused(self, link: AcpLink, what: str, error: RequestError) -> _CannotOpenError:
         text, tail = error_text(error), link.process.stderr_tail
         if error.code == _AUTH_REQUIRED:
             step = "Give the agent its key or login. AGENT_ENV names the variables that it gets."
@@ -219,14 +218,14 @@ class AcpDriver:
         step = "Look this error up in the agent's documentation."
         return _CannotOpenError(f"`{self._command}` could not {what}: {text}", step, tail)
 
-    def _silent(self, link: Link, what: str, how: str) -> _CannotOpenError:
+    def _silent(self, link: AcpLink, what: str, how: str) -> _CannotOpenError:
         return _CannotOpenError(
             f"`{self._command}` {how} when asked to {what}.",
             "Check that AGENT_COMMAND is a program that is installed and speaks the Agent Client Protocol on stdio.",
             link.process.stderr_tail,
         )
 
-    async def _continue(self, session: str) -> Opened | str:
+    async def _continue(self, session: str) -> SessionOpened | str:
         """Continue the stored session, or return the reason why not. A failure that can be temporary is tried again.
 
         After a failed attempt the agent is ended: a half-loaded session must not affect the new one.
@@ -236,7 +235,7 @@ class AcpDriver:
             reason, _ = await self._try_to_continue(session)
         return reason
 
-    async def _try_to_continue(self, session: str) -> tuple[Opened | str, bool]:
+    async def _try_to_continue(self, session: str) -> tuple[SessionOpened | str, bool]:
         """Return the session or the reason, and whether the reason can be temporary."""
         link = await self._running()
         method = _continue_method(link.capabilities)
@@ -270,7 +269,7 @@ class AcpDriver:
             quiet = link.silence(self._timeouts.quiet_seconds, self._timeouts.answer_seconds)
             self._replaying = asyncio.create_task(quiet)
         await self._choose_mode(link, session, answer)
-        return Opened(session, resumed=True, lost=None), False
+        return SessionOpened(session, resumed=True, lost=None), False
 
 
 def _continue_method(capabilities: dict[str, Any]) -> str | None:
@@ -292,14 +291,14 @@ def content_of(blocks: Sequence[Block], capabilities: dict[str, Any]) -> list[di
     return content
 
 
-async def _ask(link: Link, session: str, content: list[dict[str, str]], inbox: Inbox) -> None:
+async def _ask(link: AcpLink, session: str, content: list[dict[str, str]], inbox: Inbox) -> None:
     params = {"sessionId": session, "prompt": content}
     link.listen(session, inbox.put_nowait)
     item: Answered | Failed
     try:
         item = Answered(await link.ask("session_prompt", params, seconds=None))
     except RequestError as error:
-        item = Failed(reasons.agent_error(error_text(error)))
+        item = Failed(reasons.agent_error(error_text(error)), status=error_status(error))
     except ConnectionError:
         item = Failed(reasons.agent_gone(await link.process.why_output_ended()))
     await inbox.put(item)

@@ -15,7 +15,7 @@ from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
-from bot.agents.acp_progress import Asked
+from bot.agents.acp_progress import FormAsked
 from bot.agents.process import AgentProcess
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
@@ -60,7 +60,7 @@ class _Transport:
         self._process.close_stdin()
 
 
-class Link:
+class AcpLink:
     """A connection to an agent.
 
     `acp`'s own `ClientSideConnection` is not used: an update or stop reason newer than its schema breaks it.
@@ -72,7 +72,7 @@ class Link:
         self.cancelling = False
         self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
-        self._listener: tuple[str, Callable[[SessionNotification | Asked], None]] | None = None
+        self._listener: tuple[str, Callable[[SessionNotification | FormAsked], None]] | None = None
         self._heard = asyncio.Event()
 
     async def ask(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Link:
         self.cancelling = True
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": session})
 
-    def listen(self, session: str, listener: Callable[[SessionNotification | Asked], None]) -> None:
+    def listen(self, session: str, listener: Callable[[SessionNotification | FormAsked], None]) -> None:
         """Pass the updates of this session on. Those of other sessions, and all without a listener, are dropped."""
         self.cancelling = False
         self._listener = (session, listener)
@@ -134,7 +134,7 @@ class Link:
         match params:
             case {"sessionId": session, "toolCallId": str(), "message": str(message), "requestedSchema": dict(schema)}:
                 if self._listener is not None and not self.cancelling and session == self._listener[0]:
-                    self._listener[1](Asked(message, as_object(schema.get("properties"))))
+                    self._listener[1](FormAsked(message, as_object(schema.get("properties"))))
                 return {"action": "cancel"}
             case _:
                 return {"action": "decline"}
@@ -176,6 +176,12 @@ def error_text(error: RequestError) -> str:
     data = error.data
     detail = data.get("details") or data.get("message") if isinstance(data, dict) else data
     return f"{error} ({detail})" if isinstance(detail, str) and detail else str(error)
+
+
+def error_status(error: RequestError) -> int | None:
+    """Return the HTTP status of the model's answer, where the agent tells it in the error's data."""
+    status = as_object(error.data).get("status")
+    return status if isinstance(status, int) else None
 
 
 def as_object(value: object) -> dict[str, Any]:

@@ -32,14 +32,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FormAsked:
     """A form that a person should fill in, while the agent waits for it."""
 
     message: str
     fields: Mapping[str, Any]
 
 
-Item = SessionNotification | Answered | Asked
+Item = SessionNotification | Answered | FormAsked
 
 
 class AcpProgress(PromptProgress[Item]):
@@ -51,7 +51,7 @@ class AcpProgress(PromptProgress[Item]):
         self._usage: Usage | None = None
 
     def events(self, item: Item) -> Iterator[AgentEvent]:
-        if isinstance(item, Asked):
+        if isinstance(item, FormAsked):
             self._questions = _questions(item)
         if not isinstance(item, SessionNotification):
             return
@@ -73,7 +73,7 @@ class AcpProgress(PromptProgress[Item]):
 
         A question ends the prompt, though the agent would wait for an answer.
         """
-        if isinstance(item, Asked):
+        if isinstance(item, FormAsked):
             return self._completed(self._usage)
         if not isinstance(item, Answered):
             return None
@@ -107,7 +107,7 @@ class AcpProgress(PromptProgress[Item]):
         return replace(self._usage or Usage(), input_tokens=inputs, output_tokens=outputs, total_tokens=total)
 
 
-def _questions(asked: Asked) -> tuple[Question, ...]:
+def _questions(asked: FormAsked) -> tuple[Question, ...]:
     """Return a form's choices as questions; of a single one the text is the form's message."""
     choices = [(field, _options(field)) for field in asked.fields.values() if isinstance(field, dict)]
     choices = [(field, options) for field, options in choices if options]

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from claude_agent_sdk import (
@@ -28,15 +28,16 @@ from bot.agents.driver import (
     Cancelled,
     Failed,
     Launch,
-    Limits,
-    Opened,
     OpenFailed,
     Outcome,
+    PromptLimits,
+    SessionOpened,
     TimedOut,
 )
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import INBOX_ITEMS, follow
 from bot.messages import reasons
+from bot.tasks import concurrently, unless
 
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.
@@ -109,32 +110,33 @@ class _Running:
 
     async def connect(self, seconds: float) -> str | None:
         """Start the protocol; return the reason if that failed."""
-        connecting = asyncio.create_task(self.client.connect())
-        ended = asyncio.create_task(self._transport.ended.wait())
+
+        async def ended() -> NoReturn:
+            await self._transport.ended.wait()
+            raise ConnectionError
+
         try:
-            await asyncio.wait({connecting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not connecting.done():
-                return await self.process.why_output_ended() if ended.done() else f"gave no answer within {seconds:g} s"
-            connecting.result()
+            async with asyncio.timeout(seconds):
+                await unless(ended(), self.client.connect())
+        except TimeoutError:
+            return f"gave no answer within {seconds:g} s"
         except ConnectionError:
             return await self.process.why_output_ended()
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for what the program answered
             return f"answered with an error: {error}"
-        finally:
-            for task in (connecting, ended):
-                task.cancel()
-            await asyncio.gather(connecting, ended, return_exceptions=True)
         self._receiving = asyncio.create_task(self._receive())
         return None
 
-    async def ask(self, blocks: Sequence[Block]) -> None:
-        """Send one prompt. Raises ConnectionError, OSError."""
-        content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
+    async def ask(self, content: list[dict[str, Any]], inbox: Inbox) -> None:
+        """Send one prompt. Claude reads one that is longer than the pipe when it likes to: nothing waits for that."""
 
         async def message() -> AsyncIterator[dict[str, Any]]:
             yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
 
-        await self.client.query(message(), self.session)
+        try:
+            await self.client.query(message(), self.session)
+        except ConnectionError:
+            await inbox.put(Failed(reasons.agent_gone(await self.process.why_output_ended())))
 
     async def close(self) -> None:
         if self._receiving is not None:
@@ -185,7 +187,7 @@ class ClaudeDriver:
         self._start_seconds = start_seconds
         self._running: _Running | None = None
 
-    async def open(self, resume: str | None) -> Opened | OpenFailed:
+    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
         await self.aclose()
         if resume is None:
             return await self._begin(None)
@@ -194,7 +196,7 @@ class ClaudeDriver:
             # The failure can be temporary, or have nothing to do with the session.
             failure = await self._start(resume, f"--resume={resume}")
         if failure is None:
-            return Opened(resume, resumed=True, lost=None)
+            return SessionOpened(resume, resumed=True, lost=None)
         return await self._begin(f"Claude could not continue it: {failure.stderr_tail or failure.reason}")
 
     async def aclose(self) -> None:
@@ -205,7 +207,7 @@ class ClaudeDriver:
     async def prompt(
         self,
         blocks: Sequence[Block],
-        limits: Limits,
+        limits: PromptLimits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],
     ) -> Outcome:
@@ -214,24 +216,23 @@ class ClaudeDriver:
             raise RuntimeError("a prompt needs an open session")
         if stop.is_set():
             return Cancelled()
+        content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
         inbox = running.listen()
-        try:
-            await running.ask(blocks)
-            ended = await follow(inbox, limits, stop, ClaudeProgress(running.session), on_event)
-            if isinstance(ended, Cancelled | TimedOut):
-                await self._cancel(running, inbox, limits.cancel_grace_seconds)
-        except ConnectionError:
-            ended = Failed(reasons.agent_gone(await running.process.why_output_ended()))
-        finally:
-            running.unlisten()
+        async with concurrently(running.ask(content, inbox)):
+            try:
+                ended = await follow(inbox, limits, stop, ClaudeProgress(running.session), on_event)
+                if isinstance(ended, Cancelled | TimedOut):
+                    await self._cancel(running, inbox, limits.cancel_grace_seconds)
+            finally:
+                running.unlisten()
         if isinstance(ended, Failed):
             await self.aclose()
             return replace(ended, stderr_tail=running.process.stderr_tail)
         return ended
 
-    async def _begin(self, lost: str | None) -> Opened | OpenFailed:
+    async def _begin(self, lost: str | None) -> SessionOpened | OpenFailed:
         session = str(uuid.uuid4())
-        return await self._start(session, f"--session-id={session}") or Opened(session, resumed=False, lost=lost)
+        return await self._start(session, f"--session-id={session}") or SessionOpened(session, resumed=False, lost=lost)
 
     async def _start(self, session: str, choice: str) -> OpenFailed | None:
         argv = (*self._launch.argv, *_STREAM_JSON, *_NO_REPOSITORY_SETTINGS, *_UNATTENDED, *_PARTIAL_MESSAGES, choice)

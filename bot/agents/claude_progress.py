@@ -18,7 +18,7 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from bot.agents.driver import AgentEvent, Completed, Failed, Usage
+from bot.agents.driver import AgentDone, AgentEvent, Failed, Usage
 from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
 from bot.messages.questions import Question
@@ -61,7 +61,7 @@ class ClaudeProgress(PromptProgress[Message]):
             case _:
                 pass
 
-    def end(self, item: Message) -> Completed | Failed | None:
+    def end(self, item: Message) -> AgentDone | Failed | None:
         """Return how the prompt ended. Some results that claim success are errors, and some are empty."""
         match item:
             case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
@@ -71,7 +71,7 @@ class ClaudeProgress(PromptProgress[Message]):
             case ResultMessage() if self._questions:
                 return self._completed(_usage(item, self._model))
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
-                return Failed(reasons.agent_error(_error_text(item)))
+                return Failed(reasons.agent_error(_error_text(item)), status=item.api_error_status)
             case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
                 return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:

@@ -74,7 +74,7 @@ Block = str | Image
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SessionOpened:
     """A session is open. `lost` is the reason why it is a new one, where a stored one should have been continued."""
 
     assistant_session_id: str
@@ -107,7 +107,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class AgentDone:
     """The agent finished. `text` is its answer to this prompt and never blank."""
 
     text: str
@@ -116,10 +116,11 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The prompt failed. `reason` is a sentence of Markdown."""
+    """The prompt failed. `reason` is a sentence of Markdown; `status` is the HTTP status of the model, if known."""
 
     reason: str
     stderr_tail: str = ""
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +136,11 @@ class TimedOut:
     seconds: float
 
 
-Outcome = Completed | Failed | Cancelled | TimedOut
+Outcome = AgentDone | Failed | Cancelled | TimedOut
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PromptLimits:
     """Seconds that a prompt may take, may be silent without an open tool call, and may take to stop when cancelled."""
 
     total_seconds: float
@@ -150,14 +151,14 @@ class Limits:
 class AgentDriver(Protocol):
     """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
 
-    async def open(self, resume: str | None) -> Opened | OpenFailed:
+    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
         """Start the agent and continue the session `resume`, or begin one. Bounded in time."""
         ...
 
     async def prompt(
         self,
         blocks: Sequence[Block],
-        limits: Limits,
+        limits: PromptLimits,
         stop: asyncio.Event,
         on_event: Callable[[AgentEvent], None],
     ) -> Outcome:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Literal, TypeVar
 
 from bot.agents.driver import (
+    AgentDone,
     AgentEvent,
     Cancelled,
-    Completed,
     Failed,
-    Limits,
     Outcome,
     PlanChanged,
+    PromptLimits,
     Said,
     TimedOut,
     ToolEnded,
@@ -71,8 +71,8 @@ class PromptProgress(ABC, Generic[Item]):
         text = f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
         return question_back(self._questions, text) if self._questions else text
 
-    def _completed(self, usage: Usage | None) -> Completed | Failed:
-        return Completed(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
+    def _completed(self, usage: Usage | None) -> AgentDone | Failed:
+        return AgentDone(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
     def _say(self, text: str, *, new_paragraph: bool) -> Iterator[Said]:
         """Add text. Agents send the texts before and after a tool call as separate messages without a line break."""
@@ -113,7 +113,7 @@ class PromptProgress(ABC, Generic[Item]):
 
 async def follow(
     inbox: asyncio.Queue[Item | Failed],
-    limits: Limits,
+    limits: PromptLimits,
     stop: asyncio.Event,
     progress: PromptProgress[Item],
     on_event: Callable[[AgentEvent], None],

@@ -3,13 +3,13 @@
 import asyncio
 import hashlib
 import hmac
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import orjson
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,28 +17,36 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bot.api import schemas
-from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls, Endpoint, check
-from bot.api.endpoints import ENDPOINTS, routes_of
-from bot.api.events import EVENTS, News
+from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls, Endpoint
+from bot.api.changes import CHANGES
+from bot.api.events import NAMES, News
+from bot.api.lists import READ
+from bot.api.rows import Error, Row, to_json
+
+ENDPOINTS: Final = (*READ, *CHANGES)
+LARGEST_BODY_BYTES: Final = 4096
 
 
 def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     """Return the routes of the API for those who have the `token`."""
 
-    async def answer(endpoint: Endpoint, request: Request) -> Response:
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return _json(await calls.run(endpoint, await check(endpoint, request), "API"), endpoint.status)
-        except CallError as problem:
-            return _refusal(problem.status, problem.sentence)
-        except ClientDisconnect:
-            return Response(status_code=400)  # the client is gone
-        except UNANSWERED:
-            return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
+    def route(endpoint: Endpoint[Any, Any]) -> Route:
+        async def answer(request: Request) -> Response:
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    asked = endpoint.parse(request.path_params, await _given(request))
+                    return _json(await calls.run(endpoint, asked, "API"), endpoint.status)
+            except CallError as problem:
+                return _refusal(problem.status, problem.sentence)
+            except ClientDisconnect:
+                return Response(status_code=400)  # the client is gone
+            except UNANSWERED:
+                return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
+
+        return Route(endpoint.path, answer, methods=[endpoint.method])
 
     routes = [
-        *routes_of(ENDPOINTS.values(), answer),
+        *map(route, ENDPOINTS),
         Route("/events", news.stream, methods=["GET"]),
         Route("/openapi.json", _document, methods=["GET"]),
     ]
@@ -46,6 +54,36 @@ def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     app.router.redirect_slashes = False
     guarded = _Guarded(app, token)
     return [Route("/api", guarded), Mount("/api", guarded)]
+
+
+async def _given(request: Request) -> Mapping[str, Any]:
+    """Return the parameters of the query, or of a change the fields of its body. Raises CallError."""
+    given: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise CallError(400, f"{name[:64]} is given twice.")
+        given[name] = value
+    if request.method in ("GET", "HEAD"):
+        return given
+    if given:
+        raise CallError(400, f"There is no parameter {next(iter(given))[:64]!r} here.")
+    try:
+        body = orjson.loads(await read_body(request) or b"{}")
+    except ValueError:
+        raise CallError(400, "The body is not JSON.") from None
+    if not isinstance(body, dict):
+        raise CallError(400, "The body must be an object.")
+    return body
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises CallError where it is large."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY_BYTES:
+            raise CallError(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
+    return body
 
 
 class _Guarded:
@@ -73,13 +111,12 @@ def _digest(token: bytes) -> bytes:
 
 
 def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    body = orjson.dumps(content, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
     safe = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
-    return Response(body, status, safe, "application/json")
+    return Response(to_json(content), status, safe, "application/json")
 
 
 def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json({"error": sentence}, status, headers)
+    return _json(Error(error=sentence), status, headers)
 
 
 async def _as_json(_: Request, problem: Exception) -> Response:
@@ -96,57 +133,51 @@ async def _document(_: Request) -> Response:
 @cache
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
+    models = {endpoint.answer for endpoint in ENDPOINTS} | {Error}
+    found, schemas = models_json_schema(
+        [(model, "serialization") for model in sorted(models, key=lambda model: model.__name__)],
+        ref_template="#/components/schemas/{model}",
+    )
+
+    def content(words: str, model: type[Row]) -> dict[str, Any]:
+        return {"description": words, "content": {"application/json": {"schema": found[model, "serialization"]}}}
+
+    def refusals(unavailable: str) -> dict[str, Any]:
+        return {"4XX": content("What the caller can correct", Error), "503": content(unavailable, Error)}
+
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS.values():
-        paths.setdefault(f"/api{endpoint.path}", {})[endpoint.method.lower()] = _operation(endpoint)
-    paths["/api/events"] = {"get": EVENTS}
+    for endpoint in ENDPOINTS:
+        done = {str(endpoint.status): content("Done" if endpoint.status == 200 else "Asked", endpoint.answer)}
+        answers = {**done, **refusals("The database does not answer")}
+        described = {**_words(endpoint), **_asked(endpoint), "responses": answers}
+        paths.setdefault(f"/api{endpoint.path}", {})[endpoint.method.lower()] = described
+    stream = {"description": "A stream that does not end", "content": {"text/event-stream": {"schema": {}}}}
+    events = {"200": stream, **refusals("Too many listen")}
+    paths["/api/events"] = {"get": {"summary": f"Server-Sent Events: {', '.join(NAMES)}", "responses": events}}
+    token = {"type": "http", "scheme": "bearer", "description": "ADMIN_TOKEN"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Threadtree", "version": version("threadtree")},
         "security": [{"token": []}],
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "ADMIN_TOKEN"}}
-        },
+        "components": {"securitySchemes": {"token": token}, "schemas": schemas["$defs"]},
         "paths": paths,
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "summary": endpoint.summary,
-        "parameters": [*_in_path(endpoint), *_in_query(endpoint)],
-        "responses": {
-            str(endpoint.status): _described("Done" if endpoint.status == 200 else "Asked", endpoint.answer),
-            "4XX": _described("What the caller can correct", schemas.ERROR),
-            "503": _described("The database does not answer", schemas.ERROR),
-        },
-    }
-    if endpoint.body:
-        fields = {name: {**schemas.TEXT, "description": words} for name, words in endpoint.body.items()}
-        content = {"application/json": {"schema": schemas.record(**fields)}}
-        described["requestBody"] = {"required": True, "content": content}
-    return described
+def _words(endpoint: Endpoint[Any, Any]) -> dict[str, str]:
+    if isinstance(endpoint.words, str):
+        return {"summary": endpoint.words}
+    return {"summary": endpoint.words.title, "description": endpoint.words.consequence}
 
 
-def _described(words: str, schema: schemas.Schema) -> dict[str, Any]:
-    return {"description": words, "content": {"application/json": {"schema": schema}}}
-
-
-def _in_path(endpoint: Endpoint) -> list[dict[str, Any]]:
-    names = re.findall(r"{(\w+)}", endpoint.path)
-    kinds = {"id": schemas.INTEGER, "guid": schemas.TEXT}
-    return [{"name": name, "in": "path", "required": True, "schema": kinds[name]} for name in names]
-
-
-def _in_query(endpoint: Endpoint) -> list[dict[str, Any]]:
-    known = {
-        "after": (schemas.TEXT, "`next` of the page before"),
-        "limit": (schemas.INTEGER, "the rows of a page, at most 200"),
-        "days": (schemas.INTEGER, "up to today, at most 366"),
-        "repo": (schemas.TEXT, "only this repository's, as owner/name"),
-        "state": (schemas.one_of(*endpoint.states), "only those in this state"),
-    }
-    return [
-        {"name": name, "in": "query", "schema": known[name][0], "description": known[name][1]}
-        for name in endpoint.query
-    ]
+def _asked(endpoint: Endpoint[Any, Any]) -> dict[str, Any]:
+    """Return what the document says of an endpoint's parameters, or of its body."""
+    asked = endpoint.asks.model_json_schema()
+    if endpoint.method == "POST" and "{" not in endpoint.path:
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
+    parameters = []
+    for name, schema in asked["properties"].items():
+        in_path = f"{{{name}}}" in endpoint.path
+        place = {"in": "path", "required": True} if in_path else {"in": "query"}
+        parameters.append({"name": name, **place, "schema": schema})
+    return {"parameters": parameters}

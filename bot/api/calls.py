@@ -1,46 +1,85 @@
 """A call of the API: checked before it reaches a handler; whatever is wrong with it is a 4xx with one sentence."""
 
 import asyncio
+import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
-import orjson
 import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from bot.api.schemas import Schema
+from bot.api.rows import Row
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.operations import Channel
-
-if TYPE_CHECKING:  # the command line, which makes calls too, has no use for it
-    from starlette.requests import Request
 
 CALLS_AT_ONCE: Final = 2
 """The pool is there for deliveries first."""
 CALL_SECONDS: Final = 5.0
 UNANSWERED: Final[tuple[type[BaseException], ...]] = (TimeoutError, *DATABASE_AWAY)
 MOST_ROWS: Final = 200
-USUAL_ROWS: Final = 50
-MOST_DAYS: Final = 366
-USUAL_DAYS: Final = 30
-LIST_QUERY: Final = ("after", "limit", "repo", "state")
-LARGEST_BODY_BYTES: Final = 4096
+REPOSITORY: Final = r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
 
 _log = structlog.get_logger()
-_PATTERNS: Final = {
-    # Whole ids of Postgres' bigint have up to 19 digits; ours stay far below.
-    "id": re.compile(r"[0-9]{1,18}"),
-    "guid": re.compile(r"[A-Za-z0-9-]{1,64}"),
-    "after": re.compile(r"[0-9]{1,18}"),
-    "limit": re.compile(r"[0-9]{1,6}"),
-    "days": re.compile(r"[0-9]{1,6}"),
-    "repo": re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"),
-}
+
+# Whole ids of Postgres' bigint have up to 19 digits; ours stay far below.
+Id = Annotated[int, Field(ge=0, lt=10**18)]
+Repository = Annotated[
+    Annotated[str, Field(pattern=f"^{REPOSITORY}$")] | None, Field(description="a repository, as owner/name")
+]
+S = TypeVar("S")
+
+
+class Asked(BaseModel):
+    """What a call asks: the names in its path, and either the parameters of its query or the fields of its body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ById(Asked):
+    """One row, by its id."""
+
+    id: Id
+
+
+class ByGuid(Asked):
+    """One delivery."""
+
+    guid: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$")]
+
+
+class ListQuery(Asked, Generic[S]):
+    """A page of a list, of those in one of the states S."""
+
+    after: Annotated[Id | None, Field(description="`next` of the page before")] = None
+    limit: Annotated[int, Field(ge=1, le=MOST_ROWS, description=f"the rows of a page, 1 to {MOST_ROWS}")] = 50
+    repo: Repository = None
+    state: Annotated[S | None, Field(description="the state of all of them")] = None
+
+    @classmethod
+    def states(cls) -> tuple[str, ...]:
+        return get_args(cls.__pydantic_generic_metadata__["args"][0])
+
+
+class CostsQuery(Asked):
+    """The costs of the last days."""
+
+    days: Annotated[int, Field(ge=1, le=366, description="the days up to today, 1 to 366")] = 30
+    repo: Repository = None
+
+
+class NewWorktree(Asked):
+    """The thread that is to get a worktree."""
+
+    conversation: Annotated[
+        str, Field(pattern=f"^{REPOSITORY}#[0-9]{{1,9}}$", description="a thread, as owner/repo#42")
+    ]
 
 
 class CallError(Exception):
@@ -64,51 +103,79 @@ class ApiContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked, checked. `path` has the names in the path, `body` what was sent as JSON."""
-
-    path: Mapping[str, str] = field(default_factory=dict)
-    limit: int = USUAL_ROWS
-    after: int | None = None
-    repository: str | None = None
-    state: str | None = None
-    days: int = USUAL_DAYS
-    body: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """A call that is carried out."""
 
     connection: Connection
     ctx: ApiContext
-    asked: Asked
     channel: Channel
-
-    @property
-    def id(self) -> int:
-        return int(self.asked.path["id"])
-
-
-Handler: TypeAlias = Callable[[Call], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One method on one path: what it takes, what it answers, and its words in the OpenAPI document."""
+class Words:
+    """A change in words, for its page and its command. `{id}`, `{guid}` and what the API answers stand in them."""
+
+    verb: str
+    title: str
+    button: str
+    consequence: str
+    asked: str
+    is_dangerous: bool = False
+
+
+A = TypeVar("A", bound=Asked)
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[A, R]):
+    """One method on one path: what it takes, what it answers, and its words."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    summary: str
-    handler: Handler
-    answer: Schema
-    status: int = 200
-    query: tuple[str, ...] = ()
-    """The parameters of the query that it knows."""
-    states: tuple[str, ...] = ()
-    """The values of `?state=`."""
-    body: Mapping[str, str] = field(default_factory=dict)
-    """The fields of the JSON body, each a text, with what they say."""
+    words: str | Words
+    status: int
+    handler: Callable[[Call, A], Awaitable[R]]
+    asks: type[A]
+    answer: type[R]
+
+    def parse(self, path: Mapping[str, str], given: Mapping[str, Any]) -> A:
+        """Return what is asked, by the names in the path and by its query or body. Raises CallError."""
+        for name in path.keys() & given.keys():
+            raise CallError(400, f"There is no parameter {name!r} here.")
+        try:
+            return self.asks.model_validate({**given, **path})
+        except ValidationError as problem:
+            raise self._refusal(problem.errors()[0], path) from None
+
+    def _refusal(self, problem: ErrorDetails, path: Mapping[str, str]) -> CallError:
+        name, value = str(problem["loc"][0]), str(problem["input"])[:64]
+        if name in path:
+            return CallError(404, f"There is nothing with the {name} {value!r}.")
+        if problem["type"] == "extra_forbidden":
+            return CallError(400, f"There is no parameter {name[:64]!r} here.")
+        choice = problem.get("ctx", {}).get("expected")
+        wanted = f"one of {choice}" if choice else self.asks.model_fields[name].description
+        if problem["type"] == "missing":
+            return CallError(400, f"{name} is missing; give {wanted}.")
+        return CallError(400, f"{name} cannot be {value!r}; give {wanted}.")
+
+
+def endpoint(
+    method: Literal["GET", "POST", "DELETE"],
+    path: str,
+    words: str | Words,
+    *,
+    status: int | None = None,
+) -> Callable[[Callable[[Call, A], Awaitable[R]]], Endpoint[A, R]]:
+    """Make an endpoint of a handler: what it takes and answers are its annotations. A change is answered with 202."""
+
+    def made(handler: Callable[[Call, A], Awaitable[R]]) -> Endpoint[A, R]:
+        _, asked, answer = inspect.get_annotations(handler).values()
+        answered = status or (200 if method == "GET" else 202)
+        return Endpoint(method, path, words, answered, handler, asked, answer)
+
+    return made
 
 
 class Calls:
@@ -124,85 +191,16 @@ class Calls:
         async with self._free, self._pool.acquire() as connection:
             yield connection
 
-    async def run(self, endpoint: Endpoint, asked: Asked, channel: Channel) -> object:
+    async def run(self, endpoint: Endpoint[A, R], asked: A, channel: Channel) -> R:
         """Return the endpoint's answer. Raises CallError, or one of UNANSWERED."""
         async with self.connection() as connection:
-            answer = await endpoint.handler(Call(connection, self.ctx, asked, channel))
+            answer = await endpoint.handler(Call(connection, self.ctx, channel), asked)
         if endpoint.method != "GET":
             _log.info(
                 "operator-asked",
                 by=channel,
                 method=endpoint.method,
-                path=endpoint.path.format(**asked.path),
-                answer=answer,
+                path=endpoint.path.format(**asked.model_dump()),
+                answer=answer.model_dump(),
             )
         return answer
-
-
-async def check(endpoint: Endpoint, request: "Request") -> Asked:
-    """Return what is asked. Raises CallError."""
-    asked = check_address(endpoint, request.path_params, request.query_params.multi_items())
-    return replace(asked, body=await _body(endpoint, request))
-
-
-def check_address(endpoint: Endpoint, path: Mapping[str, str], items: Iterable[tuple[str, str]]) -> Asked:
-    """Return what the address asks, from the names in its path and the items of its query. Raises CallError."""
-    for name, value in path.items():
-        if not _PATTERNS[name].fullmatch(value):
-            raise CallError(404, f"There is nothing with the {name} {value[:64]!r}.")
-    query = _query(endpoint, items)
-    return Asked(
-        path,
-        limit=int(query.get("limit", USUAL_ROWS)),
-        after=int(query["after"]) if "after" in query else None,
-        repository=query.get("repo"),
-        state=query.get("state"),
-        days=int(query.get("days", USUAL_DAYS)),
-    )
-
-
-def _query(endpoint: Endpoint, items: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    query: dict[str, str] = {}
-    for name, value in items:
-        if name not in endpoint.query:
-            raise CallError(400, f"There is no parameter {name[:64]!r} here.")
-        if name in query:
-            raise CallError(400, f"{name} is given twice.")
-        query[name] = value
-    for name, value in query.items():
-        if name == "state":
-            if value not in endpoint.states:
-                raise CallError(400, f"{value[:64]!r} is no state; choose one of {', '.join(endpoint.states)}.")
-        elif not _PATTERNS[name].fullmatch(value):
-            raise CallError(400, f"{name} cannot be {value[:64]!r}.")
-    if not 1 <= int(query.get("limit", 1)) <= MOST_ROWS:
-        raise CallError(400, f"limit must be between 1 and {MOST_ROWS}.")
-    if not 1 <= int(query.get("days", 1)) <= MOST_DAYS:
-        raise CallError(400, f"days must be between 1 and {MOST_DAYS}.")
-    return query
-
-
-async def read_body(request: "Request") -> bytes:
-    """Return the body of a request. Raises CallError where it is large."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY_BYTES:
-            raise CallError(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
-    return body
-
-
-async def _body(endpoint: Endpoint, request: "Request") -> Mapping[str, Any]:
-    """Return the body: an object with exactly the endpoint's fields. One that takes none may get none, or `{}`."""
-    body = await read_body(request)
-    if not body and not endpoint.body:
-        return {}
-    try:
-        given = orjson.loads(body)
-    except ValueError:
-        raise CallError(400, "The body is not JSON.") from None
-    if not isinstance(given, dict) or given.keys() != endpoint.body.keys():
-        raise CallError(400, f"The body must be an object with the fields: {', '.join(endpoint.body) or 'none'}.")
-    if not all(isinstance(value, str) for value in given.values()):
-        raise CallError(400, "Each field of the body must be a text.")
-    return given

@@ -1,28 +1,144 @@
 """What can be done. The API changes rows only: the node that owns a worktree carries out what is asked of it."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
-from bot.api import schemas
-from bot.api.calls import THREAD, Call, CallError, Endpoint, Handler
+from bot.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, Words, endpoint
+from bot.api.rows import AskedDelivery, AskedOperation, StoppedTurn, TouchedWorktree
 from bot.store import deliveries, listings, operations, requests, rescues, retention, turns
 from bot.store.operations import OperationKind
 from bot.store.turns import TurnThread
 
 
-def _operate(kind: OperationKind) -> Handler:
-    async def handler(call: Call) -> object:
-        return await _operate_on(call, call.id, kind)
+@endpoint("POST", "/worktrees", "Make the worktree of a conversation; GET /api/deliveries/{guid} tells how it went")
+async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
+    """Ask a worker: only GitHub knows the thread."""
+    made = deliveries.asked_by_operator(
+        "create",
+        {"conversation": asked.conversation, "channel": call.channel},
+        asked.conversation,
+        f"{call.ctx.platform}/{asked.conversation}",
+    )
+    await deliveries.store(call.connection, [made])
+    return AskedDelivery(delivery=made.guid)
 
-    return handler
+
+@endpoint(
+    "DELETE",
+    "/worktrees/{id}",
+    Words(
+        "remove",
+        "Remove worktree {id}",
+        "Remove it",
+        "What GitHub does not have is rescued first. Then the directory is deleted, with its ignored files, which are "
+        "not rescued. The next request on the thread makes it again.",
+        "Worktree {id} will be removed.",
+        is_dangerous=True,
+    ),
+)
+async def remove_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "remove")
 
 
-async def _operate_on(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None = None) -> object:
+@endpoint(
+    "POST",
+    "/worktrees/{id}/reset",
+    Words(
+        "reset",
+        "Reset worktree {id}",
+        "Reset it",
+        "What GitHub does not have is rescued first. Then all files go back to the branch's base. "
+        "Ignored files are deleted and are not rescued.",
+        "Worktree {id} will be reset.",
+        is_dangerous=True,
+    ),
+)
+async def reset_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "reset")
+
+
+@endpoint(
+    "POST",
+    "/worktrees/{id}/restore",
+    Words(
+        "restore",
+        "Restore the latest rescue of worktree {id}",
+        "Restore it",
+        "The latest rescue comes back into the worktree, if nothing was changed there since.",
+        "The latest rescue of worktree {id} will be restored.",
+    ),
+)
+async def restore_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "restore")
+
+
+@endpoint(
+    "POST",
+    "/worktrees/{id}/touch",
+    Words(
+        "touch",
+        "Keep worktree {id}",
+        "Count it as used now",
+        "The worktree counts as used now, so that it is not pruned as unused.",
+        "Worktree {id} counts as used now.",
+    ),
+    status=200,
+)
+async def touch_worktree(call: Call, asked: ById) -> TouchedWorktree:
+    found = await _worktree(call, asked.id)
+    if await retention.touch(call.connection, found.id, call.ctx.clock()) is None:
+        raise CallError(409, f"Worktree {found.id} is {found.state}; only a live one can be touched.")
+    return TouchedWorktree(worktree=found.id)
+
+
+@endpoint(
+    "POST",
+    "/rescues/{id}/restore",
+    Words(
+        "restore",
+        "Restore rescue {id}",
+        "Restore it",
+        "It comes back into its worktree, which is made again where it was removed. Nothing is overwritten: a worktree "
+        "with changes is left as it is.",
+        "Rescue {id} will be restored.",
+    ),
+)
+async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
+    rescue = await _rescue(call, asked.id)
+    newer = await rescues.newer(call.connection, rescue)
+    if newer is not None:
+        raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
+    return await _operate(call, await rescues.home(call.connection, rescue), "restore", rescue.id)
+
+
+@endpoint(
+    "DELETE",
+    "/rescues/{id}",
+    Words(
+        "drop",
+        "Delete rescue {id}",
+        "Delete it for good",
+        "The rescued work is deleted. It cannot be brought back.",
+        "Rescue {id} will be deleted.",
+        is_dangerous=True,
+    ),
+)
+async def drop_rescue(call: Call, asked: ById) -> AskedOperation:
+    rescue = await _rescue(call, asked.id)
+    return await _enqueue(call, rescue.worktree_id, "drop", rescue.id)
+
+
+async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None = None) -> AskedOperation:
     found = await _worktree(call, worktree_id)
     if not operations.fits(kind, found.state):
         raise CallError(409, f"Worktree {found.id} is {found.state}.")
-    asked = operations.by_operator(call.channel, call.ctx.clock())
-    return {"operation": await operations.enqueue(call.connection, found.id, kind, asked, rescue_id=rescue_id)}
+    return await _enqueue(call, found.id, kind, rescue_id)
+
+
+async def _enqueue(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None) -> AskedOperation:
+    by = operations.by_operator(call.channel, call.ctx.clock())
+    operation = await operations.enqueue(call.connection, worktree_id, kind, by, rescue_id=rescue_id)
+    return AskedOperation(operation=operation)
 
 
 async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
@@ -32,58 +148,33 @@ async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
     return found
 
 
-async def _restore_rescue(call: Call) -> object:
-    rescue = await _rescue(call)
-    newer = await rescues.newer(call.connection, rescue)
-    if newer is not None:
-        raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
-    worktree_id, _ = await rescues.home(call.connection, rescue)
-    return await _operate_on(call, worktree_id, "restore", rescue.id)
-
-
-async def _drop_rescue(call: Call) -> object:
-    rescue = await _rescue(call)
-    asked = operations.by_operator(call.channel, call.ctx.clock())
-    dropping = operations.enqueue(call.connection, rescue.worktree_id, "drop", asked, rescue_id=rescue.id)
-    return {"operation": await dropping}
-
-
-async def _rescue(call: Call) -> rescues.Rescue:
-    found = await rescues.with_id(call.connection, call.id)
+async def _rescue(call: Call, rescue_id: int) -> rescues.Rescue:
+    found = await rescues.with_id(call.connection, rescue_id)
     if found is None:
-        raise CallError(404, f"There is no rescue {call.id}.")
+        raise CallError(404, f"There is no rescue {rescue_id}.")
     return found
 
 
-async def _touch(call: Call) -> object:
-    found = await _worktree(call, call.id)
-    if await retention.touch(call.connection, found.id, call.ctx.clock()) is None:
-        raise CallError(409, f"Worktree {found.id} is {found.state}; only a live one can be touched.")
-    return {"worktree": found.id}
-
-
-async def _create(call: Call) -> object:
-    """Ask a worker: only GitHub knows the thread."""
-    thread = call.asked.body["conversation"]
-    if not THREAD.fullmatch(thread):
-        raise CallError(400, f"{thread[:64]!r} names no conversation; write it like octo/hello#42.")
-    asked = deliveries.asked_by_operator(
-        "create",
-        {"conversation": thread, "channel": call.channel},
-        thread,
-        f"{call.ctx.platform}/{thread}",
-    )
-    await deliveries.store(call.connection, [asked])
-    return {"delivery": asked.guid}
-
-
-async def _stop(call: Call) -> object:
+@endpoint(
+    "POST",
+    "/turns/{id}/stop",
+    Words(
+        "stop",
+        "Stop turn {id}",
+        "Stop it",
+        "The agent is stopped within seconds. What it did so far stays in the worktree and is not pushed. "
+        "The thread is told that the operator stopped it.",
+        "Turn {id} is being stopped.",
+        is_dangerous=True,
+    ),
+)
+async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     # It renders Markdown, for which the web process has no other use.
     from bot.handlers.stop import stop_turns
     from bot.messages import reasons
 
     async with call.connection.transaction():
-        place = await _thread_of_turn(call)
+        place = await _thread_of_turn(call, asked.id)
         stopped = await stop_turns(
             call.connection,
             place.thread_ref,
@@ -93,115 +184,83 @@ async def _stop(call: Call) -> object:
             # By GitHub's clock, which may be ahead of ours.
             asked_before=call.ctx.clock() + timedelta(days=1),
             now=call.ctx.clock(),
-            turn_id=call.id,
+            turn_id=asked.id,
         )
     if not stopped:
-        raise CallError(409, f"Turn {call.id} has ended, or is being stopped already.")
-    return {"turn": call.id}
+        raise CallError(409, f"Turn {asked.id} has ended, or is being stopped already.")
+    return StoppedTurn(turn=asked.id)
 
 
-async def _thread_of_turn(call: Call) -> TurnThread:
-    if await listings.turn(call.connection, call.id) is None:
-        raise CallError(404, f"There is no turn {call.id}.")
-    return await turns.thread_of(call.connection, call.id)
-
-
-async def _retry(call: Call) -> object:
+@endpoint(
+    "POST",
+    "/turns/{id}/retry",
+    Words(
+        "retry",
+        "Ask turn {id} again",
+        "Ask it again",
+        "The same request is queued again, as /retry on the thread does.",
+        "Turn {id} is asked again, as delivery {delivery}.",
+    ),
+)
+async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
     """Ask a worker, as `/retry` on the thread does: GitHub may have to be asked about the thread."""
-    place = await _thread_of_turn(call)
+    place = await _thread_of_turn(call, asked.id)
     last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
-    if last is None or last["id"] != call.id:
+    if last is None or last["id"] != asked.id:
         raise CallError(
-            409, f"Turn {call.id} is not the last unfinished request of its conversation, or its text has expired."
+            409, f"Turn {asked.id} is not the last unfinished request of its conversation, or its text has expired."
         )
     repository = place.thread_ref.repository
-    asked = deliveries.asked_by_operator(
+    made = deliveries.asked_by_operator(
         "retry",
-        {"turn": call.id},
+        {"turn": asked.id},
         f"{repository.full_name}#{place.number}",
         f"{repository.platform}/{repository.id}#{place.number}",
     )
-    await deliveries.store(call.connection, [asked])
-    return {"delivery": asked.guid}
+    await deliveries.store(call.connection, [made])
+    return AskedDelivery(delivery=made.guid)
 
 
-async def _replay(call: Call) -> object:
-    guid = call.asked.path["guid"]
-    match await deliveries.replay(call.connection, guid):
+async def _thread_of_turn(call: Call, turn_id: int) -> TurnThread:
+    if await listings.turn(call.connection, turn_id) is None:
+        raise CallError(404, f"There is no turn {turn_id}.")
+    return await turns.thread_of(call.connection, turn_id)
+
+
+@endpoint(
+    "POST",
+    "/deliveries/{guid}/replay",
+    Words(
+        "replay",
+        "Replay delivery {guid}",
+        "Replay it",
+        "The delivery is handled again. Nothing is done twice.",
+        "Delivery {guid} is handled again.",
+    ),
+)
+async def replay_delivery(call: Call, asked: ByGuid) -> AskedDelivery:
+    match await deliveries.replay(call.connection, asked.guid):
         case "replayed":
-            return {"delivery": guid}
+            return AskedDelivery(delivery=asked.guid)
         case "unknown":
-            raise CallError(404, f"There is no delivery {guid}.")
+            raise CallError(404, f"There is no delivery {asked.guid}.")
         case "waiting":
-            raise CallError(409, f"{guid} is waiting to be handled already.")
+            raise CallError(409, f"{asked.guid} is waiting to be handled already.")
         case "nothing-to-run":
-            raise CallError(409, f"{guid} cannot be run: it meant nothing to the bot, or its body is no longer kept.")
+            raise CallError(
+                409, f"{asked.guid} cannot be run: it meant nothing to the bot, or its body is no longer kept."
+            )
 
 
-_AS_OPERATION: Final = schemas.record(operation=schemas.INTEGER)
-_AS_DELIVERY: Final = schemas.record(delivery=schemas.TEXT)
-
-CHANGES: Final[tuple[Endpoint, ...]] = (
-    Endpoint(
-        "POST",
-        "/worktrees",
-        "Make the worktree of a conversation; GET /api/deliveries/{guid} tells how it went",
-        _create,
-        _AS_DELIVERY,
-        202,
-        body={"conversation": "The thread, as owner/repo#42."},
-    ),
-    Endpoint(
-        "DELETE",
-        "/worktrees/{id}",
-        "Rescue what GitHub does not have, then remove it",
-        _operate("remove"),
-        _AS_OPERATION,
-        202,
-    ),
-    Endpoint(
-        "POST",
-        "/worktrees/{id}/reset",
-        "Rescue what GitHub does not have, then reset it",
-        _operate("reset"),
-        _AS_OPERATION,
-        202,
-    ),
-    Endpoint(
-        "POST", "/worktrees/{id}/restore", "Bring back its latest rescue", _operate("restore"), _AS_OPERATION, 202
-    ),
-    Endpoint("POST", "/worktrees/{id}/touch", "Count it as used now", _touch, schemas.record(worktree=schemas.INTEGER)),
-    Endpoint(
-        "POST",
-        "/rescues/{id}/restore",
-        "Bring it back, the latest of its worktree",
-        _restore_rescue,
-        _AS_OPERATION,
-        202,
-    ),
-    Endpoint("DELETE", "/rescues/{id}", "Delete it for good", _drop_rescue, _AS_OPERATION, 202),
-    Endpoint(
-        "POST",
-        "/turns/{id}/stop",
-        "Stop it, running or queued",
-        _stop,
-        schemas.record(turn=schemas.INTEGER),
-        202,
-    ),
-    Endpoint(
-        "POST",
-        "/turns/{id}/retry",
-        "Ask it again, the last unfinished one",
-        _retry,
-        _AS_DELIVERY,
-        202,
-    ),
-    Endpoint(
-        "POST",
-        "/deliveries/{guid}/replay",
-        "Handle it again; nothing is done twice",
-        _replay,
-        _AS_DELIVERY,
-        202,
-    ),
+CHANGES: Final[tuple[Endpoint[Any, Any], ...]] = (
+    create_worktree,
+    remove_worktree,
+    reset_worktree,
+    restore_worktree,
+    touch_worktree,
+    restore_rescue,
+    drop_rescue,
+    stop_turn,
+    retry_turn,
+    replay_delivery,
 )

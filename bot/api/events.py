@@ -14,7 +14,6 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from bot.api.schemas import ERROR
 from bot.store import listings
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 
@@ -34,14 +33,6 @@ NAMES: Final = (
     *("worktree-ready", "worktree-removing", "worktree-removed", "worktree-reserved", "worktree-lost"),
     *("worktree-failed", "operation-ended"),
 )
-EVENTS: Final[dict[str, Any]] = {
-    "summary": f"Server-Sent Events: {', '.join(NAMES)}",
-    "responses": {
-        "200": {"description": "A stream that does not end", "content": {"text/event-stream": {"schema": {}}}},
-        "4XX": {"description": "What the caller can correct", "content": {"application/json": {"schema": ERROR}}},
-        "503": {"description": "Too many listen", "content": {"application/json": {"schema": ERROR}}},
-    },
-}
 
 
 class News:

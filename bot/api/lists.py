@@ -1,199 +1,204 @@
-"""What can be read: worktrees, sessions, conversations, turns, deliveries, rescues, nodes, operations."""
+"""What can be read: worktrees, sessions, conversations, turns, deliveries, rescues, nodes, costs, operations."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from bot.api import schemas
-from bot.api.calls import LIST_QUERY, MOST_ROWS, Call, CallError, Endpoint, Handler
-from bot.api.waiting import tell_why
-from bot.store import listings, operations
+from asyncpg import Record
+
+from bot.api.calls import MOST_ROWS, ByGuid, ById, Call, CallError, CostsQuery, Endpoint, ListQuery, R, endpoint
+from bot.api.rows import (
+    Conversation,
+    ConversationState,
+    Costs,
+    Delivery,
+    ListedWorktreeState,
+    Node,
+    NodeState,
+    Operation,
+    Page,
+    Rescue,
+    RescueState,
+    Session,
+    SessionState,
+    Turn,
+    WholeConversation,
+    WholeTurn,
+    Worktree,
+)
+from bot.messages import reasons, tracking
+from bot.messages.formatting import plain
+from bot.model import DeliveryState, TurnState
+from bot.store import listings, operations, requests
+from bot.store.database import Connection
+from bot.store.nodes import SILENT_AFTER_SECONDS
+from bot.store.requests import WaitingTurn
 
 
-def _page(rows: Sequence[dict[str, object]], limit: int, key: str) -> dict[str, Any]:
-    """Return a page of the `limit` first of the rows, of which one more was read than is shown."""
-    shown = rows[:limit]
-    after = str(shown[-1][key]) if len(rows) > limit else None
-    items = [{name: value for name, value in row.items() if name != "seq"} for row in shown]
-    return {"items": items, "next": after}
-
-
-def _list(statement: str, key: str = "id") -> Handler:
-    async def handler(call: Call) -> object:
-        return await _rows(call, statement, key)
-
-    return handler
-
-
-async def _rows(call: Call, statement: str, key: str) -> dict[str, Any]:
-    rows = await listings.newest(
+async def _rows(call: Call, asked: ListQuery[Any], statement: str, *more: object) -> list[Record]:
+    """Return the rows of a page, and one more where another page follows."""
+    return await listings.newest(
         call.connection,
         statement,
-        call.asked.limit + 1,
-        before=call.asked.after,
-        repository=call.asked.repository,
-        state=call.asked.state,
+        asked.limit + 1,
+        *more,
+        before=asked.after,
+        repository=asked.repo,
+        state=asked.state,
     )
-    return _page([dict(row) for row in rows], call.asked.limit, key)
 
 
-async def _worktrees(call: Call) -> object:
-    stored = await listings.worktrees(
-        call.connection,
-        call.asked.limit + 1,
-        with_removed=True,
-        repository=call.asked.repository,
-        state="ready" if call.asked.state == "missing" else call.asked.state,
-        before=call.asked.after,
-    )
-    page = _page([asdict(row) for row in stored], call.asked.limit, "id")
-    rows = await asyncio.to_thread(_look, stored[: call.asked.limit], call.ctx.data_dir)
+def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any], key: str = "id") -> Page[R]:
+    """Return a page of the rows, of which one more was read than is shown."""
+    shown = rows[: asked.limit]
+    after = str(shown[-1][key]) if len(rows) > asked.limit else None
+    return Page(items=[model.model_validate(dict(row)) for row in shown], next=after)
+
+
+def _one(model: type[R], row: Mapping[str, Any] | None, what: str) -> R:
+    """Return the row. Raises CallError where there is none."""
+    if row is None:
+        raise CallError(404, f"There is no {what}.")
+    return model.model_validate(row)
+
+
+@endpoint("GET", "/worktrees", "The checkouts, newest first")
+async def worktrees(call: Call, asked: ListQuery[ListedWorktreeState]) -> Page[Worktree]:
+    stored = asked.model_copy(update={"state": "ready"}) if asked.state == "missing" else asked
+    rows = await _rows(call, stored, listings.LIST_WORKTREES, True)
+    page = _page(Worktree, rows, asked)
+    await asyncio.to_thread(_look, page.items, rows, call.ctx.data_dir)
     # A page may have fewer rows than asked for: whether one is missing is known only after a look at the disk.
-    return {"items": [row for row in rows if call.asked.state in (None, row["state"])], "next": page["next"]}
+    page.items = [item for item in page.items if asked.state in (None, item.state)]
+    return page
 
 
-def _look(rows: Sequence[listings.Worktree], data_dir: Path) -> list[dict[str, object]]:
-    """Return the rows as JSON, those of the node of `data_dir` with what is on the disk."""
+def _look(items: Sequence[Worktree], rows: Sequence[Record], data_dir: Path) -> None:
+    """Complete the worktrees of the node of `data_dir` with what is on the disk."""
     from bot.node.identity import known_id  # the web process has no other use for it
 
-    found, here = [], known_id(data_dir)
-    for row in rows:
-        item = asdict(row)
-        del item["folder"], item["node_id"]
-        if row.node_id == here:
-            directory = data_dir / row.path
-            item["path"] = str(directory)
-            if row.state == "ready" and not directory.is_dir():
-                item["state"] = "missing"
-        found.append(item)
+    here = known_id(data_dir)
+    for item, row in zip(items, rows, strict=False):
+        if row["node_id"] == here:
+            directory = data_dir / item.path
+            item.path = str(directory)
+            if item.state == "ready" and not directory.is_dir():
+                item.state = "missing"
+
+
+@endpoint("GET", "/sessions", "The agents' contexts, newest first")
+async def sessions(call: Call, asked: ListQuery[SessionState]) -> Page[Session]:
+    return _page(Session, await _rows(call, asked, listings.LIST_SESSIONS), asked)
+
+
+@endpoint("GET", "/conversations", "The threads, newest first")
+async def conversations(call: Call, asked: ListQuery[ConversationState]) -> Page[Conversation]:
+    return _page(Conversation, await _rows(call, asked, listings.LIST_CONVERSATIONS), asked)
+
+
+@endpoint("GET", "/conversations/{id}", "A thread with its newest requests and sessions")
+async def conversation(call: Call, asked: ById) -> WholeConversation:
+    row = await listings.conversation(call.connection, asked.id, MOST_ROWS)
+    found = _one(WholeConversation, row, f"conversation {asked.id}")
+    await _tell_why(call.connection, found.requests, call.ctx.clock())
     return found
 
 
-async def _turns(call: Call) -> object:
-    page = await _rows(call, listings.LIST_TURNS, "id")
-    await tell_why(call.connection, page["items"], call.ctx.clock())
+@endpoint("GET", "/turns", "The requests, newest first")
+async def turns(call: Call, asked: ListQuery[TurnState]) -> Page[Turn]:
+    page = _page(Turn, await _rows(call, asked, listings.LIST_TURNS), asked)
+    await _tell_why(call.connection, page.items, call.ctx.clock())
     return page
 
 
-async def _turn(call: Call) -> object:
-    row = await listings.turn(call.connection, call.id)
-    if row is None:
-        raise CallError(404, f"There is no turn {call.id}.")
-    await tell_why(call.connection, [row], call.ctx.clock())
-    return row
+@endpoint("GET", "/turns/{id}", "A request with its text, and what its agent plans, does and says, until they expire")
+async def turn(call: Call, asked: ById) -> WholeTurn:
+    row = await listings.turn(call.connection, asked.id)
+    found = _one(WholeTurn, row, f"turn {asked.id}")
+    await _tell_why(call.connection, [found], call.ctx.clock())
+    return found
 
 
-async def _costs(call: Call) -> object:
-    since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=call.asked.days - 1)
-    rows = await listings.costs(call.connection, since, call.asked.repository)
-    return {"items": [dict(row) for row in rows], "next": None}
+async def _tell_why(connection: Connection, listed: Sequence[Turn], now: datetime) -> None:
+    """Add why the queued ones wait, in the words of their comments on the thread."""
+    queued = {turn.id: turn for turn in listed if turn.state == "queued"}
+    ids = list(queued)
+    rows = await requests.why_turns_wait(connection, ids, SILENT_AFTER_SECONDS, now) if ids else ()
+    for row in rows:
+        queued[row.id].waiting = plain(_why(row, now))
 
 
-async def _conversation(call: Call) -> object:
-    row = await listings.conversation(call.connection, call.id, MOST_ROWS)
-    if row is None:
-        raise CallError(404, f"There is no conversation {call.id}.")
-    await tell_why(call.connection, row["requests"], call.ctx.clock())
-    return row
+def _why(turn: WaitingTurn, now: datetime) -> str:
+    if turn.obstacle == "time" and turn.reason:
+        return tracking.waiting(turn.reason)
+    if turn.ahead:
+        line = tracking.queued(turn.ahead, turn.wait)
+        return f"{line} {tracking.behind(turn.behind)}" if turn.behind else line
+    if turn.obstacle == "github-limit" and turn.held_until:
+        return tracking.waiting(reasons.waits("github-limit", turn.held_until, now))
+    if turn.node_is_silent:
+        return tracking.waiting(reasons.node_is_silent(turn.node))
+    if turn.removal_error:
+        return tracking.waiting(reasons.removal_fails(turn.removal_error))
+    if turn.obstacle in ("operation", "directory"):
+        return tracking.waiting(reasons.WORKTREE_IS_BUSY)
+    if turn.running:
+        return tracking.needs_room(turn.node, turn.running, turn.running_here)
+    return tracking.queued(0)
 
 
-async def _delivery(call: Call) -> object:
-    row = await listings.delivery(call.connection, call.asked.path["guid"])
-    if row is None:
-        raise CallError(404, f"There is no delivery {call.asked.path['guid']}.")
-    return row
+@endpoint("GET", "/deliveries", "What was received, newest first")
+async def deliveries(call: Call, asked: ListQuery[DeliveryState]) -> Page[Delivery]:
+    return _page(Delivery, await _rows(call, asked, listings.LIST_DELIVERIES), asked, "seq")
 
 
-async def _rescues(call: Call) -> object:
-    page = await _rows(call, listings.LIST_RESCUES, "id")
-    _tell_expiry(page["items"], call)
-    return page
+@endpoint("GET", "/deliveries/{guid}", "One delivery")
+async def delivery(call: Call, asked: ByGuid) -> Delivery:
+    row = await listings.delivery(call.connection, asked.guid)
+    return _one(Delivery, row, f"delivery {asked.guid}")
 
 
-async def _nodes(call: Call) -> object:
-    items = await listings.nodes(call.connection, call.asked.state)
-    for node in items:
-        _tell_expiry(node["kept"], call)
-    return {"items": items, "next": None}
+@endpoint("GET", "/rescues", "What was rescued or kept, newest first")
+async def rescues(call: Call, asked: ListQuery[RescueState]) -> Page[Rescue]:
+    rows = await _rows(call, asked, listings.LIST_RESCUES)
+    return _page(Rescue, [_with_expiry(row, call) for row in rows], asked)
 
 
-def _tell_expiry(kept: Sequence[dict[str, Any]], call: Call) -> None:
-    for one in kept:
-        one["expires_at"] = one["created_at"] + call.ctx.rescues_kept_for
+@endpoint("GET", "/nodes", "The nodes and their work")
+async def nodes(call: Call, asked: ListQuery[NodeState]) -> Page[Node]:
+    rows = await listings.nodes(call.connection, asked.state)
+    for row in rows:
+        row["kept"] = [_with_expiry(one, call) for one in row["kept"]]
+    return Page(items=[Node.model_validate(row) for row in rows], next=None)
 
 
-async def _operation(call: Call) -> object:
-    row = await operations.described(call.connection, call.id)
-    if row is None:
-        raise CallError(404, f"There is no operation {call.id}.")
-    return row
+def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
+    return {**row, "expires_at": row["created_at"] + call.ctx.rescues_kept_for}
 
 
-def _listed(name: str, summary: str, handler: Handler, answer: schemas.Schema, *states: str) -> Endpoint:
-    page = schemas.page_of(answer)
-    return Endpoint("GET", f"/{name}", summary, handler, page, query=LIST_QUERY, states=states)
+@endpoint("GET", "/costs", "What ended turns cost, by day (UTC) and repository, the latest day first")
+async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
+    since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=asked.days - 1)
+    rows = await listings.costs(call.connection, since, asked.repo)
+    return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 
-READ: Final[tuple[Endpoint, ...]] = (
-    _listed("worktrees", "The checkouts, newest first", _worktrees, schemas.WORKTREE, *schemas.WORKTREE_STATES),
-    _listed(
-        "sessions",
-        "The agents' contexts, newest first",
-        _list(listings.LIST_SESSIONS),
-        schemas.SESSION,
-        "active",
-        "ended",
-    ),
-    _listed(
-        "conversations",
-        "The threads, newest first",
-        _list(listings.LIST_CONVERSATIONS),
-        schemas.CONVERSATION,
-        "open",
-        "closed",
-    ),
-    Endpoint(
-        "GET",
-        "/conversations/{id}",
-        "A thread with its newest requests and sessions",
-        _conversation,
-        schemas.WHOLE_CONVERSATION,
-    ),
-    _listed("turns", "The requests, newest first", _turns, schemas.TURN, *schemas.TURN_STATES),
-    Endpoint(
-        "GET",
-        "/turns/{id}",
-        "A request with its text, and what its agent plans, does and says, until they expire",
-        _turn,
-        schemas.WHOLE_TURN,
-    ),
-    _listed(
-        "deliveries",
-        "What was received, newest first",
-        _list(listings.LIST_DELIVERIES, "seq"),
-        schemas.DELIVERY,
-        *schemas.DELIVERY_STATES,
-    ),
-    Endpoint("GET", "/deliveries/{guid}", "One delivery", _delivery, schemas.DELIVERY),
-    _listed(
-        "rescues",
-        "What was rescued or kept, newest first",
-        _rescues,
-        schemas.RESCUE,
-        "kept",
-        "restored",
-    ),
-    _listed("nodes", "The nodes and their work", _nodes, schemas.NODE, "alive", "silent"),
-    Endpoint(
-        "GET",
-        "/costs",
-        "What ended turns cost, by day (UTC) and repository, the latest day first",
-        _costs,
-        schemas.page_of(schemas.COSTS),
-        query=("days", "repo"),
-    ),
-    Endpoint("GET", "/operations/{id}", "What was asked of a worktree", _operation, schemas.OPERATION),
-)
+@endpoint("GET", "/operations/{id}", "What was asked of a worktree")
+async def operation(call: Call, asked: ById) -> Operation:
+    row = await operations.described(call.connection, asked.id)
+    return _one(Operation, row, f"operation {asked.id}")
+
+
+LISTS: Final[dict[str, Endpoint[Any, Page[Any]]]] = {
+    "worktrees": worktrees,
+    "sessions": sessions,
+    "conversations": conversations,
+    "turns": turns,
+    "deliveries": deliveries,
+    "rescues": rescues,
+    "nodes": nodes,
+    "costs": costs,
+}
+READ: Final[tuple[Endpoint[Any, Any], ...]] = (*LISTS.values(), conversation, turn, delivery, operation)

@@ -1,181 +1,114 @@
-"""What the API tells and does, on the command line: its endpoints on the bot's database, with the same words."""
+"""What the API tells and does, on the command line: its endpoints on the bot's database, with the same words.
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+Lists are a table for people, and with `--json` an array for scripts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, get_args
 
+import orjson
 import typer
-from rich.filesize import decimal
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from bot.api.calls import MOST_ROWS, ApiContext, Call, CallError, check_address
-from bot.api.endpoints import ENDPOINTS
-from bot.cli.listings import ROWS_FOR_PEOPLE, print_json, print_table, tell_of_more, text_of
+from bot.api import changes, lists
+from bot.api.calls import MOST_ROWS, A, ApiContext, Call, CallError, Endpoint, R, Words
+from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.running import fail, run_on_database
-from bot.messages.formatting import format_count, format_dollars, format_duration
+from bot.messages.formatting import format_dollars
 from bot.settings import load
 from bot.store.database import Connection
 
-Row = Mapping[str, Any]
-T = TypeVar("T")
+ROWS_FOR_PEOPLE: Final = 50
+UNLIMITED: Final = 10_000
+"""More columns than any line has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A list for people: its columns, of which the first `whole` are never wrapped, and what an empty one says."""
-
-    empty: str
-    whole: int
-    columns: Mapping[str, Callable[[Row], object]]
+def print_json(rows: object) -> None:
+    """Print rows, or one of them, with all fields."""
+    typer.echo(to_json(rows, orjson.OPT_INDENT_2))
 
 
-def _duration(row: Row) -> str | None:
-    """Return how long a turn took, or has run until now."""
-    if row["started_at"] is None:
-        return None
-    return format_duration((row["finished_at"] or datetime.now(UTC)) - row["started_at"])
+def print_rows(rows: Sequence[Row], more_than_shown: bool = False) -> None:
+    """Print rows of one kind as a table."""
+    kind = type(rows[0])
+    cells = [[text_of(row, name) for name in kind.COLUMNS] for row in rows]
+    print_table(map(_heading, kind.COLUMNS), kind.WHOLE, cells, last_is_whole=True)
+    if more_than_shown:
+        typer.echo(f"There are more than these {len(rows)}: --limit N shows N.", err=True)
 
 
-def _cost(row: Row) -> str | None:
-    """Return the cost in dollars; None where the agent tells none."""
-    return None if row["cost_usd"] is None else format_dollars(row["cost_usd"])
+def print_table(
+    headers: Iterable[str], whole: int, rows: Iterable[Sequence[str]], *, last_is_whole: bool = False
+) -> None:
+    """Print a table on stdout. The first `whole` columns are never wrapped, so that they can be copied; nor is the
+    last one with `last_is_whole` where stdout is no terminal: the lines are then as long as they must be.
+    """
+    console = Console()
+    if last_is_whole and not console.is_terminal:
+        console = Console(width=UNLIMITED)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for place, header in enumerate(headers):
+        table.add_column(header, no_wrap=place < whole, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
-def _joined(*words: str | None) -> str:
-    return " ".join(word for word in words if word)
+def _heading(name: str) -> str:
+    is_time = name.endswith("_at")
+    words = name.removesuffix("_at").removesuffix("_usd").replace("_", " ").upper()
+    return f"{words} (UTC)" if is_time else words
 
 
-def _what(rescue: Row) -> str:
-    """Return what a rescue holds."""
-    counts = [(rescue["files"], "file"), (rescue["commits"], "commit")]
-    words = [format_count(count, noun) for count, noun in counts if count] or ["the whole directory"]
-    return ", ".join([*words, *(["restored"] if rescue["restored_at"] else [])])
-
-
-_TABLES: Final = {
-    "sessions": _Table(
-        "No sessions yet.",
-        2,
-        {
-            "ID": lambda row: row["id"],
-            "LAST (UTC)": lambda row: row["last_active_at"],
-            "CONVERSATION": lambda row: row["conversation"],
-            "AGENT": lambda row: row["agent"],
-            "STATE": lambda row: "active" if row["active"] else _joined("ended:", row["end_reason"]),
-        },
-    ),
-    "turns": _Table(
-        "No turns yet.",
-        3,
-        {
-            "ID": lambda row: row["id"],
-            "STATE": lambda row: row["state"],
-            "ENDED (UTC)": lambda row: row["finished_at"],
-            "CONVERSATION": lambda row: row["conversation"],
-            "BY": lambda row: row["requested_by"],
-            "TOOK": lambda row: _joined(_duration(row), _cost(row), row["agent"]),
-            "REASON": lambda row: row["waiting"] or row["phase"] or row["reason"],
-        },
-    ),
-    "deliveries": _Table(
-        "No deliveries yet.",
-        3,
-        {
-            "GUID": lambda row: row["guid"],
-            "STATE": lambda row: row["state"],
-            "AT (UTC)": lambda row: row["received_at"],
-            "WHAT": lambda row: _joined(row["event"], row["action"], row["conversation"], row["error"]),
-        },
-    ),
-    "conversations": _Table(
-        "No conversations yet.",
-        2,
-        {
-            "ID": lambda row: row["id"],
-            "CONVERSATION": lambda row: row["conversation"],
-            "STATE": lambda row: row["state"],
-            "BRANCH": lambda row: row["branch"],
-            "PULL REQUESTS": lambda row: " ".join(row["pull_requests"]),
-            "TURNS": lambda row: row["turns"],
-            "COST": _cost,
-            "TITLE": lambda row: row["title"],
-        },
-    ),
-    "rescues": _Table(
-        "Nothing was rescued or kept.",
-        3,
-        {
-            "ID": lambda row: row["id"],
-            "SIZE": lambda row: decimal(row["bytes"]),
-            "EXPIRES (UTC)": lambda row: row["expires_at"],
-            "OF": lambda row: " ".join(row["conversations"]) or row["codebase"],
-            "WHAT": _what,
-            "NODE": lambda row: row["node"],
-            "KEPT AS": lambda row: row["name"],
-        },
-    ),
-    "nodes": _Table(
-        "No worker has started yet.",
-        2,
-        {
-            "ID": lambda row: row["id"],
-            "NAME": lambda row: row["name"],
-            "STATE": lambda row: row["state"],
-            "RUNNING": lambda row: row["running"],
-            "WAITING": lambda row: row["queued"],
-            "WORKTREES": lambda row: row["worktrees"],
-            "ON DISK": lambda row: decimal(sum(row["disk"].values())) if row["disk"] else None,
-            "LAST SIGN OF LIFE (UTC)": lambda row: row["heartbeat_at"],
-        },
-    ),
-    "costs": _Table(
-        "No request has ended in these days.",
-        2,
-        {
-            "DAY": lambda row: row["day"],
-            "REPOSITORY": lambda row: row["codebase"],
-            "TURNS": lambda row: row["turns"],
-            "WITHOUT A COST": lambda row: row["untold"],
-            "TOKENS": lambda row: row["tokens"],
-            "COST": _cost,
-        },
-    ),
-}
+def text_of(row: Row, name: str) -> str:
+    """Return an attribute of a row for people: a time to the minute, in UTC."""
+    match getattr(row, name):
+        case None:
+            return ""
+        case datetime() as at:
+            return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+        case float() as dollars:
+            return format_dollars(dollars)
+        case list() as several:
+            return " ".join(several)
+        case value:
+            return str(value)
 
 
 def show_list(name: str, *, json: bool, limit: int | None = None, **query: str | None) -> None:
     """Print the newest items of a list of the API: a table of at most ROWS_FOR_PEOPLE, or all fields of all as JSON."""
     most = limit if json or limit else ROWS_FOR_PEOPLE + 1
-    items = run_calls(lambda connection: items_of(connection, name, most, **query))
+    with correctable():
+        items = run_on_database(lambda connection: items_of(connection, name, most, **query))
     show_items(name, items, json=json, limit=limit, filtered=bool(query.get("repo") or query.get("state")))
 
 
 def show_items(name: str, items: Sequence[Row], *, json: bool, limit: int | None, filtered: bool) -> None:
     """Print the first items."""
-    table, shown = _TABLES[name], items[: limit or ROWS_FOR_PEOPLE]
+    most = limit or ROWS_FOR_PEOPLE
     if json:
         print_json(items[:limit])
     elif items:
-        cells = [[text_of(column(item)) for column in table.columns.values()] for item in shown]
-        print_table(table.columns, table.whole, cells, last_is_whole=True)
-        tell_of_more(items, shown)
+        print_rows(items[:most], len(items) > most)
     else:
-        typer.echo("Nothing matches." if filtered else table.empty, err=True)
+        (row,) = get_args(lists.LISTS[name].answer.model_fields["items"].annotation)
+        typer.echo("Nothing matches." if filtered else row.EMPTY, err=True)
 
 
-async def items_of(
-    connection: Connection, name: str, most: int | None = None, **query: str | None
-) -> list[dict[str, Any]]:
+async def items_of(connection: Connection, name: str, most: int | None = None, **query: str | None) -> list[Any]:
     """Return the newest `most` items of a list, all without one. Raises CallError."""
-    items: list[dict[str, Any]] = []
-    pages = "limit" in ENDPOINTS[f"GET /{name}"].query
-    after = None
+    listing, items, after = lists.LISTS[name], list[Any](), None
+    pages = "limit" in listing.asks.model_fields
     while most is None or len(items) < most:
-        limit = {"limit": str(MOST_ROWS if most is None else min(MOST_ROWS, most - len(items)))} if pages else {}
-        page = await _call(connection, f"GET /{name}", {}, **query, **limit, after=after)
-        items += page["items"]
-        after = page["next"]
+        limit = {"limit": MOST_ROWS if most is None else min(MOST_ROWS, most - len(items))} if pages else {}
+        page = await _call(connection, listing, {}, **query, **limit, after=after)
+        items += page.items
+        after = page.next
         if after is None:
             break
     return items
@@ -183,21 +116,24 @@ async def items_of(
 
 def show_turn(turn: str, *, json: bool) -> None:
     """Print one turn with its request, plan and steps."""
-    found = _ask("GET /turns/{id}", {"id": turn})
+    found = _ask(lists.turn, {"id": turn})
     if json:
         print_json(found)
-        return
-    why = ("conversation", "state", "reason", "waiting", "phase", "requested_by", "comment_url")
-    facts = ("agent", "model", "tokens", "created_at", "started_at", "finished_at")
-    fields = {**{name: found[name] for name in (*why, *facts)}, "cost": _cost(found)}
-    for name, value in fields.items():
-        if value is not None:
-            typer.echo(f"{name.replace('_', ' ')}: {text_of(value)}")
+    else:
+        _print_turn(found)
+
+
+def _print_turn(turn: WholeTurn) -> None:
+    names = ("conversation", "state", "reason", "waiting", "phase", "requested_by", "comment_url")
+    more = ("agent", "model", "tokens", "created_at", "started_at", "finished_at", "cost_usd")
+    for name in (*names, *more):
+        if text := text_of(turn, name):
+            typer.echo(f"{name.replace('_', ' ')}: {text}")
     parts: dict[str, Sequence[str]] = {
-        "Request": ["Its text has expired."] if found["expired"] else [found["request"]],
-        "Plan": [f"{entry['state']}: {entry['text']}" for entry in found["plan"]],
-        "Steps": [f"{step['at'].astimezone(UTC):%H:%M:%S}  {step['words']}" for step in found["steps"]],
-        "Last words": [found["latest_words"]] if found["latest_words"] else [],
+        "Request": ["Its text has expired." if turn.request is None else turn.request],
+        "Plan": [f"{entry.state}: {entry.text}" for entry in turn.plan],
+        "Steps": [f"{step.at.astimezone(UTC):%H:%M:%S}  {step.words}" for step in turn.steps],
+        "Last words": [turn.latest_words] if turn.latest_words else [],
     }
     for title, lines in parts.items():
         if lines:
@@ -206,32 +142,46 @@ def show_turn(turn: str, *, json: bool) -> None:
 
 def stop_turn(turn: str) -> None:
     """Stop a turn that runs or waits."""
-    _ask("POST /turns/{id}/stop", {"id": turn})
-    typer.echo(f"Turn {turn} is being stopped.")
+    _change(changes.stop_turn, {"id": turn})
 
 
 def retry_turn(turn: str) -> None:
     """Ask the last unfinished turn of its thread again."""
-    answer = _ask("POST /turns/{id}/retry", {"id": turn})
-    typer.echo(f"Turn {turn} is asked again, as delivery {answer['delivery']}.")
+    _change(changes.retry_turn, {"id": turn})
 
 
-def _ask(name: str, path: Mapping[str, str]) -> Any:
-    """Return the endpoint's answer; what the operator gave wrongly ends the command with one sentence."""
-    return run_calls(lambda connection: _call(connection, name, path))
+def replay_delivery(guid: str) -> None:
+    """Handle a stored delivery again."""
+    _change(changes.replay_delivery, {"guid": guid})
 
 
-def run_calls(work: Callable[[Connection], Awaitable[T]]) -> T:
-    """Run a command that makes calls; what the operator gave wrongly ends it with one sentence."""
+def _change(change: Endpoint[A, R], path: Mapping[str, str]) -> None:
+    """Ask for a change, and say so in its words."""
+    answer = _ask(change, path)
+    if isinstance(change.words, Words):
+        typer.echo(change.words.asked.format(**{**path, **answer.model_dump()}))
+
+
+def _ask(endpoint: Endpoint[A, R], path: Mapping[str, str]) -> R:
+    with correctable():
+        return run_on_database(lambda connection: _call(connection, endpoint, path))
+
+
+@contextmanager
+def correctable() -> Iterator[None]:
+    """End the command with one sentence where the operator can correct something.
+
+    Exit status 2 says that something was given wrongly or is not there, 1 that it cannot be done now.
+    """
     try:
-        return run_on_database(work)
+        yield
     except CallError as problem:
-        fail(problem.sentence, 2 if problem.status == 400 else 1)
+        fail(problem.sentence, 1 if problem.status == 409 else 2)
 
 
-async def _call(connection: Connection, name: str, path: Mapping[str, str], **query: str | None) -> Any:
-    endpoint, settings = ENDPOINTS[name], load()
+async def _call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **query: object) -> R:
+    settings = load()
     kept_for, clock = timedelta(days=settings.rescue_expiry_days), partial(datetime.now, UTC)
     ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, kept_for, clock)
-    given = [(key, value) for key, value in query.items() if value is not None]
-    return await endpoint.handler(Call(connection, ctx, check_address(endpoint, path, given), "command line"))
+    given = {name: value for name, value in query.items() if value is not None}
+    return await endpoint.handler(Call(connection, ctx, "command line"), endpoint.parse(path, given))

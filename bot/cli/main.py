@@ -3,9 +3,8 @@
 Errors are one line on stderr: status 2 for what the operator gave wrongly, else 1.
 """
 
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,34 +40,13 @@ for name, group in _GROUPS.items():
 def main() -> None:
     """Run the command that the arguments name."""
     try:
-        match sys.argv[1:]:
-            # Without options there is nothing for typer to read. It would load pydantic for that: 9 MB of a process.
-            case ["serve" | "web" | "worker" as name]:
-                _load_log()
-                {"serve": serve, "web": web, "worker": worker}[name]()
-            case _:
-                app()
+        app()
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except Exception as error:  # noqa: BLE001 -- told, or raised again
         from bot.cli.running import tell
 
         sys.exit(tell(error))
-
-
-@contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    sys.modules[package] = None  # type: ignore[assignment]  # makes its import an ImportError
-    try:
-        yield
-    finally:
-        del sys.modules[package]
-
-
-def _load_log() -> None:
-    """Load structlog for all modules that follow, without rich: its tracebacks are printed plain here."""
-    with _hidden("rich"):  # a tenth of a second and 6 MB
-        import structlog  # noqa: F401
 
 
 def _print_version(asked: bool) -> None:
@@ -86,7 +64,6 @@ def root(
     ] = False,
 ) -> None:
     """A chat-ops bot for GitHub that runs a coding agent per conversation."""
-    _load_log()
 
 
 # Processes
@@ -94,30 +71,39 @@ def root(
 NoWorktreePrune = Annotated[
     bool, typer.Option("--no-worktree-prune", help="Keep old worktrees, as WORKTREE_PRUNE_ENABLED=false does.")
 ]
+EndWith = Annotated[int | None, typer.Option(hidden=True, help="The process to end with.")]
+
+
+def _stop_while_starting() -> None:
+    """End with status 0 on SIGTERM, until the event loop has its own handler."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 @app.command()
 def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Apply the migrations, then run web and worker. If one of the two processes ends, so does the other."""
+    _stop_while_starting()
     from bot.cli import processes
 
     processes.serve(worktree_prune=not no_worktree_prune)
 
 
 @app.command()
-def web() -> None:
+def web(end_with: EndWith = None) -> None:
     """Run only the web process: it stores deliveries for a worker."""
+    _stop_while_starting()
     from bot.cli import processes
 
-    processes.web()
+    processes.web(end_with)
 
 
 @app.command()
-def worker(no_worktree_prune: NoWorktreePrune = False) -> None:
+def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
     """Run only a worker: it decides, runs turns and answers."""
+    _stop_while_starting()
     from bot.cli import processes
 
-    processes.worker(worktree_prune=not no_worktree_prune)
+    processes.worker(end_with, worktree_prune=not no_worktree_prune)
 
 
 @app.command()
@@ -157,10 +143,10 @@ def demo(
     """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
     from bot.cli.running import run, stop_signals
     from bot.demo.command import run_demo
-    from bot.settings import search_path
+    from bot.settings import sandbox_asked, search_path
 
     async def played() -> bool:
-        return await run_demo(search_path(), stop_signals(), keep=keep, json=json)
+        return await run_demo(search_path(), sandbox_asked(), stop_signals(), keep=keep, json=json)
 
     if not run(played(), log_level="error"):
         sys.exit(1)
@@ -240,9 +226,9 @@ def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)]
 @deliveries.command("replay")
 def replay_delivery(guid: str) -> None:
     """Handle a stored delivery once more. What it did before is not done twice."""
-    from bot.cli.processes import replay
+    from bot.cli.calls import replay_delivery
 
-    replay(guid)
+    replay_delivery(guid)
 
 
 @deliveries.command("recover")
@@ -275,7 +261,7 @@ def list_worktrees(
     ] = None,
 ) -> None:
     """List the checkouts, the newest first, and what was rescued from them."""
-    from bot.cli.listings import print_worktrees
+    from bot.cli.worktrees import print_worktrees
 
     print_worktrees(json=json, limit=limit, with_disk=not no_disk, every=every, repository=repository, state=state)
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import orjson
 import typer
 from rich.filesize import decimal
 
-from bot.api import schemas
-from bot.cli.calls import Row, items_of, run_calls, show_items
-from bot.cli.listings import print_table
-from bot.cli.running import fail, run_on_node
+from bot.api import rows
+from bot.cli.calls import correctable, items_of, print_json, print_table, show_items
+from bot.cli.running import fail, run_on_database, run_on_node
 from bot.cli.worktrees import execute_operation, print_place
 from bot.clones import trash
 from bot.node.context import NodeContext
@@ -27,11 +25,7 @@ from bot.store.database import Connection
 from bot.store.rescues import Rescue
 
 _ID = re.compile(r"[0-9]{1,18}")
-_NO_ROW: Final[Row] = dict.fromkeys(schemas.RESCUE["properties"]) | {
-    "conversations": [],
-    "files": 0,
-    "commits": 0,
-}
+_NO_ROW: Final = dict.fromkeys(rows.Rescue.model_fields) | {"conversations": [], "files": 0, "commits": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +40,19 @@ class _Space:
 def list_rescues(*, json: bool, limit: int | None, repository: str | None, state: str | None) -> None:
     """Print what was rescued or kept on all nodes, newest first. Directories without a row fit no filter."""
 
-    async def listed(connection: Connection) -> list[Row]:
-        found: list[Row] = [*await items_of(connection, "rescues", repo=repository, state=state)]
+    async def listed(connection: Connection) -> list[rows.Rescue]:
+        found: list[rows.Rescue] = await items_of(connection, "rescues", repo=repository, state=state)
         if repository is None and state is None:
             await _report_kept(connection)
             for node in await items_of(connection, "nodes"):
-                found += [{**_NO_ROW, **one, "node": node["name"]} for one in node["kept"]]
-        return sorted(found, key=lambda one: one["created_at"], reverse=True)
+                kept = [{**_NO_ROW, **dict(one), "node": node.name} for one in node.kept]
+                found += [rows.Rescue.model_construct(None, **one) for one in kept]
+        return sorted(found, key=lambda one: one.created_at, reverse=True)
 
     filtered = repository is not None or state is not None
-    show_items("rescues", run_calls(listed), json=json, limit=limit, filtered=filtered)
+    with correctable():
+        found = run_on_database(listed)
+    show_items("rescues", found, json=json, limit=limit, filtered=filtered)
 
 
 async def _report_kept(connection: Connection) -> None:
@@ -66,18 +63,16 @@ async def _report_kept(connection: Connection) -> None:
 
 
 def restore_rescue(rescue: str) -> None:
-    """Bring a rescue back into the worktree where its thread works, if that is here, else into its own.
+    """Bring a rescue of this node back into the worktree where its thread works, if that is here, else into its own.
 
-    Exit status 2 where it is not the latest of its worktree, or both are on other nodes.
+    Exit status 2 where it is not the latest of its worktree, or is on another node.
     """
 
     async def restored(ctx: NodeContext) -> None:
-        found = await _named(ctx, rescue)
+        found = await _find(ctx, rescue)
         async with ctx.pool.acquire() as connection:
             newer = await rescues.newer(connection, found)
-            worktree_id, node = await rescues.home(connection, found)
-        if node != ctx.node:
-            worktree_id = _if_here(ctx, found).worktree_id
+            worktree_id = await rescues.home(connection, found)
         if newer is not None:
             fail(f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.", 2)
         await execute_operation(ctx, worktree_id, "restore", found.id)
@@ -117,11 +112,11 @@ def print_disk(*, json: bool) -> None:
         both = [*found, _Space("rescues in the clones", None, rescued)]
         return sorted(both, key=lambda one: -one.bytes), free_bytes(ctx.data_dir)
 
-    rows, free = run_on_node(measured)
+    spaces, free = run_on_node(measured)
     if json:
-        typer.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+        print_json(spaces)
         return
-    cells = [(decimal(row.bytes), row.what, row.codebase or "") for row in rows]
+    cells = [(decimal(one.bytes), one.what, one.codebase or "") for one in spaces]
     print_table(("SIZE", "WHAT", "REPOSITORY"), 2, cells)
     typer.echo(f"{decimal(free)} are free; {decimal(load().disk_reserve_bytes)} stay free (DISK_RESERVE_GB).", err=True)
 
@@ -139,18 +134,10 @@ def _measured(data_dir: Path) -> Iterator[_Space]:
 
 async def _find(ctx: NodeContext, rescue: str) -> Rescue:
     """Return the rescue of this node with this id; end the command if there is none."""
-    return _if_here(ctx, await _named(ctx, rescue))
-
-
-async def _named(ctx: NodeContext, rescue: str) -> Rescue:
     async with ctx.pool.acquire() as connection:
         found = await rescues.with_id(connection, int(rescue)) if _ID.fullmatch(rescue) else None
     if found is None:
         fail(f"There is no rescue {rescue}: `threadtree rescues list` shows them.", 2)
-    return found
-
-
-def _if_here(ctx: NodeContext, found: Rescue) -> Rescue:
     if found.node != ctx.node:
         fail(f"Rescue {found.id} is on the node {found.node_name}; run this there.", 2)
     return found

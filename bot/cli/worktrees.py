@@ -1,8 +1,8 @@
-"""`threadtree worktrees create|reset|remove|restore|touch|prune|repair` and `sessions prune`."""
+"""`threadtree worktrees …` and `sessions prune`."""
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -11,13 +11,18 @@ from urllib.parse import urlsplit
 
 import orjson
 import typer
+from asyncpg import Record
 from rich.console import Console
 from rich.filesize import decimal
 
+from bot.api import lists
 from bot.api.calls import THREAD
-from bot.cli.listings import print_table
+from bot.api.rows import Rescue, WorktreeOnDisk
+from bot.cli.calls import ROWS_FOR_PEOPLE, correctable, items_of, print_json, print_rows, print_table
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.clones import metadata
+from bot.clones.clone import reading
+from bot.compose.parts import jobs_of_node
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.maintenance.prune import Report, prune
@@ -26,14 +31,80 @@ from bot.maintenance.repair import Progress, repair
 from bot.maintenance.retention_rules import parse_age
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.settings import load
 from bot.store import listings, operations, retention
 from bot.store.listings import FoundWorktree
 from bot.store.operations import OperationKind
+from bot.worktrees.summary import summarize
 
 _ID = re.compile(r"[0-9]{1,18}")
+
+
+def print_worktrees(
+    *, json: bool, limit: int | None, with_disk: bool, every: bool, repository: str | None, state: str | None
+) -> None:
+    """Print the newest worktrees that match, without removed ones unless `every` or `state` asks for them."""
+    # Whether a worktree is missing is known only after a look at the disk.
+    stored_state = "ready" if state == "missing" else state
+    wanted = None if state == "missing" else limit if json or limit else ROWS_FOR_PEOPLE + 1
+
+    async def listed(ctx: NodeContext) -> tuple[list[WorktreeOnDisk], list[Rescue], Path]:
+        async with ctx.pool.acquire() as connection:
+            rows = await listings.newest(
+                connection, listings.LIST_WORKTREES, wanted, every, repository=repository, state=stored_state
+            )
+            rescued = await items_of(connection, "rescues")
+        return await _look_at_disk(ctx, rows, with_disk), rescued, ctx.data_dir
+
+    with correctable():
+        lists.worktrees.parse({}, {"repo": repository, "state": state})
+    found, rescued, data_dir = run_on_node(listed)
+    matching = [one for one in found if state in (None, one.state)]
+    if json:
+        for rescue in rescued:
+            for one in matching:
+                if one.id == rescue.worktree:
+                    one.rescues.append(rescue)
+        print_json(matching[:limit])
+        return
+    most = limit or ROWS_FOR_PEOPLE
+    if matching:
+        print_rows([_with_path_below(data_dir, one) for one in matching[:most]], len(matching) > most)
+        typer.echo(f"Paths are relative to {data_dir}.", err=True)
+    else:
+        typer.echo(WorktreeOnDisk.EMPTY, err=True)
+    ids = {one.id for one in matching}
+    if rescued := [one for one in rescued if one.worktree in ids or not (repository or state)]:
+        typer.echo("\nRescued work; `threadtree rescues restore ID` brings back the latest of a worktree:")
+        print_rows(rescued)
+
+
+async def _look_at_disk(ctx: NodeContext, rows: Sequence[Record], with_disk: bool) -> list[WorktreeOnDisk]:
+    """Return the worktrees, those of this node with their directories and, if `with_disk`, what is in them."""
+    found = [WorktreeOnDisk.model_validate(dict(row)) for row in rows]
+    here = [(one, row["folder"]) for one, row in zip(found, rows, strict=True) if row["node_id"] == ctx.node]
+    for one, _ in here:
+        one.path = str(ctx.directory(one.path))
+    looked_at = [(one, folder) for one, folder in here if with_disk and one.state != "removed"]
+    with Console(stderr=True).status(f"Reading {format_count(len(looked_at), 'worktree')}"):
+        for folder in {folder for _, folder in looked_at}:
+            of_clone = [one for one, its_folder in looked_at if its_folder == folder]
+            async with reading(ctx.clone(folder)) as clone:  # one process answers for all its worktrees
+                summaries = await summarize(clone, {Path(one.path): one.branch for one in of_clone})
+            for one in of_clone:
+                if (summary := summaries.get(Path(one.path))) is not None:
+                    one.bytes, one.changed_files = summary.bytes, summary.changed_files
+                    one.ahead, one.behind = summary.ahead, summary.behind
+                elif one.state == "ready":
+                    one.state = "missing"
+    return found
+
+
+def _with_path_below(data_dir: Path, worktree: WorktreeOnDisk) -> WorktreeOnDisk:
+    path = Path(worktree.path)
+    shown = path.relative_to(data_dir) if path.is_relative_to(data_dir) else path
+    return worktree.model_copy(update={"path": str(shown)})
 
 
 def create(thread: str) -> None:
@@ -139,7 +210,7 @@ async def _find(ctx: NodeContext, named: str) -> FoundWorktree:
     """Return the worktree of this node with this id or path; end the command if there is none."""
     worktree_id = int(named) if _ID.fullmatch(named) else None
     async with ctx.pool.acquire() as connection:
-        found = await listings.find_worktree(connection, ctx.node, worktree_id, ctx.names(_absolute(named)))
+        found = await listings.find_worktree(connection, ctx.node, worktree_id, [ctx.stored(_absolute(named))])
     if found is None:
         fail(f"There is no worktree {named}: `threadtree worktrees list` shows them.", 2)
     if found.node != ctx.node:
@@ -180,8 +251,8 @@ async def execute_operation(
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = operations.by_operator("command line", ctx.clock())
         operation_id = await operations.enqueue(connection, worktree_id, kind, asked, rescue_id=rescue_id)
-    with worker_lock(ctx.workers) as worker:
-        operation = await execute.execute(ctx, worker, operation_id, lambda words: typer.echo(words, err=True))
+    async with jobs_of_node(ctx) as run_jobs:
+        operation = await execute.execute(ctx, run_jobs, operation_id, lambda words: typer.echo(words, err=True))
     if operation.state == "failed":
         fail(operation.outcome or "The operation failed.")
     typer.echo(operation.outcome)

@@ -1,16 +1,11 @@
 """The history of a branch on GitHub: its last pushed commit, and whether it was rewritten or merged."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
-
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.runner import Identity, failure
-from bot.sandbox.untrusted_files import read_untrusted
 
 # In the clone's configuration of the branch, so that it goes when the branch goes.
 _KEY = "threadtree-published"
-_MOST_BYTES = 16 << 20
 # Always the same commit: asking again leaves nothing new behind.
 _SQUASHER = Identity("threadtree", "threadtree@localhost")
 _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITTER")}
@@ -18,8 +13,8 @@ _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITT
 
 async def last_pushed(clone: Clone, branch: str) -> str | None:
     """Return the remote's newest commit that the branch held; None if the branch was never there."""
-    found = (await clone.git.configuration(clone.path)).values.get(f"branch.{branch}.{_KEY}", ())
-    return found[-1] if found and refs.is_commit(found[-1]) else None
+    found = await clone.run("config", "--local", "--get", f"branch.{branch}.{_KEY}", check=False)
+    return found.text if refs.is_commit(found.text) else None
 
 
 async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> None:
@@ -30,38 +25,8 @@ async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> Non
     key = f"branch.{branch}.{_KEY}"
     if commit is None:
         await clone.run("config", "--local", "--unset-all", key)
-        return
-    known = (await clone.git.configuration(clone.path)).values
-    if not _write_pushed(clone.path, branch, known, commit):
+    else:
         await clone.run("config", "--local", "--replace-all", key, commit)
-    clone.git.remember(clone.path, key, [commit])
-
-
-def _write_pushed(clone: Path, branch: str, known: Mapping[str, Sequence[str]], commit: str) -> bool:
-    """Write a pushed commit into the settings, as git does it: over the one there, or in a new section.
-
-    Return False, with nothing changed, where only git can do that. https://git-scm.com/docs/git-config#_syntax
-    """
-    before = known.get(f"branch.{branch}.{_KEY}", ())
-    is_new = not any(key.startswith(f"branch.{branch}.") for key in known)
-    old, new = (f"\t{_KEY} = {sha}\n" for sha in (before[0] if len(before) == 1 else "", commit))
-    section = '[branch "{}"]\n'.format(branch.replace('"', '\\"'))
-    config, making = clone / "config", clone / "config.lock"
-    try:
-        text = read_untrusted(clone, PurePath(config.name), _MOST_BYTES).decode()
-        if not is_new and text.count(old) != 1:
-            return False
-        content = (f"{text.rstrip()}\n{section}{new}" if is_new else text.replace(old, new)).encode()
-        making.touch(exist_ok=False)
-    except (OSError, UnicodeError):
-        return False
-    try:
-        making.write_bytes(content)
-        making.rename(config)
-    except OSError:
-        making.unlink(missing_ok=True)
-        return False
-    return True
 
 
 async def is_rewritten(clone: Clone, branch: str) -> bool:

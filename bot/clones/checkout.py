@@ -1,192 +1,248 @@
-"""Another commit is checked out, and no ignored file is overwritten: git overwrites them unless it is told not to.
+"""A worktree of a clone as one value: found once under the clone's lock, then taken by each step that works on it.
 
-A checkout that was cut off leaves files of both commits, and missing ones that look as if an agent had deleted them.
-A mark in the clone, where no caged agent can write, tells of it; the next one who uses the worktree puts it back.
+git itself is asked, in the worktree's cage, whether the directory belongs to its folder in the clone, and what is
+checked out there.
 """
 
+import asyncio
 import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Literal, TypeAlias
+from typing import Unpack
 
-import structlog
+from bot.clones.admin import (
+    Missing,
+    admin_directory,
+    find_admin_directory,
+    is_unfinished,
+    real_path,
+    recorded,
+    recorded_branch,
+)
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.status import FLAGS, Change, parse_status
+from bot.git import refs
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import Completed, Options, failure
+from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
+from bot.sandbox.view import OpenView, View, make_private, remove_locks, unblock
 
-from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory, recorded
-from bot.clones.clone import Clone
-from bot.git.errors import GitProblem
-from bot.git.runner import failure
-from bot.sandbox.untrusted_files import read_untrusted, remove_untrusted, status_of_untrusted
-
-# The tree without files, which git knows in every repository.
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-# What git says of files that only the worktree has: https://git-scm.com/docs/git-checkout, --no-overwrite-ignore.
-_IN_THE_WAY = ("would be overwritten by checkout", "would lose untracked files")
-# The commits of a checkout that has begun, before and after, in the clone's folder of the worktree.
-_MARK = "threadtree-checkout"
-_INDEX = "threadtree-index"
-# Files that a killed git was writing: as many as it has workers. Larger ones are taken for somebody's work.
-_MOST_UNFINISHED, _MOST_BYTES = 64, 64 << 20
-_PASSING = (GitProblem.DISK_FULL, GitProblem.LOCKED)
-_log = structlog.get_logger()
-
-_Entry: TypeAlias = tuple[str, str]
-"""The mode and the object of a file; _ABSENT where there is none."""
-_ABSENT: _Entry = ("000000", "0" * 40)
+_OPERATIONS = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+    "sequencer": "cherry-pick",
+}
+DAMAGE = (GitProblem.NOT_FOUND, GitProblem.CORRUPT)
 
 
-async def check_out(clone: Clone, path: Path, branch: str | None, commit: str) -> bool:
-    """Check out `commit` in a worktree without changes, on `branch` (None: detached), which is made or moved there.
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is checked out: `commit` is None on a branch without one, `branch` None when HEAD is detached."""
 
-    Return False, with everything as it was, where an ignored file is in the way. Raises GitError, OSError: what was
-    written until then is for `put_back`.
+    commit: str | None
+    branch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """What is checked out in a finished worktree, as in `Head`, and how many `files` are uncommitted."""
+
+    head: str | None
+    branch: str | None
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableCheckout:
+    """A worktree of a clone, to be read.
+
+    `admin` is git's folder for it in the clone, a real path. `view` is what its processes see of git. `head` is what
+    was checked out when this was made. `lost`: the directory is gone, or another one is in its place, and git sees its
+    folder in the clone alone.
     """
-    # A new git would read all registered worktrees. The caller knows that no other one has this branch.
-    where = ("--ignore-other-worktrees", "--no-track", "-B", branch) if branch is not None else ("--detach",)
-    with marked(clone, path, await entries.head_of(clone, path), commit):
-        arguments = ("checkout", "--quiet", "--no-overwrite-ignore", *where, commit)
-        done = await clone.on_worktree(path, *arguments, check=False)
-        if done.status and not any(words in done.stderr for words in _IN_THE_WAY):
-            raise failure("checkout", done)
-    return done.status == 0
+
+    clone: Clone
+    path: Path
+    admin: Path
+    view: View
+    head: Head
+    lost: bool = field(default=False, kw_only=True)
+
+    @property
+    def state(self) -> Path:
+        """The folder with HEAD, index and operations in progress. An agent can write there."""
+        return self.view.state
+
+    @property
+    def isolated(self) -> bool:
+        """Whether its commits and refs are in a private folder of its cage, until they are imported."""
+        return not isinstance(self.view, OpenView)
+
+    async def git(self, *args: str, **options: Unpack[Options]) -> Completed:
+        """Run a git command that reads the worktree, in its cage. Raises GitError, OSError."""
+        if self.lost and not self.isolated:
+            raise GitError(GitProblem.NOT_FOUND, "worktree", "its directory is gone")
+        return await self.clone.git.in_cage(self.view, *args, in_worktree=not self.lost, **options)
+
+    async def read_head(self) -> Head:
+        """Return what is checked out now. Raises GitError, also where git finds another repository, and OSError."""
+        # No setting names another place.
+        here = {} if self.lost else {"GIT_WORK_TREE": str(self.path)}
+        places = ("--path-format=absolute", "--git-dir", "--git-common-dir")
+        asked = ("rev-parse", *places, "HEAD^{commit}", "--symbolic-full-name", "HEAD")
+        told = await self.git(*asked, check=False, environment=here)
+        expected = f"{self.admin}\n{self.clone.path.resolve()}\n"
+        if not told.text.startswith(expected):
+            if told.status:
+                raise failure("rev-parse", told)
+            raise GitError(GitProblem.NOT_FOUND, "worktree", "git takes it for a part of another repository")
+        head = told.text.removeprefix(expected).split("\n")
+        if told.status == 0 and len(head) == 2:
+            return Head(head[0], None if head[1] == "HEAD" else head[1].removeprefix("refs/heads/"))
+        # A branch without a commit, or one that is named HEAD too.
+        commit = await self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
+        branch = await self.git("symbolic-ref", "--quiet", "HEAD", check=False)
+        return Head(
+            commit.text if commit.status == 0 else None,
+            branch.text.removeprefix("refs/heads/") if branch.status == 0 else None,
+        )
+
+    async def changes(self) -> list[Change]:
+        """Return the files that differ from HEAD, and untracked ones, but no ignored ones. Raises GitError, OSError."""
+        # No setting names another place: these are the files at this path.
+        here = {"GIT_WORK_TREE": str(self.path)}
+        return parse_status((await self.git("status", *FLAGS, "--ignore-submodules=none", environment=here)).stdout)
+
+    async def changed_files(self) -> list[str]:
+        """Return the names of uncommitted and untracked files. Raises GitError, OSError."""
+        return [change.name for change in await self.changes()]
+
+    def operation_in_progress(self) -> str | None:
+        """Return the unfinished operation: rebase, merge, cherry-pick, revert, bisect or None."""
+        return next((name for file, name in _OPERATIONS.items() if os.path.lexists(self.state / file)), None)
+
+    async def unblock(self) -> None:
+        """Remove pipes where git would open them and wait, in the worktree and its state. Raises OSError.
+
+        It looks at each name in the worktree: once after an agent was at work there is enough.
+        """
+        await self.unblock_state()
+        await asyncio.to_thread(remove_blocking, self.path, ".git", links=False)
+
+    async def unblock_state(self) -> None:
+        """Remove pipes, for which git would wait for ever, and links from what it opens beside the worktree's files."""
+        await asyncio.to_thread(unblock, self.view)
 
 
-@contextmanager
-def marked(clone: Clone, path: Path, before: str | None, after: str) -> Iterator[None]:
-    """Mark the worktree while git makes it the commit `after`; the mark stays where that fails or the process ends.
+@dataclass(frozen=True, slots=True)
+class Checkout(ReadableCheckout):
+    """A worktree of a clone whose `lock` is held: it may be changed by whoever has its claim, while no agent runs."""
 
-    All files are as in the commit `before`: then nothing is lost where they are put back.
+    lock: CloneLock
+
+    def clear_locks(self) -> None:
+        """Remove the locks that a killed git left, or what an agent put in their place. Raises OSError."""
+        state = self.state
+        for lock in (*state.glob("*.lock"), *(state / "refs" / name for name in locks_below(state / "refs"))):
+            remove_untrusted(state, lock.relative_to(state))
+        remove_untrusted(self.admin, PurePath("HEAD.lock"))
+        if self.isolated:
+            remove_locks(self.view)
+
+
+async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:
+    """Return the worktree at `path`, which may be unfinished, freed of locks and pipes that are in git's way.
+
+    Needs its claim, and no running agent. Raises GitError, OSError.
     """
-    admin = admin_directory(clone.path, path)
-    mark = admin / _MARK if isinstance(admin, Path) and before is not None else None
-    if mark is not None:
-        mark.write_text(f"{before} {after}\n")
-    yield
-    if mark is not None:
-        mark.unlink()
-
-
-async def put_back(clone: Clone, path: Path) -> None:
-    """Give a worktree the index and the files of its HEAD again where a checkout was cut off; else do nothing.
-
-    A file that has the content of neither commit is somebody's work, and stays. Needs the worktree's claim, and no
-    running agent. Raises GitError, OSError.
-    """
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Missing) or not (marked := recorded(admin / _MARK)):
-        return
-    await entries.clear_stale_locks(clone, path)
-    before, _, after = marked.partition(" ")
-    head = await entries.head_of(clone, path)
-    if head in (before, after) and [await clone.commit_at(one) for one in (before, after)] == [before, after]:
-        _log.warning("checkout-was-cut-off", path=str(path), before=before, after=after)
-        await _put_back(clone, path, await _differing(clone, before, after), 0 if head == before else 1)
-    (admin / _MARK).unlink(missing_ok=True)
-
-
-async def _differing(clone: Clone, before: str, after: str) -> dict[str, tuple[_Entry, _Entry]]:
-    """Return what both commits have at each path where they differ."""
-    listed = (await clone.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", before, after)).fields
-    words = ((facts.removeprefix(":").split(" "), name) for facts, name in zip(listed[::2], listed[1::2], strict=True))
-    return {name: ((fact[0], fact[2]), (fact[1], fact[3])) for fact, name in words}
-
-
-async def _put_back(
-    clone: Clone, path: Path, differing: Mapping[str, tuple[_Entry, _Entry]], head: Literal[0, 1]
-) -> None:
-    """Put back the version `head` of these files: git's own are deleted first, and nothing is written over another."""
-    found = await _on_disk(clone, path, differing)
-    works = {name for name, entry in found.items() if entry not in (*differing[name], _ABSENT)}
-    for name in list(works)[:_MOST_UNFINISHED]:
-        if any([await _is_unfinished(clone, path, name, version) for version in differing[name]]):
-            works.discard(name)
-    wanted = [name for name in differing if name not in works and found[name] != differing[name][head]]
-    for name in wanted:
-        if found[name] != _ABSENT:
-            _remove(path, PurePath(name))
-    # Removals first: a file cannot be added to the index where a folder is.
-    lines = sorted((differing[name][head], name) for name in differing)
-    listed = b"".join(b"%s %s\t%s\0" % (mode.encode(), sha.encode(), os.fsencode(name)) for (mode, sha), name in lines)
-    await clone.on_worktree(path, "update-index", "--replace", "-z", "--index-info", input=listed)
-    there = (name for name in wanted if differing[name][head] != _ABSENT and _has_room(path, PurePath(name)))
-    written = [os.fsencode(name) + b"\0" for name in there]
-    out = ("checkout-index", "--quiet", "-u", "-z", "--stdin")
-    done = await clone.on_worktree(path, *out, input=b"".join(written), check=False)
-    if done.status and (error := failure("checkout-index", done)).problem in _PASSING:
-        raise error
-
-
-async def _on_disk(clone: Clone, path: Path, names: Iterable[str]) -> dict[str, _Entry]:
-    """Return which file is at each path, none where a folder is. What is neither has no mode: git did not write it."""
-    found, files = dict.fromkeys(names, _ABSENT), list[str]()
-    for name in found:
-        kind = status_of_untrusted(path, PurePath(name))
-        if kind is None or stat.S_ISDIR(kind.st_mode):
-            continue
-        found[name] = ("", "")
-        if stat.S_ISREG(kind.st_mode) or stat.S_ISLNK(kind.st_mode):
-            files.append(name)
-    # Beside the worktree's own index, a place that is the same inside a cage and outside.
-    index = (await clone.on_worktree(path, "rev-parse", "--path-format=absolute", "--git-path", _INDEX)).text
-    environment = {"GIT_INDEX_FILE": index}
-    await clone.on_worktree(path, "read-tree", "--empty", environment=environment)
-    listed = b"".join(os.fsencode(name) + b"\0" for name in files)
-    await clone.on_worktree(path, "update-index", "--add", "-z", "--stdin", input=listed, environment=environment)
-    for line in (await clone.on_worktree(path, "ls-files", "--stage", "-z", environment=environment)).fields:
-        facts, _, name = line.partition("\t")
-        mode, sha, _ = facts.split(" ")
-        found[name] = (mode, sha)
+    seen = await look_at(lock.clone, path)
+    if isinstance(seen, Missing):
+        return seen
+    found = Checkout(seen.clone, seen.path, seen.admin, seen.view, seen.head, lock)
+    await asyncio.to_thread(found.clear_locks)
     return found
 
 
-async def _is_unfinished(clone: Clone, path: Path, name: str, version: _Entry) -> bool:
-    """Return whether a file holds the beginning of a version, as git was writing it."""
-    if version == _ABSENT:
-        return False
+async def require_checkout(lock: CloneLock, path: Path) -> Checkout:
+    """Return the worktree at `path` as `open_checkout`. Raises GitError where there is none, OSError."""
+    found = await open_checkout(lock, path)
+    if isinstance(found, Missing):
+        raise GitError(GitProblem.CORRUPT if found.corrupt else GitProblem.NOT_FOUND, "worktree", found.why)
+    return found
+
+
+async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
+    """Return the worktree at `path`, which may be unfinished. Raises GitError if git cannot tell now, OSError."""
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        return admin
+    seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
+    await seen.unblock_state()
     try:
-        begun = read_untrusted(path, PurePath(name), _MOST_BYTES)
-    except OSError:
-        return False
-    whole = await clone.on_worktree(path, "cat-file", "--filters", f"--path={name}", version[1], check=False)
-    return whole.status == 0 and whole.stdout.startswith(begun)
+        return replace(seen, head=await seen.read_head())
+    except GitError as error:
+        if error.problem in DAMAGE:
+            return Missing(str(error), error.problem is GitProblem.CORRUPT)
+        raise
 
 
-def _has_room(path: Path, name: PurePath) -> bool:
-    """Return whether no file is in the place of a folder above: git would stop there."""
-    above = (status_of_untrusted(path, folder) for folder in name.parents[:-1])
-    return all(kind is None or stat.S_ISDIR(kind.st_mode) for kind in above)
+def on_record(lock: CloneLock, path: Path) -> Checkout | None:
+    """Return what git has on record of a worktree whose directory may be gone: nothing may be started in there."""
+    clone, admin = lock.clone, find_admin_directory(lock.clone.path, path)
+    if admin is None:
+        return None
+    view, real = clone.view(path, admin), real_path(admin)
+    if not view.private.is_dir():  # nothing was ever started there in a sandbox
+        view = OpenView(view.clone, view.worktree, real, real)
+    head = recorded(admin / "HEAD")
+    known = Head(head if refs.is_commit(head) else None, recorded_branch(admin))
+    return Checkout(clone, path, real, view, known, lock, lost=True)
 
 
-def _remove(path: Path, name: PurePath) -> None:
-    """Remove a file and the folders that are empty without it."""
-    remove_untrusted(path, name)
-    for folder in name.parents[:-1]:
-        try:
-            (path / folder).rmdir()
-        except OSError:
-            return
+async def inspect(clone: Clone, path: Path) -> Valid | Missing:
+    """Return the state of the finished worktree at `path`. Raises GitError if that is unknown, OSError."""
+    found = await look_at(clone, path)
+    return found if isinstance(found, Missing) else await examine(found)
 
 
-async def ignored_in_the_way(clone: Clone, path: Path, head: str | None, target: str) -> list[str]:
-    """Return the ignored files that git would overwrite or delete to write the files that only `target` has.
-
-    Raises GitError, OSError.
-    """
-    before = f"{head}^{{tree}}" if head is not None else EMPTY_TREE
-    listed = await clone.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=d", before, target)
-    ignored = await clone.on_worktree(path, "ls-files", "--others", "--ignored", "--exclude-standard", "-z")
-    return in_the_way(set(listed.fields), ignored.fields)
-
-
-def in_the_way(written: Set[str], ignored: Iterable[str]) -> list[str]:
-    """Return the ignored files that are at, below or above a path to be written. A repository's name ends in `/`."""
-    above = _directories_above(written)
-    names = (name.rstrip("/") for name in ignored)
-    return [name for name in names if name in written or name in above or _directories_above([name]) & written]
+async def examine(found: ReadableCheckout) -> Valid | Missing:
+    """Return the state of a worktree if it is finished. Raises GitError if that is unknown, OSError."""
+    if is_unfinished(found.admin):
+        return Missing("it was never finished")
+    head = found.head
+    if head.commit is None and (head.branch is None or await _has_commits(found.clone, head.branch)):
+        return Missing("its HEAD names no commit")
+    try:
+        await found.unblock()
+        return Valid(head.commit, head.branch, len(await found.changes()))
+    except GitError as error:
+        if error.problem in DAMAGE:
+            return Missing(str(error), error.problem is GitProblem.CORRUPT)
+        raise
 
 
-def _directories_above(names: Iterable[str]) -> set[str]:
-    """Return the directories above these names."""
-    return {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}
+async def _has_commits(clone: Clone, branch: str) -> bool:
+    """Return whether the branch has commits in the clone: only that of an empty repository has none."""
+    return refs.is_branch(branch) and await clone.commit_at(refs.local(branch)) is not None
+
+
+async def view_of(clone: Clone, path: Path) -> View:
+    """Return what a process in the worktree at `path` sees of git. Raises GitError, OSError."""
+    admin = admin_directory(clone.path, path)
+    if isinstance(admin, Missing):
+        raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
+    return await _view(clone, path, admin)
+
+
+async def _view(clone: Clone, path: Path, admin: Path) -> View:
+    """Return what its processes see; the private folder is made where nothing was ever started in the sandbox."""
+    view = clone.view(path, admin)
+    if not view.private.is_dir():
+        branch = recorded_branch(admin)
+        ref = refs.local(branch) if branch else None
+        make_private(view, ref, await clone.commit_at(ref) if ref else None)
+    return view

@@ -8,22 +8,19 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Unpack
 
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, real_path, recorded_branch
+from bot.clones.admin import real_path
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError
 from bot.git.objects import Objects
-from bot.git.runner import Completed, Git, Options, failure
+from bot.git.runner import Completed, Git, failure
 from bot.sandbox.untrusted_files import locks_below, remove_untrusted
-from bot.sandbox.view import View, make_private, private_folder
+from bot.sandbox.view import View
 
 LOCK_POLL_SECONDS = 0.02
 # Without a cage an agent's git works in the clone at any time: younger files may be in use.
 STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
-# Reading this many commits one by one takes less time than starting git.
-_MOST_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,54 +43,20 @@ class Clone:
         """Run ref-level git on this clone. Raises GitError."""
         return await self.git.on_clone(self.path, *args, check=check)
 
-    async def on_worktree(self, path: Path, *args: str, **options: Unpack[Options]) -> Completed:
-        """Run a git command that reads a worktree, in its cage if there is one. Raises GitError, OSError."""
-        cage = self.git.cage
-        if cage is None:
-            return await self.git.on_worktree(path, *args, **options)
-        return await self.git.in_cage(cage, await self.view(path), *args, **options)
-
-    async def view(self, path: Path) -> View:
-        """Return what a process in the worktree at `path` sees of this clone, in its cage. Raises GitError, OSError."""
-        admin = admin_directory(self.path, path)
-        if isinstance(admin, Missing):
-            raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
-        view = self._view(path, admin)
-        if not view.private.is_dir():
-            branch = recorded_branch(view.admin)
-            ref = refs.local(branch) if branch else None
-            make_private(view, ref, await self.commit_at(ref) if ref else None)
-        return view
-
-    def existing_view(self, path: Path) -> View | None:
-        """Return the view of a worktree whose private state exists, even if its directory does not.
-
-        No process may work in that directory with it.
-        """
-        if self.git.cage is None or not private_folder(self.git.cage.data_dir, real_path(path)).is_dir():
-            return None
-        admin = admin_directory(self.path, path)
-        on_record = find_admin_directory(self.path, path) if isinstance(admin, Missing) else admin
-        return self._view(path, on_record) if on_record else None
-
-    def _view(self, path: Path, admin: Path) -> View:
-        if self.git.cage is None:
-            raise ValueError("without a cage there is no view")
+    def view(self, path: Path, admin: Path) -> View:
+        """Return what a process in the worktree at `path`, with the folder `admin` here, sees of this clone."""
         return self.git.cage.view(self.path.resolve(), real_path(path), real_path(admin))
 
-    async def state_folder(self, path: Path) -> Path | None:
-        """Return the folder of a worktree's HEAD, index and operations in progress; None if it is no worktree."""
-        admin = admin_directory(self.path, path)
-        if isinstance(admin, Missing):
-            return None
-        return admin if self.git.cage is None else (await self.view(path)).state
+    async def refs(self, *patterns: str) -> dict[str, str]:
+        """Return the refs that match a pattern of `git for-each-ref`, with their objects. Raises GitError."""
+        listed = os.fsdecode((await self.run("for-each-ref", "--format=%(refname) %(objectname)", *patterns)).stdout)
+        return dict(line.split(" ") for line in listed.split("\n")[:-1])
 
     async def commit_at(self, revision: str) -> str | None:
         """Return the commit that a full ref or object name stands for; None if the clone has none."""
         if self.objects is not None:
             with contextlib.suppress(GitError):
-                found = await self.objects.info(f"{revision}^{{commit}}")
-                return found.name if found is not None else None
+                return await self.objects.name(f"{revision}^{{commit}}")
         shown = await self.run(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
         )
@@ -103,8 +66,6 @@ class Clone:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
         be read.
         """
-        if (steps := await self.steps(ancestor, descendant)) is not None:
-            return steps >= 0
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
             raise failure("merge-base", answer)
@@ -112,24 +73,9 @@ class Clone:
 
     async def ahead_behind(self, commit: str, other: str) -> tuple[int, int]:
         """Return how many commits only `commit` has, and how many only `other` has. Raises GitError."""
-        if (steps := await self.steps(other, commit)) is not None:
-            return max(0, steps), max(0, -steps)
         counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
         ahead, behind = map(int, counted.text.split())
         return ahead, behind
-
-    async def steps(self, before: str, after: str) -> int | None:
-        """Return how many commits `after` is after `before`, negative the other way round, on a short line; else None.
-
-        Only the names of commits are looked up.
-        """
-        if self.objects is not None and refs.is_commit(before) and refs.is_commit(after):
-            with contextlib.suppress(GitError):
-                if (steps := await self.objects.steps(before, after, _MOST_STEPS)) is not None:
-                    return steps
-                if (steps := await self.objects.steps(after, before, _MOST_STEPS)) is not None:
-                    return -steps
-        return None
 
     async def count(self, *revisions: str) -> int:
         """Return how many commits `git rev-list` finds for these revisions. Raises GitError."""
@@ -240,5 +186,5 @@ def _clear_leftovers(clone: Clone) -> None:
 
 def _remove_stale(clone: Clone, place: Path, stale_seconds: float) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if clone.git.cage is not None or time.time() - place.lstat().st_mtime >= stale_seconds:
+        if clone.git.cage.isolates or time.time() - place.lstat().st_mtime >= stale_seconds:
             remove_untrusted(place.parent, PurePath(place.name))

@@ -1,11 +1,10 @@
 """A clone is made, fetched, and replaced where it is damaged; its remote is asked for a ref and the default branch."""
 
-import asyncio
 import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +12,9 @@ from pathlib import Path
 import structlog
 
 from bot import failpoints
-from bot.clones import holding, trash
-from bot.clones.admin import has_worktrees
+from bot.clones import trash
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, NoDefaultBranch
-from bot.clones.listing import Listing, changes_since
+from bot.clones.holding import hold, note_tips
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.git.progress import Reader
@@ -25,12 +23,8 @@ from bot.messages import reasons
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
 # So many files of refs make each git slower; fewer wait until the clone is packed.
 _MANY_REFS = 200
-_BARE = {"core.bare": "true", "core.repositoryformatversion": "0"}
-_UNBORN = "refs/heads/main"
-_HEAD = f"ref: {_UNBORN}\n"
 # What a fetch reads and writes; https://git-scm.com/docs/gitrepository-layout
 _FETCHED_INTO = ("config", "objects", "refs", "packed-refs", "logs", "shallow")
-_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
 _log = structlog.get_logger()
 
@@ -48,24 +42,20 @@ class NoAccess:
 
 
 async def update(
-    lock: CloneLock,
-    remote_url: str,
-    on_progress: Callable[[str], None] | None = None,
-    listed: Awaitable[Listing | None] | None = None,
+    lock: CloneLock, remote_url: str, on_progress: Callable[[str], None] | None = None
 ) -> Updated | NoAccess:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
-    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). `listed` is what the remote has by
-    then, where that was asked. Raises GitError, OSError.
+    `on_progress` gets short lines for people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
     """
     try:
         is_new = not lock.clone.path.is_dir()
         replaced = await _ensure(lock, remote_url, on_progress)
         try:
-            await fetch(lock, on_progress, await listed if listed is not None else None)
+            await fetch(lock, on_progress)
         except GitError as error:
             replaced = await replace_after(error, lock, on_progress)
-        if is_new and len(await asyncio.to_thread(holding.tips, lock.clone.path, "refs/")) > _MANY_REFS:
+        if is_new and len(await lock.clone.refs()) > _MANY_REFS:
             # The fetch made a file of each branch; no cage has seen them yet.
             await lock.clone.run("pack-refs", "--all")
     except GitError as error:
@@ -88,49 +78,20 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
         if not await _is_bare_repository(clone):
             replaced = await _replace(clone, remote_url, on_progress)
     else:
-        making = await _init(clone)
+        making = await _new(clone)
         failpoints.reached("clone-initialised")
         making.rename(clone.path)
     await _configure(clone, clone.path, remote_url)
     return replaced
 
 
-async def fetch(
-    lock: CloneLock, on_progress: Callable[[str], None] | None = None, listing: Listing | None = None
-) -> None:
-    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError.
-
-    With a `listing` only what differs from it is fetched.
-    """
-    clone = lock.clone.path
-    branches = await _changed_branches(lock.clone, listing) if listing is not None else None
-    if branches == ():
-        return
-    await asyncio.to_thread(holding.begin_fetch, clone, await asyncio.to_thread(_tips_in_use, clone))
-    await _fetch(lock.clone, clone, on_progress, branches or ())
+async def fetch(lock: CloneLock, on_progress: Callable[[str], None] | None = None) -> None:
+    """Bring `refs/remotes/origin/*` up to date, without what the remote no longer has. Raises GitError, OSError."""
+    await note_tips(lock)
+    await _fetch(lock.clone, lock.clone.path, on_progress)
     failpoints.reached("clone-pruned")
-    await end_fetch(lock)
+    await note_tips(lock)
     failpoints.reached("clone-fetched")
-
-
-async def _changed_branches(clone: Clone, listing: Listing) -> tuple[str, ...] | None:
-    """Return the branches to fetch, none where all is here; None where the whole is to be fetched. Raises GitError."""
-    changes = await changes_since(clone.path, listing)
-    # git fetches the tags of what it fetches by itself, and with the whole those of what is here.
-    if changes is None or any([await clone.commit_at(sha) is not None for sha in changes.tagged]):
-        return None
-    return changes.branches
-
-
-async def end_fetch(lock: CloneLock) -> None:
-    """Hold what the last fetch replaced or deleted, also if it was cut off. Raises OSError."""
-    clone = lock.clone.path
-    await asyncio.to_thread(holding.end_fetch, clone, await asyncio.to_thread(_tips_in_use, clone))
-
-
-def _tips_in_use(clone: Path) -> dict[str, str] | None:
-    """Return the remote's branches as the worktrees have seen them; None without worktrees."""
-    return holding.tips(clone, "refs/remotes/origin/") if has_worktrees(clone) else None
 
 
 async def replace_after(error: GitError, lock: CloneLock, on_progress: Callable[[str], None] | None) -> str:
@@ -161,7 +122,7 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     kept_at = refs.fetched(remote_ref)
     before = await lock.clone.commit_at(kept_at)
     if before is not None:
-        holding.hold(lock.clone.path, [before])
+        await hold(lock.clone, [before])
     arguments = ("fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "--no-auto-maintenance", "origin")
     with _without_worktrees(lock.clone.path) as place:
         await lock.clone.git.on_clone(place, *arguments, f"+{remote_ref}:{kept_at}")
@@ -188,33 +149,34 @@ def _ignore(_: str) -> None:
     """Ignore the progress."""
 
 
-async def _init(clone: Clone) -> Path:
+async def _new(clone: Clone) -> Path:
     making = clone.path.with_name(f".{clone.path.name}.{secrets.token_hex(4)}.making")
-    await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(making), cwd=None)
+    await _init(clone, making)
     return making
 
 
-async def _fetch(
-    clone: Clone, path: Path, on_progress: Callable[[str], None] | None, branches: Sequence[str] = ()
-) -> None:
-    """Fetch these branches, or all."""
+async def _init(clone: Clone, path: Path) -> None:
+    await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(path), cwd=None)
+
+
+async def _fetch(clone: Clone, path: Path, on_progress: Callable[[str], None] | None) -> None:
     # With --quiet git would report nothing while it receives, which takes longest.
     arguments = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "--no-auto-maintenance", "origin")
-    # A pattern also stands for a branch that is gone, and `--prune` deletes it.
-    patterns = [f"+{refs.local(branch)}*:{refs.remote(branch)}*" for branch in branches]
     with _without_worktrees(path) as place:
-        await clone.git.on_clone(place, *arguments, *patterns, on_stderr=Reader(on_progress or _ignore))
+        await clone.git.on_clone(place, *arguments, on_stderr=Reader(on_progress or _ignore))
 
 
 @contextlib.contextmanager
 def _without_worktrees(clone: Path) -> Iterator[Path]:
-    """Yield a git directory of links to the clone, without its worktrees: a fetch would read the files of each.
+    """Yield a git directory of links to the clone, without its worktrees. Needs the clone's lock. Raises OSError.
 
-    git follows the links also where it replaces or locks a file. Needs the clone's lock. Raises OSError.
+    A fetch reads the files of each worktree, some of them twice: 2,000 take 0.2 to 0.4 s, and no option leaves them
+    out. git follows the links also where it replaces or locks a file, as in its own
+    https://github.com/git/git/blob/master/contrib/workdir/git-new-workdir
     """
     # What a killed process leaves goes with git's locks.
     with tempfile.TemporaryDirectory(prefix="fetching.", suffix=".lock", dir=clone) as place:
-        (Path(place) / "HEAD").symlink_to(_UNBORN)
+        (Path(place) / "HEAD").symlink_to("refs/heads/main")  # it must name a ref, which need not exist
         for name in _FETCHED_INTO:
             (Path(place) / name).symlink_to(Path("..") / name)
         yield Path(place)
@@ -226,7 +188,7 @@ async def _replace(clone: Clone, remote_url: str, on_progress: Callable[[str], N
     The directory of each of its worktrees follows when that worktree is made again, under its own claim: until then
     another turn may be at work in it.
     """
-    making = await _init(clone)
+    making = await _new(clone)
     await _configure(clone, making, remote_url)
     await _fetch(clone, making, on_progress)
     failpoints.reached("clone-remade")
@@ -244,8 +206,9 @@ async def _is_bare_repository(clone: Clone) -> bool:
     if clone.path.is_symlink() or not all((clone.path / name).is_dir() for name in ("objects", "refs")):
         return False
     with contextlib.suppress(GitError):
-        known = (await clone.git.configuration(clone.path)).values
-        if _has_head(clone) and all(known.get(key) == [value] for key, value in _BARE.items()):
+        known = await _settings(clone, clone.path)
+        is_bare = (known.get("core.bare"), known.get("core.repositoryformatversion")) == (["true"], ["0"])
+        if is_bare and _has_head(clone):
             return True
     await _rewrite_broken_files(clone)
     try:
@@ -261,13 +224,17 @@ def _has_head(clone: Clone) -> bool:
 
 
 async def _rewrite_broken_files(clone: Clone) -> None:
-    """Write HEAD and config again where a full disk or a power cut left half of them: they hold nothing unique."""
+    """Let git write HEAD and config again where a full disk or a power cut left half of them.
+
+    They hold nothing unique.
+    """
     config = clone.path / "config"
     if not _has_head(clone):
-        (clone.path / "HEAD").write_text(_HEAD)
+        (clone.path / "HEAD").unlink(missing_ok=True)
     asked = ("config", "--file", str(config), "--type=bool", "--get", "core.bare")
     if (await clone.git.run(*asked, cwd=None, check=False)).text != "true":
-        config.write_text(_CONFIG)
+        config.unlink(missing_ok=True)
+    await _init(clone, clone.path)
 
 
 async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
@@ -280,7 +247,16 @@ async def _configure(clone: Clone, path: Path, remote_url: str) -> None:
         "gc.packRefs": "false",
         "worktree.guessRemote": "false",
     }
-    configured = (await clone.git.configuration(path)).values
+    configured = await _settings(clone, path)
     for key, value in wanted.items():
         if configured.get(key.lower()) != [value]:
             await clone.git.on_clone(path, "config", "--local", "--replace-all", key, value)
+
+
+async def _settings(clone: Clone, path: Path) -> dict[str, list[str]]:
+    """Return the values in a clone's own file of settings by their keys, in lower case. Raises GitError."""
+    found = dict[str, list[str]]()
+    for entry in (await clone.git.on_clone(path, "config", "--local", "--list", "-z")).fields:
+        key, _, value = entry.partition("\n")
+        found.setdefault(key, []).append(value)
+    return found

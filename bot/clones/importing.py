@@ -5,18 +5,16 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from bot.clones import holding
-from bot.clones.admin import head_in, loose_commit, recorded, recorded_branch, write_head
+from bot.clones.admin import recorded, recorded_branch, write_head
+from bot.clones.checkout import Checkout
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.git.loose_refs import point_at
 from bot.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
-from bot.sandbox.cage import Cage
 from bot.sandbox.view import View
 
 MAX_PACK_BYTES = 2 << 30
@@ -43,67 +41,51 @@ class Private:
         return bool(self.stashes or self.tips)
 
 
-async def import_commits(lock: CloneLock, path: Path, branch: str | None) -> None:
+async def import_commits(checkout: Checkout, branch: str | None) -> None:
     """Import what was committed in a worktree's cage; move `branch` in the clone, and register the HEAD.
 
     Then the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
     """
-    clone = lock.clone
-    cage, view = clone.git.cage, clone.existing_view(path)
-    if cage is None or view is None:
+    if not checkout.isolated:
         return
-    shown = await _shown_head(clone, cage, view)
-    head = await _private_tip(clone, cage, view, "HEAD", shown)
-    on_branch = branch is not None and shown == refs.local(branch)
-    if head is not None:
-        await _import(lock, cage, view, head)
+    view = checkout.view
+    head = await checkout.read_head()
+    on_branch = branch is not None and head.branch == branch
+    if head.commit is not None:
+        await _import(checkout.lock, view, head.commit)
     if branch is not None:
         ref = refs.local(branch)
-        tip = head if on_branch else await _private_tip(clone, cage, view, ref, ref)
-        await _follow(lock, cage, view, ref, tip)
-    now = refs.local(branch) if branch and on_branch else head
+        await _follow(checkout.lock, view, ref, head.commit if on_branch else await _private_tip(checkout, ref))
+    now = refs.local(branch) if branch and on_branch else head.commit
     if now is not None and now != recorded(view.admin / "HEAD").removeprefix("ref: "):
         write_head(view.admin, now)
 
 
-async def _shown_head(clone: Clone, cage: Cage, view: View) -> str:
-    """Return the ref or the commit that HEAD names in the cage; empty where git alone understands it."""
-    if (name := head_in(view.state)) is not None:
-        return name
-    shown = await clone.git.in_cage(cage, view, "symbolic-ref", "--quiet", "HEAD", in_worktree=False, check=False)
-    if shown.status not in (0, 1):
-        raise GitError(GitProblem.CORRUPT, "worktree", "its HEAD cannot be read")
-    return shown.text
-
-
-async def import_commit(lock: CloneLock, path: Path, sha: str) -> None:
+async def import_commit(checkout: Checkout, sha: str) -> None:
     """Import one commit with all it needs from a worktree's cage. Raises GitError, OSError."""
-    cage = lock.clone.git.cage
-    if cage is not None:
-        await _import(lock, cage, lock.clone.existing_view(path) or await lock.clone.view(path), sha)
+    if checkout.isolated:
+        await _import(checkout.lock, checkout.view, sha)
 
 
-async def move_branch(lock: CloneLock, path: Path, ref: str, after: str, before: str | None) -> None:
+async def move_branch(checkout: Checkout, ref: str, after: str, before: str | None) -> None:
     """Move a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
-    clone = lock.clone
-    if clone.git.cage is not None:
-        await clone.on_worktree(path, "update-ref", ref, after)
+    if checkout.isolated:
+        await checkout.git("update-ref", ref, after)
     if after != before:
-        await clone.run("update-ref", ref, after, before or "0" * len(after))
+        await checkout.clone.run("update-ref", ref, after, before or "0" * len(after))
 
 
-async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()) -> Private:
+async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Private:
     """Return what the cage's refs and the objects `named` reach and the clone's refs do not, also for a lost directory.
 
     Raises GitError, OSError.
     """
-    clone = lock.clone
-    cage, view = clone.git.cage, clone.existing_view(path)
-    if cage is None or view is None:
+    clone, view = checkout.clone, checkout.view
+    if not checkout.isolated:
         return Private((), ())
 
     async def git(*args: str, input: bytes | None = None, check: bool = True) -> Completed:  # noqa: A002
-        return await clone.git.in_cage(cage, view, *args, in_worktree=False, input=input, check=check)
+        return await clone.git.in_cage(view, *args, in_worktree=False, input=input, check=check)
 
     stashed = await git("reflog", "show", "--format=%H", "refs/stash", check=False)
     stashes = stashed.text.split() if stashed.status == 0 else []
@@ -117,36 +99,26 @@ async def private_commits(lock: CloneLock, path: Path, named: Sequence[str] = ()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
 
 
-async def _private_tip(clone: Clone, cage: Cage, view: View, revision: str, name: str) -> str | None:
-    """Return the commit of a revision in the cage. `name` is the ref or commit that it is there, by git's files.
-
-    The file that names a commit of the clone is enough. All else git is asked.
-    """
-    commit = name if refs.is_commit(name) else loose_commit(view.refs, name)
-    if commit is not None and await clone.commit_at(commit) == commit:
-        return commit
-    found = await clone.git.in_cage(
-        cage, view, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", in_worktree=False, check=False
-    )
+async def _private_tip(checkout: Checkout, ref: str) -> str | None:
+    """Return the commit of a ref in the cage."""
+    found = await checkout.git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
     return found.text if found.status == 0 else None
 
 
-async def _follow(lock: CloneLock, cage: Cage, view: View, ref: str, tip: str | None) -> None:
+async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> None:
     """Move the clone's branch to the cage's, with a reflog entry; restore a branch that was deleted in the cage."""
     clone = lock.clone
     known = await clone.commit_at(ref)
     if tip == known:
         return
     if tip is None:
-        await clone.git.in_cage(cage, view, "update-ref", ref, known or "", in_worktree=False)
+        await clone.git.in_cage(view, "update-ref", ref, known or "", in_worktree=False)
         return
-    await _import(lock, cage, view, tip)
-    why = "from its cage"
-    if known is None or not point_at(clone.path, ref, tip, known, why):
-        await clone.run("update-ref", "--create-reflog", "-m", why, ref, tip, known or "0" * len(tip))
+    await _import(lock, view, tip)
+    await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
 
 
-async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
+async def _import(lock: CloneLock, view: View, sha: str) -> None:
     """Pack in the cage; outside, check every object and that nothing is missing."""
     clone = lock.clone
     if not refs.is_commit(sha):
@@ -155,14 +127,13 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         return
     listing = ("ls-tree", "-r", "-z", "--name-only", sha)
     try:
-        too_many = await piped(_has_too_many, partial(clone.git.in_cage, cage, view, *listing, in_worktree=False))
+        too_many = await piped(_has_too_many, partial(clone.git.in_cage, view, *listing, in_worktree=False))
     except GitError as error:
         raise GitError(GitProblem.CORRUPT, "ls-tree", error.stderr) from error
     if too_many:
         raise GitError(GitProblem.CORRUPT, "ls-tree", f"{sha} has more than {MAX_FILES} files")
     reading, writing = os.pipe()
     packing = clone.git.in_cage(
-        cage,
         view,
         *("pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"),
         in_worktree=False,
@@ -170,7 +141,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
         check=False,
         stdout=writing,
     )
-    receiving = _index_pack(clone, stdin=reading)
+    receiving = _index_pack(clone, reading)
     packed, received = await asyncio.gather(packing, receiving)
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
@@ -178,12 +149,7 @@ async def _import(lock: CloneLock, cage: Cage, view: View, sha: str) -> None:
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 
-async def import_pack(lock: CloneLock, sha: str, pack: bytes) -> None:
-    """Import a commit that another node packed; it is held for a while. Raises GitError, OSError."""
-    await _hold_received(lock.clone, sha, await _index_pack(lock.clone, pack=pack))
-
-
-async def _index_pack(clone: Clone, *, stdin: int | None = None, pack: bytes | None = None) -> Completed:
+async def _index_pack(clone: Clone, stdin: int) -> Completed:
     """Check every object of a pack, and that nothing is missing."""
     return await clone.git.on_clone(
         clone.path,
@@ -191,7 +157,6 @@ async def _index_pack(clone: Clone, *, stdin: int | None = None, pack: bytes | N
         f"--keep={IMPORTING}",
         check=False,
         stdin=stdin,
-        input=pack,
         program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
     )
 
@@ -202,7 +167,7 @@ async def _hold_received(clone: Clone, sha: str, received: Completed) -> None:
     if await clone.commit_at(sha) is None:
         raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in the pack")
     # Until now no ref reached it: an operator's `git gc` would have deleted the pack.
-    holding.hold(clone.path, [sha])
+    await holding.hold(clone, [sha])
     _, _, pack = received.text.partition("keep\t")
     if pack:
         (clone.path / "objects" / "pack" / f"pack-{pack}.keep").unlink(missing_ok=True)
@@ -215,9 +180,9 @@ def _has_too_many(pieces: Iterator[bytes]) -> bool:
 
 async def _near(clone: Clone, view: View) -> bytes:
     """Return the clone's commits from which a worktree's own most likely went on, as `_known`; empty without any."""
-    branch, head = recorded_branch(view.admin), head_in(view.admin)
-    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
-    tips = [await clone.commit_at(name) for name in names if name is not None]
+    branch = recorded_branch(view.admin)
+    names = (refs.local(branch), refs.remote(branch)) if branch else (recorded(view.admin / "HEAD"),)
+    tips = [await clone.commit_at(name) for name in names]
     return "".join(f"^{tip}\n" for tip in dict.fromkeys(tips) if tip).encode()
 
 

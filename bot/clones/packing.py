@@ -9,17 +9,17 @@ import os
 import shutil
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
-from bot.clones import holding
 from bot.clones.admin import admin_directories, real_path, recorded
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.fetch import end_fetch
+from bot.clones.holding import NOTE, hold, note_tips
 from bot.clones.importing import IMPORTING
 from bot.git import refs
-from bot.sandbox.view import private_folder, share_refs
+from bot.sandbox.view import share_refs
 
 LARGE_REPOSITORY_FILES = 2_000
 """From here on a checkout takes so long that disk is spent on it."""
@@ -42,12 +42,11 @@ async def pack(lock: CloneLock) -> None:
     # Nothing is imported now: the clone is locked.
     for left in await asyncio.to_thread(_kept_packs, clone, IMPORTING):
         left.unlink(missing_ok=True)
-    await end_fetch(lock)
+    await note_tips(lock)
     await _release(lock)
     await _pack_refs(clone)
-    if await asyncio.to_thread(_is_scattered, clone):
-        await _git(clone, "repack", "-d", "-l", "-q", "--geometric=2")
-        await asyncio.to_thread(_prefer_files, clone)
+    await _git(clone, "repack", "-d", "-l", "-q", "--geometric=2")
+    await asyncio.to_thread(_prefer_files, clone)
 
 
 async def forget_fetched(lock: CloneLock, wanted: Collection[str]) -> None:
@@ -56,12 +55,8 @@ async def forget_fetched(lock: CloneLock, wanted: Collection[str]) -> None:
     Their commits are held for the worktrees that may have seen them.
     """
     clone, kept = lock.clone, {refs.fetched(ref) for ref in wanted}
-    fetched = await asyncio.to_thread(holding.tips, clone.path, refs.FETCHED_PREFIX)
-    gone = {ref: sha for ref, sha in fetched.items() if ref not in kept}
-    if gone:
-        await asyncio.to_thread(holding.hold, clone.path, set(gone.values()))
-        deletions = "".join(f"delete {ref}\n" for ref in gone).encode()
-        await _git(clone, "update-ref", "--stdin", given=deletions)
+    gone = {ref: sha for ref, sha in (await clone.refs(refs.FETCHED_PREFIX)).items() if ref not in kept}
+    await hold(clone, set(gone.values()), *(f"delete {ref}" for ref in gone))
 
 
 async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes: int) -> bool:
@@ -81,8 +76,8 @@ async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes:
             if old != now:
                 old.unlink(missing_ok=True)  # an ordinary pack from now on
     if packed_at is not None:  # a new clone is packed well
-        expire = "now" if clone.git.cage is not None else _STILL_IN_USE
-        # The pack of files stays as it is, and its objects are in the large one too, where others are deltas of them.
+        expire = "now" if clone.git.cage.isolates else _STILL_IN_USE
+        # The large pack repeats the objects of the pack of files, because other objects there are deltas of them.
         await _git(clone, "repack", "-A", "-d", "-l", "-q", "--pack-kept-objects", f"--unpack-unreachable={expire}")
         await _git(clone, "prune", f"--expire={expire}")
     await asyncio.to_thread(_prefer_files, clone)
@@ -126,24 +121,16 @@ def _packed_bytes(clone: Clone) -> int:
     return sum(pack.stat().st_size for pack in (clone.path / "objects" / "pack").glob("pack-*.pack"))
 
 
-def _is_scattered(clone: Clone) -> bool:
-    """Return whether there is more than one pack beside those that are kept, or a loose object."""
-    objects = clone.path / "objects"
-    packs = [pack for pack in (objects / "pack").glob("pack-*.pack") if not pack.with_suffix(".keep").exists()]
-    return len(packs) > 1 or next(objects.glob("[0-9a-f][0-9a-f]/*"), None) is not None
-
-
 def _time_of(file: Path) -> float | None:
-    try:
+    with suppress(FileNotFoundError):
         return file.stat().st_mtime
-    except FileNotFoundError:
-        return None
+    return None
 
 
 async def _release(lock: CloneLock) -> None:
     """Drop the holds of commits that other refs reach, and those from before the oldest worktree."""
     clone = lock.clone
-    held = await asyncio.to_thread(holding.tips, clone.path, refs.HELD_PREFIX)
+    held = {ref: sha for ref, sha in (await clone.refs(refs.HELD_PREFIX)).items() if ref != NOTE}
     if not held:
         return
     oldest = await asyncio.to_thread(_oldest_worktree, clone)
@@ -151,8 +138,7 @@ async def _release(lock: CloneLock) -> None:
     others = ("--not", "--single-worktree", *refs.ALL_BUT_HELD)
     needed = set(os.fsdecode(await _git(clone, "rev-list", "--stdin", *others, given=given)).split())
     gone = [ref for ref, sha in held.items() if sha not in needed or refs.held_since(ref) < oldest]
-    deletions = "".join(f"delete {ref}\n" for ref in gone).encode()
-    await _git(clone, "update-ref", "--stdin", given=deletions)
+    await hold(clone, (), *(f"delete {ref}" for ref in gone))
 
 
 def _oldest_worktree(clone: Clone) -> str:
@@ -177,8 +163,8 @@ async def _pack_refs(clone: Clone) -> None:
 
 def _cages(clone: Clone) -> list[Path]:
     """Return the folders that stand for the clone in the cages of its worktrees."""
-    if clone.git.cage is None:
+    if not clone.git.cage.isolates:
         return []
     worktrees = [Path(recorded(admin / "gitdir")).parent for admin in admin_directories(clone.path)]
-    found = [private_folder(clone.git.cage.data_dir, real_path(path)) / "common" for path in worktrees]
+    found = [clone.git.cage.private_folder(real_path(path)) / "common" for path in worktrees]
     return [common for common in found if common.is_dir()]

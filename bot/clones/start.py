@@ -1,16 +1,14 @@
 """The start of a new worktree: an issue's branch, a pull request's branch, or one commit without a branch."""
 
-import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from bot.clones import branch_history, holding
+from bot.clones import branch_history
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
 from bot.clones.fetch import fetch_ref, remote_default_branch
 from bot.git import refs
-from bot.git.loose_refs import point_at
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
@@ -36,7 +34,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkout:
+class StartPoint:
     """The commit to check out: `branch` at `commit`, or `commit` alone. `moves_from`: the local branch's tip before."""
 
     branch: str | None
@@ -46,7 +44,7 @@ class Checkout:
 
 
 def start_again(worktree: WorktreeRow) -> Start:
-    """Return what a checkout that is made again starts from.
+    """Return what a worktree that is made again starts from.
 
     An issue's worktree that was switched to the branch of a pull request stays on it.
     """
@@ -56,7 +54,7 @@ def start_again(worktree: WorktreeRow) -> Start:
     return start
 
 
-async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
+async def resolve(lock: CloneLock, start: Start) -> StartPoint | Refused:
     """Decide on branch and commit, after a fetch; change nothing. Raises GitError, InvalidNameError."""
     match start:
         case IssueBranch(number):
@@ -69,18 +67,18 @@ async def resolve(lock: CloneLock, start: Start) -> Checkout | Refused:
         case DetachedHead(sha, ref_to_fetch):
             fetched = await fetch_ref(lock, ref_to_fetch)
             known = refs.is_commit(sha) and await lock.clone.commit_at(sha) is not None
-            return Checkout(None, None, sha if known else fetched)
+            return StartPoint(None, None, sha if known else fetched)
         case _:
             assert_never(start)
 
 
-async def _issue(lock: CloneLock, number: int) -> Checkout | Refused:
+async def _issue(lock: CloneLock, number: int) -> StartPoint | Refused:
     clone = lock.clone
     default = await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
         return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = [await asyncio.to_thread(_branches, clone, where, number) for where in (_HERE, _REMOTE)]
+    local, remote = [await _branches(clone, where, number) for where in (_HERE, _REMOTE)]
     unmerged = [
         branch
         for branch in local.keys() | remote.keys()
@@ -109,12 +107,10 @@ async def issue_branch(clone: Clone, number: int, sequel: int) -> str:
     return refs.issue_branch(number, sequel, flat=any([await clone.commit_at(name) is not None for name in names]))
 
 
-def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
-    """Return the tips of an issue's branches in `namespace`."""
-    found = dict[str, str]()
-    for flat in (False, True):
-        found |= holding.tips(clone.path, f"{namespace}{refs.issue_branch(number, flat=flat)}")
-    named = {ref.removeprefix(namespace): tip for ref, tip in found.items() if refs.is_commit(tip)}
+async def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
+    """Return the tips of an issue's branches in `namespace`. Raises GitError."""
+    found = await clone.refs(*(f"{namespace}{refs.issue_branch(number, flat=flat)}*" for flat in (False, True)))
+    named = {ref.removeprefix(namespace): tip for ref, tip in found.items()}
     return {branch: tip for branch, tip in named.items() if refs.sequel_of(branch, number) is not None}
 
 
@@ -126,30 +122,29 @@ async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:
     for above in (branch[:end] for end in range(len(branch)) if branch[end] == "/"):
         if await clone.commit_at(f"{namespace}{above}") is not None:
             return above
-    below = await asyncio.to_thread(holding.tips, clone.path, f"{namespace}{branch}/")
+    below = await clone.refs(f"{namespace}{branch}/")
     return next((ref.removeprefix(namespace) for ref in below), None)
 
 
-async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> Checkout | Refused:
+async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> StartPoint | Refused:
     """Return the local branch, fast-forwarded to `onto` if possible; without a local branch, a new one at `onto`."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch))
     if tip is None:
         if (other := await in_its_way(clone, _HERE, branch)) is not None:
             return Refused(RefusedReason.NAME_TAKEN, reasons.branch_name_taken(branch, other))
-        return Checkout(branch, base_branch, onto)
-    return Checkout(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)
+        return StartPoint(branch, base_branch, onto)
+    return StartPoint(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)
 
 
-async def start_branch(lock: CloneLock, checkout: Checkout) -> str:
-    """Make the branch of a checkout if there is none; return the full ref or the commit for HEAD. Raises GitError."""
-    clone, branch, commit = lock.clone, checkout.branch, checkout.commit
+async def start_branch(lock: CloneLock, point: StartPoint) -> str:
+    """Make the branch if there is none; return the full ref or the commit for HEAD. Raises GitError."""
+    clone, branch, commit = lock.clone, point.branch, point.commit
     if branch is None:
         return commit
-    ref = refs.local(branch)
-    if checkout.moves_from is None:
+    if point.moves_from is None:
         if await clone.commit_at(refs.remote(branch)) == commit:
             await clone.run("branch", "--quiet", "--track", branch, refs.remote(branch))
-        elif not point_at(clone.path, ref, commit, None):
+        else:
             await clone.run("branch", "--quiet", "--no-track", branch, commit)
-    return ref
+    return refs.local(branch)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from bot.clones.admin import admin_directory
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -16,7 +17,7 @@ from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocki
 from bot.sandbox.view import View, unblock
 
 _STAGED_STATES = frozenset("MTAD")
-_FLAGS = ("--porcelain=v2", "-z", "--untracked-files=all", "--no-renames")
+FLAGS = ("--porcelain=v2", "-z", "--untracked-files=all", "--no-renames")
 _HEADER = b"\0# branch.oid "
 MOST_TOGETHER = 100
 """The most worktrees that one process reads."""
@@ -54,15 +55,6 @@ class Status:
     changes: list[Change]
 
 
-async def changes_in(clone: Clone, path: Path) -> list[Change]:
-    """Return the files that differ from HEAD, and untracked ones, but no ignored ones. Raises GitError, OSError."""
-    # No setting names another place: these are the files at this path.
-    here = {"GIT_WORK_TREE": str(path)}
-    return parse_status(
-        (await clone.on_worktree(path, "status", *_FLAGS, "--ignore-submodules=none", environment=here)).stdout
-    )
-
-
 async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
     """Return the statuses of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage.
 
@@ -70,11 +62,13 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
     run what their settings name, and those that git cannot read are left out.
     """
     cage, views = clone.git.cage, dict[Path, View]()
-    if cage is None:
+    if not isinstance(cage, Cage):
         return {}
     for path in paths:
-        with suppress(GitError, OSError):
-            views[path] = await clone.view(path)
+        with suppress(OSError):
+            admin = admin_directory(clone.path, path)
+            if isinstance(admin, Path) and (view := clone.view(path, admin)).private.is_dir():
+                views[path] = view
     plain = await asyncio.to_thread(lambda: [(path, view) for path, view in views.items() if _is_plain(view)])
     return await _read(clone.git, cage, plain)
 
@@ -83,7 +77,7 @@ async def _read(git: Git, cage: Cage, some: Sequence[tuple[Path, View]]) -> dict
     """Return the statuses; where git fails, those of each half, without the worktree for which it does."""
     if len(some) < 2:
         return {}
-    flags = (*_FLAGS, "--ignore-submodules=dirty", "--branch", "--no-ahead-behind")
+    flags = (*FLAGS, "--ignore-submodules=dirty", "--branch", "--no-ahead-behind")
     shown = b""
     try:
         shown = (await git.in_many(cage, [view for _, view in some], "status", *flags)).stdout

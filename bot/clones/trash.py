@@ -120,7 +120,7 @@ def size_of(path: Path) -> int:
 async def delete(path: Path) -> int:
     """Delete what lies in the trash, also without permissions; return the bytes freed. Links are not followed.
 
-    What cannot be deleted is logged and remains; so does the rest when this is cancelled.
+    Log and keep what cannot be deleted. A cancellation keeps the rest too.
     """
     if not os.path.lexists(path):  # noqa: ASYNC240
         return 0

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx
 import structlog
@@ -19,11 +20,13 @@ from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.move_in import move_in
 from bot.node.transactions import persist
+from bot.operations.execute import work_in
 from bot.redaction import Redactor
-from bot.sandbox.cage import Cage, Unusable, cage_for
+from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
 from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.database import Pool, database
+from bot.store.doorbell import queue_of
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -61,6 +64,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             pool=pool,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
             node=identified.node.id,
+            dsn=dsn,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             clock=around.clock,
@@ -73,11 +77,21 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
         yield ctx
 
 
-async def open_cage(settings: Settings) -> Cage | None:
-    """Return the agents' sandbox after a test run, None for AGENT_SANDBOX=off. Raises CannotStartError."""
-    cage = cage_for(settings.agent_sandbox, settings.data_dir, settings.path)
-    if cage is None:
-        return None
+@asynccontextmanager
+async def jobs_of_node(ctx: NodeContext) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Yield what does the waiting removals and operations of the node, for a command while no worker runs."""
+    # Imported here: other commands need not wait for the engine.
+    from bot.store.engine import Handlers, engine, run_until_empty
+
+    async with engine(ctx.dsn, Handlers(partial(work_in, ctx))).open_async() as app:
+        yield partial(run_until_empty, app, queue_of(ctx.node))
+
+
+async def open_cage(settings: Settings) -> Sandbox:
+    """Return the agents' sandbox after a test run. Raises CannotStartError."""
+    cage = sandbox_for(settings.agent_sandbox, settings.data_dir, settings.path)
+    if isinstance(cage, NoCage):
+        return cage
     found = await asyncio.to_thread(cage.probe)
     if isinstance(found, Unusable):
         raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
@@ -113,7 +127,7 @@ def _credentials(settings: Settings) -> Credentials:
 
 
 @asynccontextmanager
-async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Cage | None) -> AsyncIterator[Git]:
+async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Sandbox) -> AsyncIterator[Git]:
     """Yield git, with the bot's credentials for GitHub if there are any."""
     if github is None:
         yield Git(search_path=settings.path, cage=cage)

@@ -1,13 +1,13 @@
 """The worker: it decides, runs turns and answers. The demo runs the web part in the same process."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
-from bot.agents.driver import Limits
+from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
@@ -31,15 +31,25 @@ from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries
 from bot.store.database import Pool, database
-from bot.store.engine import Handlers, WorkerProcess, engine, run_pool
+from bot.store.doorbell import queue_of
+from bot.store.engine import Handlers, chores_of, engine, run_pool
 from bot.store.nodes import NodeSelf
-from bot.worker import keep_house, listen, open_engine, send_due
+from bot.tasks import unless_stopped
+from bot.worker import (
+    Housekeeping,
+    defer_chores,
+    keep_alive,
+    listen,
+    open_engine,
+    send_due,
+    work_in_worktree,
+)
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
-DECIDE_AHEAD = 8
-"""Further decisions that are fetched with those, while they last: each fetch then brings several."""
-LANES_AT_ONCE = 8
+WRITERS_AT_ONCE = 8
+WORKTREES_AT_ONCE = 3
+"""Removals and operations beside the turns: a reset must not wait for the agents of other worktrees."""
 _log = structlog.get_logger()
 
 
@@ -55,7 +65,8 @@ async def run_both(
     redactor = redactor_of(settings)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_web(settings, dsn, redactor, stopping, on_listening), name="web")
+            web = run_web(settings, dsn, redactor, on_listening)
+            group.create_task(unless_stopped(stopping, web), name="web")
             group.create_task(run_worker(settings, dsn, redactor, stopping, surroundings), name="worker")
     except BaseExceptionGroup as problems:
         for problem in problems.exceptions:
@@ -71,9 +82,11 @@ async def run_worker(
 
     Raises CannotStartError; NodeInUseError, also later.
     """
-    async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
-        await persist(pool, require_current_schema)
-        await _run_worker(settings, dsn, pool, redactor, stopping, around)
+    async with AsyncExitStack() as stack:
+        opened = stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
+        if (pool := await unless_stopped(stopping, opened)) is not None:
+            await persist(pool, require_current_schema)
+            await _run_worker(settings, dsn, pool, redactor, stopping, around)
 
 
 async def _run_worker(
@@ -87,11 +100,11 @@ async def _run_worker(
     """Open what a worker needs, then run its loops."""
     settings.with_data_dir()
     agent_command, cage = _agent_command(settings), await open_cage(settings)
-    if cage is None:
+    if not cage.isolates:
         _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
     async with AsyncExitStack() as stack:
         github = await stack.enter_async_context(open_github(settings, around, redactor))
-        me = await _identity(github, settings, stopping)
+        me = await unless_stopped(stopping, _identity(github, settings))
         if me is None:
             return
         identified = await identify(pool, settings.data_dir, settings.node_name)
@@ -101,6 +114,7 @@ async def _run_worker(
             github=github,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
             node=node.id,
+            dsn=dsn,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             policy=policy_of(settings, me),
@@ -112,7 +126,7 @@ async def _run_worker(
             lang=settings.lang,
             network=settings.agent_network,
             allow_workflow_changes=settings.allow_workflow_changes,
-            limits=Limits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
+            limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             redactor=redactor,
             clock=around.clock,
             sleep=around.sleep,
@@ -127,13 +141,12 @@ async def _run_worker(
         await move_in(ctx, identified.was_at)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        await _run_loops(ctx, node, worker_name, runner, settings, dsn, stopping, around)
+        await _run_loops(ctx, node, runner, settings, dsn, stopping, around)
 
 
 async def _run_loops(
     ctx: TurnContext,
     node: NodeSelf,
-    worker_name: str,
     runner: Runner,
     settings: Settings,
     dsn: str,
@@ -158,20 +171,25 @@ async def _run_loops(
 
     # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
     await asyncio.to_thread(load_library, settings.agent)
-    app, process = engine(dsn, Handlers(decider.decide, send)), WorkerProcess(node.id, worker_name)
+    housekeeping = Housekeeping(ctx, node, settings, decider.stalled)
+    jobs: dict[str, Callable[[], Awaitable[None]]] = {}
+    app = engine(dsn, Handlers(partial(work_in_worktree, ctx), decider.decide, send, jobs))
+    chores = housekeeping.chores(app)
+    jobs |= {name: partial(housekeeping.do, name, chore) for name, chore in chores.items()}
     async with open_engine(app):
         # Before the first decision: what does not mention a known name is not decided on.
-        await persist(ctx.pool, lambda connection: deliveries.add_name(connection, ctx.policy.bot_name))
+        await persist(ctx.pool, deliveries.add_name, ctx.policy.bot_name)
         async with asyncio.TaskGroup() as group:
-            group.create_task(
-                run_pool(app, process, "decide", DECIDE_AT_ONCE, stopping, ahead=DECIDE_AHEAD), name="decide"
-            )
+            group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
             group.create_task(run_turns(), name="turns")
-            group.create_task(
-                run_pool(app, process, "outbox", LANES_AT_ONCE, turns_ended, empty_at_end=True), name="outbox"
-            )
-            house = keep_house(ctx, node, app, runner, decider.give_up, settings, turns_ended)
-            group.create_task(house, name="housekeeping")
+            group.create_task(run_pool(app, "outbox", WRITERS_AT_ONCE, turns_ended, empty_at_end=True), name="outbox")
+            grace = settings.shutdown_grace_seconds
+            worktrees = run_pool(app, queue_of(node.id), WORKTREES_AT_ONCE, stopping, grace_seconds=grace)
+            group.create_task(worktrees, name="worktrees")
+            housework = run_pool(app, chores_of(node.id), len(chores), turns_ended, grace_seconds=0)
+            group.create_task(housework, name="chores")
+            group.create_task(defer_chores(app, node.id, chores, turns_ended), name="times of chores")
+            group.create_task(keep_alive(ctx, node, runner, settings, turns_ended), name="heartbeat")
             group.create_task(listen(dsn, node.id, runner, turns_ended), name="notifications")
 
 
@@ -185,9 +203,9 @@ def _agent_command(settings: Settings) -> tuple[str, ...]:
     return found
 
 
-async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event) -> Identity | None:
-    """Return who the bot is, None once `stopping` is set. GitHub is asked until it answers: every decision needs it."""
-    while not stopping.is_set():
+async def _identity(github: GitHub, settings: Settings) -> Identity:
+    """Return who the bot is. GitHub is asked until it answers: every decision needs it. Raises CannotStartError."""
+    while True:
         try:
             return await github.identity()
         except Unauthenticated as problem:
@@ -195,13 +213,11 @@ async def _identity(github: GitHub, settings: Settings, stopping: asyncio.Event)
             raise CannotStartError(f"{names} not accepted by GitHub ({problem}); correct it.") from problem
         except Transient as problem:
             _log.warning("github-away", problem=str(problem))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), timeout=problem.retry_after_seconds or 5)
+            await asyncio.sleep(problem.retry_after_seconds or 5)
         except GitHubError as problem:
             raise CannotStartError(
                 f"GITHUB_API_URL {settings.github_api_url} does not say who the bot is ({problem}); correct it."
             ) from problem
-    return None
 
 
 def policy_of(settings: Settings, me: Identity) -> Policy:

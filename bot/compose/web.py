@@ -15,7 +15,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from bot.compose.base import CannotStartError, require_current_schema
 from bot.health import health_routes
 from bot.metrics import metrics_route
-from bot.receive.connections import CONNECTIONS_AT_ONCE, LimitedHttp
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
@@ -25,6 +24,11 @@ from bot.store.database import DATABASE_AWAY, Pool, database
 from bot.store.measures import save_counts
 
 CONNECTIONS = 6
+# Above it clients get 503. Half of the usual limit of open files.
+CLIENTS_AT_ONCE = 512
+# Longer than clients keep an idle connection (httpx 5 s; nginx 60, cloudflared 90, Caddy 120): a server that closes it
+# first can do so in the moment in which the next request is sent, and that request fails.
+IDLE_SECONDS = 150
 SAVE_COUNTS_SECONDS = 3.0
 _WITHOUT_TOKEN = {"error": "There is no API here: ADMIN_TOKEN is not set."}
 NO_API = Mount("/api", JSONResponse(_WITHOUT_TOKEN, 404, {"Cache-Control": "no-store"}))
@@ -33,14 +37,8 @@ NO_DASHBOARD = Route("/", PlainTextResponse(_WHO_ANSWERS, 404, {"Cache-Control":
 _log = structlog.get_logger()
 
 
-async def run_web(
-    settings: Settings,
-    dsn: str,
-    redactor: Redactor,
-    stopping: asyncio.Event,
-    on_listening: Callable[[str], None],
-) -> None:
-    """Serve HTTP until `stopping`; call `on_listening` with the address. Raises CannotStartError.
+async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening: Callable[[str], None]) -> None:
+    """Serve HTTP until cancelled; call `on_listening` with the address. Raises CannotStartError.
 
     It needs no GitHub: what arrives while GitHub is away is stored.
     """
@@ -50,16 +48,11 @@ async def run_web(
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
         with _listener(settings) as listener:
-            await _serve(settings, dsn, pool, listener, stopping, on_listening)
+            await _serve(settings, dsn, pool, listener, on_listening)
 
 
 async def _serve(
-    settings: Settings,
-    dsn: str,
-    pool: Pool,
-    listener: socket.socket,
-    stopping: asyncio.Event,
-    on_listening: Callable[[str], None],
+    settings: Settings, dsn: str, pool: Pool, listener: socket.socket, on_listening: Callable[[str], None]
 ) -> None:
     async with Inbox(pool) as inbox:
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
@@ -89,16 +82,16 @@ async def _serve(
             access_log=False,
             lifespan="off",
             server_header=False,
-            http=LimitedHttp,
+            http="httptools",
             ws="none",
             interface="asgi3",
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS_AT_ONCE,
+            limit_concurrency=CLIENTS_AT_ONCE,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=10,
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve([listener]))
-        stop = asyncio.create_task(stopping.wait())
         counting = asyncio.create_task(_save_counts(pool), name="counts")
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
@@ -106,9 +99,8 @@ async def _serve(
             if server.started:
                 host, port = server.servers[0].sockets[0].getsockname()[:2]
                 on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving})
         finally:
-            stop.cancel()
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
             if news is not None:

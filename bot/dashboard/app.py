@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls
-from bot.api.endpoints import routes_of
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.login import COOKIE, Login, is_equal, is_foreign
@@ -48,10 +47,19 @@ class _Dashboard:
     def __init__(self, calls: Calls, login: Login, news: News) -> None:
         self.login = login
         self._calls = calls
-        routes = routes_of(VIEWS, self._answer)
-        routes += [Route("/events", news.stream, methods=["GET"]), Route("/static/{name}", _static, methods=["GET"])]
+        routes = [
+            *map(self._route, VIEWS),
+            Route("/events", news.stream, methods=["GET"]),
+            Route("/static/{name}", _static, methods=["GET"]),
+        ]
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
         self.app.router.redirect_slashes = False
+
+    def _route(self, view: View) -> Route:
+        async def answer(request: Request) -> Response:
+            return await self._answer(view, request)
+
+        return Route(view.path, answer, methods=[view.method])
 
     async def _answer(self, view: View, request: Request) -> Response:
         visit = self._visit(request)

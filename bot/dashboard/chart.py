@@ -1,10 +1,12 @@
 """The cost by day and repository, as the bars of a chart. A template draws them: no text is markup here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from math import floor, log10
-from typing import Any, Final
+from typing import Final
+
+from bot.api.rows import Costs
 
 HEIGHT: Final = 100.0
 SERIES: Final = 5
@@ -35,15 +37,15 @@ class Chart:
     most: float
 
 
-def cost_chart(rows: Sequence[Mapping[str, Any]], last: date, days: int) -> Chart:
+def cost_chart(rows: Sequence[Costs], last: date, days: int) -> Chart:
     """Return the chart of the `days` until `last`. The repositories that cost most come first, at the bottom."""
     shown = [last - timedelta(days=days - 1 - place) for place in range(days)]
     totals: dict[str, float] = {}
     by_day: dict[date, dict[str, float]] = {day: {} for day in shown}
     for row in rows:
-        if row["cost_usd"] and row["day"] in by_day:
-            totals[row["codebase"]] = totals.get(row["codebase"], 0.0) + row["cost_usd"]
-            by_day[row["day"]][row["codebase"]] = row["cost_usd"]
+        if row.cost_usd and row.day in by_day:
+            totals[row.codebase] = totals.get(row.codebase, 0.0) + row.cost_usd
+            by_day[row.day][row.codebase] = row.cost_usd
     ranked = sorted(totals, key=lambda name: (-totals[name], name))
     most = _round_up(max((sum(costs.values()) for costs in by_day.values()), default=0.0))
     bars: list[Bar] = []

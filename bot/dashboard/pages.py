@@ -1,18 +1,19 @@
 """The pages: what runs and waits, and the API's lists with their filters."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from datetime import UTC, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from bot.api.calls import THREAD, CallError
-from bot.api.endpoints import ENDPOINTS
+from bot.api import lists
+from bot.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery
+from bot.api.rows import Costs, Page
 from bot.dashboard.chart import cost_chart
 from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
 from bot.dashboard.visits import View, Visit
+from bot.model import DeliveryState, TurnState
 from bot.store import listings
 
 MOST_SHOWN: Final = 20
@@ -23,61 +24,46 @@ _OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
 
 async def _overview(visit: Visit) -> Response:
-    running = await visit.ask("GET /turns", state="running", limit=MOST_SHOWN)
-    queued = await visit.ask("GET /turns", state="queued", limit=MOST_SHOWN)
-    failed = await visit.ask("GET /deliveries", state="failed", limit=MOST_SHOWN)
-    latest = await visit.ask("GET /turns", limit=MOST_SHOWN)
-    nodes = await visit.ask("GET /nodes")
-    today = await visit.ask("GET /costs", days=1)
-    turns = [await visit.ask("GET /turns/{id}", path={"id": str(turn["id"])}) for turn in running["items"]]
-    measured = [node for node in nodes["items"] if node["disk_measured_at"] is not None]
+    running = await visit.ask(lists.turns, ListQuery[TurnState](state="running", limit=MOST_SHOWN))
+    queued = await visit.ask(lists.turns, ListQuery[TurnState](state="queued", limit=MOST_SHOWN))
+    failed = await visit.ask(lists.deliveries, ListQuery[DeliveryState](state="failed", limit=MOST_SHOWN))
+    latest = await visit.ask(lists.turns, ListQuery(limit=MOST_SHOWN))
+    nodes = (await visit.ask(lists.nodes, ListQuery())).items
+    today = await visit.ask(lists.costs, CostsQuery(days=1))
+    measured = [node for node in nodes if node.disk_measured_at is not None]
     return visit.page(
         "overview.html",
-        running=turns,
-        more_run=running["next"],
+        running=[await visit.ask(lists.turn, ById(id=turn.id)) for turn in running.items],
+        more_run=running.next,
         queued=queued,
         failed=failed,
-        ended=[turn for turn in latest["items"] if turn["finished_at"] is not None][:MOST_ENDED_SHOWN],
-        nodes=nodes["items"],
-        today=_sums(today["items"]),
-        bytes=sum(sum(node["disk"].values()) for node in measured) if measured else None,
-        silent=sum(node["state"] == "silent" for node in nodes["items"]),
+        ended=[turn for turn in latest.items if turn.finished_at is not None][:MOST_ENDED_SHOWN],
+        nodes=nodes,
+        today=_sums(today.items),
+        bytes=sum(sum(node.disk.values()) for node in measured) if measured else None,
+        silent=sum(node.state == "silent" for node in nodes),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
-    """A page with one of the API's lists: `/turns` shows `GET /turns`."""
+def _list(name: str, listing: Endpoint[ListQuery[Any], Page[Any]]) -> View:
+    """Return the page of one of the API's lists."""
 
-    name: str
-    call: str
+    async def answer(visit: Visit) -> Response:
+        return await _listed(visit, name, listing)
 
-    async def answer(self, visit: Visit, **values: Any) -> Response:
-        endpoint = ENDPOINTS[self.call]
-        asked = visit.asked(endpoint)
-        answer = await visit.run(endpoint, asked)
-        return visit.page(
-            f"{self.name}.html",
-            items=answer["items"],
-            next=answer["next"],
-            asked=replace(asked, path={}),
-            states=endpoint.states,
-            **values,
-        )
+    return View("GET", f"/{name}", answer)
+
+
+async def _listed(visit: Visit, name: str, listing: Endpoint[ListQuery[Any], Page[Any]], **values: Any) -> Response:
+    asked = visit.asked(listing)
+    page = await visit.ask(listing, asked)
+    return visit.page(f"{name}.html", page=page, asked=asked, states=listing.asks.states(), **values)
 
 
 async def _rescues(visit: Visit) -> Response:
-    nodes = await visit.ask("GET /nodes")
-    kept = [{**one, "node": node["name"]} for node in nodes["items"] for one in node["kept"]]
-    return await _List("rescues", "GET /rescues").answer(visit, kept=kept)
-
-
-async def _turn(visit: Visit) -> Response:
-    return await _one(visit, "turn.html", "GET /turns/{id}")
-
-
-async def _thread(visit: Visit) -> Response:
-    return await _one(visit, "thread.html", "GET /conversations/{id}")
+    nodes = await visit.ask(lists.nodes, ListQuery())
+    kept = [(node, one) for node in nodes.items for one in node.kept]
+    return await _listed(visit, "rescues", lists.rescues, kept=kept)
 
 
 async def _thread_named(visit: Visit) -> Response:
@@ -94,38 +80,33 @@ async def _thread_named(visit: Visit) -> Response:
     return visit.redirect(f"/threads/{found}")
 
 
-async def _delivery(visit: Visit) -> Response:
-    return await _one(visit, "delivery.html", "GET /deliveries/{guid}")
+def _one(path: str, template: str, endpoint: Endpoint[Any, Any]) -> View:
+    """Return the page of one row."""
 
+    async def answer(visit: Visit) -> Response:
+        return visit.page(template, item=await visit.ask_here(endpoint))
 
-async def _operation(visit: Visit) -> Response:
-    return await _one(visit, "operation.html", "GET /operations/{id}")
-
-
-async def _one(visit: Visit, template: str, call: str) -> Response:
-    return visit.page(template, item=await visit.ask_here(call))
+    return View("GET", path, answer)
 
 
 async def _costs(visit: Visit) -> Response:
-    endpoint = ENDPOINTS["GET /costs"]
-    asked = visit.asked(endpoint)
-    page = await visit.run(endpoint, asked)
-    rows = page["items"]
-    by_codebase = {name: [row for row in rows if row["codebase"] == name] for name in {row["codebase"] for row in rows}}
-    repositories = [{"codebase": name, **_sums(of_one)} for name, of_one in by_codebase.items()]
+    asked = visit.asked(lists.costs)
+    rows = (await visit.ask(lists.costs, asked)).items
+    names = {row.codebase for row in rows}
+    repositories = [{"codebase": name, **_sums([row for row in rows if row.codebase == name])} for name in names]
     return visit.page(
         "costs.html",
         items=rows,
         asked=asked,
         total=_sums(rows),
-        repositories=sorted(repositories, key=lambda row: (-(row["cost_usd"]), row["codebase"])),
+        repositories=sorted(repositories, key=lambda row: (-row["cost_usd"], row["codebase"])),
         chart=cost_chart(rows, visit.now.astimezone(UTC).date(), asked.days),
     )
 
 
-def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
     """Return the sums of the columns; what is unknown counts as nothing."""
-    return {name: sum(row[name] or 0 for row in rows) for name in ("turns", "untold", "tokens", "cost_usd")}
+    return {name: sum(getattr(row, name) or 0 for row in rows) for name in ("turns", "untold", "tokens", "cost_usd")}
 
 
 async def _login(visit: Visit) -> Response:
@@ -161,18 +142,18 @@ async def _sign_out(visit: Visit) -> Response:
 
 PAGES: Final = (
     View("GET", "/", _overview),
-    View("GET", "/threads", _List("threads", "GET /conversations").answer),
-    View("GET", "/threads/{id}", _thread),
+    _list("threads", lists.conversations),
+    _one("/threads/{id}", "thread.html", lists.conversation),
     View("GET", "/threads/{owner}/{name}/{number}", _thread_named),
-    View("GET", "/turns", _List("turns", "GET /turns").answer),
-    View("GET", "/turns/{id}", _turn),
-    View("GET", "/worktrees", _List("worktrees", "GET /worktrees").answer),
+    _list("turns", lists.turns),
+    _one("/turns/{id}", "turn.html", lists.turn),
+    _list("worktrees", lists.worktrees),
     View("GET", "/rescues", _rescues),
-    View("GET", "/deliveries", _List("deliveries", "GET /deliveries").answer),
-    View("GET", "/deliveries/{guid}", _delivery),
-    View("GET", "/operations/{id}", _operation),
+    _list("deliveries", lists.deliveries),
+    _one("/deliveries/{guid}", "delivery.html", lists.delivery),
+    _one("/operations/{id}", "operation.html", lists.operation),
     View("GET", "/costs", _costs),
-    View("GET", "/nodes", _List("nodes", "GET /nodes").answer),
+    _list("nodes", lists.nodes),
     View("GET", "/login", _login, is_open=True),
     View("POST", "/login", _sign_in, is_open=True),
     View("POST", "/logout", _sign_out),

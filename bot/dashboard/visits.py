@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from bot.api.calls import Asked, CallError, Calls, Endpoint, check_address, read_body
-from bot.api.endpoints import ENDPOINTS
+from bot.api.app import read_body
+from bot.api.calls import A, CallError, Calls, Endpoint, R
 from bot.dashboard.login import Login, is_https
 from bot.dashboard.rendering import environment
 
@@ -31,23 +31,18 @@ class Visit:
     def now(self) -> datetime:
         return self.calls.ctx.clock()
 
-    async def ask(self, call: str, **asked: Any) -> Any:
-        """Return the API's answer to a call, such as `GET /turns`. Raises CallError."""
-        return await self.run(ENDPOINTS[call], Asked(**asked))
-
-    async def ask_here(self, call: str) -> Any:
-        """Return the API's answer to a call with what this address asks. Raises CallError."""
-        endpoint = ENDPOINTS[call]
-        return await self.run(endpoint, self.asked(endpoint))
-
-    async def run(self, endpoint: Endpoint, asked: Asked) -> Any:
+    async def ask(self, endpoint: Endpoint[A, R], asked: A) -> R:
         """Return the API's answer. Raises CallError."""
         return await self.calls.run(endpoint, asked, "dashboard")
 
-    def asked(self, endpoint: Endpoint) -> Asked:
+    async def ask_here(self, endpoint: Endpoint[A, R]) -> R:
+        """Return the API's answer to what this address asks. Raises CallError."""
+        return await self.ask(endpoint, self.asked(endpoint))
+
+    def asked(self, endpoint: Endpoint[A, R]) -> A:
         """Return what this address asks of an endpoint; a filter that is left empty is none. Raises CallError."""
-        items = [(name, value) for name, value in self.request.query_params.multi_items() if value]
-        return check_address(endpoint, self.request.path_params, items)
+        items = {name: value for name, value in self.request.query_params.multi_items() if value}
+        return endpoint.parse(self.request.path_params, items)
 
     async def form(self) -> dict[str, str]:
         """Return the fields of the form that was sent. Raises CallError."""

@@ -8,6 +8,7 @@ from typing import assert_never
 from bot.authority import Policy
 from bot.decide.parsing import CommentParser, ParsedComment
 from bot.github.events import (
+    Addressed,
     CodePlace,
     CommentWritten,
     Event,
@@ -21,6 +22,7 @@ from bot.github.events import (
     ThreadWritten,
     Unreadable,
 )
+from bot.markdown import MarkdownError
 from bot.model import Actor, Repository, Target
 
 
@@ -54,27 +56,34 @@ class Request:
         return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
 
 
+_Written = CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten
 Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
 
 
 def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
-    """Return what one event asks for."""
+    """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot."""
+    try:
+        return _asked_by(event, policy, parser)
+    except MarkdownError as problem:
+        return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
+
+
+def _asked_by(event: Event, policy: Policy, parser: CommentParser) -> Action:
     match event:
         case ThreadClosed() | ThreadReopened():
             return event
-        case CommentWritten(remark=remark):
-            return _from_comment(event, policy, parser, Target("comment", remark.id))
-        case ReviewCommentWritten(remark=remark, place=place, body_before=before):
-            target, review_id = Target("review-comment", remark.id), place.review_id if before is None else None
-            return _from_comment(event, policy, parser, target, context=_code_context(place), review_id=review_id)
+        case CommentWritten():
+            return _from_comment(event, policy, parser)
+        case ReviewCommentWritten(place=place, body_before=before):
+            review_id = place.review_id if before is None else None
+            return _from_comment(event, policy, parser, context=_code_context(place), review_id=review_id)
         case ReviewWritten(remark=remark, body_before=before):
-            review_id = remark.id if before is None else None
-            return _from_comment(event, policy, parser, Target("review", remark.id), review_id=review_id)
+            return _from_comment(event, policy, parser, review_id=remark.id if before is None else None)
         case ThreadWritten(remark=remark, body_before=before):
             if policy.is_own(_speaker(event), remark.body):
                 return Ignore("the bot's own text")
             parsed, node_id = parser.parse(remark.body, before or ""), f"{remark.node_id}/text"
-            return _request(event, _speaker(event), parsed, Target(event.thread.kind), node_id, event.written_at)
+            return _request(event, _speaker(event), parsed, node_id, event.written_at)
         case ThreadLabeled(remark=remark) | ThreadAssigned(remark=remark):
             if isinstance(event, ThreadLabeled) and event.label.casefold() != policy.label.casefold():
                 return Ignore("another label")
@@ -83,7 +92,7 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
             if policy.is_own(event.sender, ""):
                 return Ignore("the bot's own label or assignment")
             parsed, node_id = parser.parse_labeled(remark.body), f"{remark.node_id}/{type(event).__name__}"
-            return _request(event, event.sender, parsed, Target(event.thread.kind), node_id, remark.updated_at)
+            return _request(event, event.sender, parsed, node_id, remark.updated_at)
         case _:
             assert_never(event)
 
@@ -94,18 +103,39 @@ def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) ->
     if found is None or policy.is_own(found.sender, found.body):
         return replace(unreadable, addressed=None)
     is_addressed = (
-        bool(parser.parse(found.body))
+        parser.addresses(found.body)
         or found.label.casefold() == policy.label.casefold()
         or found.assignee_id == policy.bot_id
     )
     return unreadable if is_addressed else replace(unreadable, addressed=None)
 
 
+def _addressed(event: Event) -> Addressed | None:
+    """Return what is known of an event whose text is not read; None for one that has no text."""
+    if isinstance(event, ThreadClosed | ThreadReopened):
+        return None
+    label = event.label if isinstance(event, ThreadLabeled) else ""
+    assignee = event.assignee.id if isinstance(event, ThreadAssigned) else None
+    speaker = event.sender if isinstance(event, ThreadLabeled | ThreadAssigned) else _speaker(event)
+    return Addressed(event.repository, event.thread, speaker, _target(event), event.remark.body, label, assignee)
+
+
+def _target(event: _Written | ThreadLabeled | ThreadAssigned) -> Target:
+    match event:
+        case CommentWritten(remark=remark):
+            return Target("comment", remark.id)
+        case ReviewCommentWritten(remark=remark):
+            return Target("review-comment", remark.id)
+        case ReviewWritten(remark=remark):
+            return Target("review", remark.id)
+        case _:
+            return Target(event.thread.kind)
+
+
 def _from_comment(
     event: CommentWritten | ReviewCommentWritten | ReviewWritten,
     policy: Policy,
     parser: CommentParser,
-    target: Target,
     *,
     context: str = "",
     review_id: int | None = None,
@@ -114,10 +144,10 @@ def _from_comment(
     if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
         return Ignore("the bot's own text")
     parsed = parser.parse(remark.body, event.body_before or "")
-    return _request(event, _speaker(event), parsed, target, remark.node_id, remark.updated_at, context, review_id)
+    return _request(event, _speaker(event), parsed, remark.node_id, remark.updated_at, context, review_id)
 
 
-def _speaker(event: CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten) -> Actor:
+def _speaker(event: _Written) -> Actor:
     """Return who wrote the text; of an edit, its editor.
 
     Opening is sent by another person for an issue that was transferred or made from a discussion.
@@ -126,10 +156,9 @@ def _speaker(event: CommentWritten | ReviewCommentWritten | ReviewWritten | Thre
 
 
 def _request(
-    event: CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten | ThreadLabeled | ThreadAssigned,
+    event: _Written | ThreadLabeled | ThreadAssigned,
     author: Actor,
     parsed: ParsedComment,
-    target: Target,
     node_id: str,
     asked_at: datetime,
     context: str = "",
@@ -143,7 +172,7 @@ def _request(
         repository=event.repository,
         thread=event.thread,
         author=author,
-        target=target,
+        target=_target(event),
         parsed=parsed,
         asked_at=asked_at,
         identity=hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(),
@@ -154,5 +183,5 @@ def _request(
 
 
 def _code_context(place: CodePlace) -> str:
-    line = f", line {place.line}" if place.line else ""
-    return f"The request is a review comment on `{place.path}`{line}:\n\n{place.diff_hunk}"
+    line = f":{place.line}" if place.line else ""
+    return f"{place.path}{line}\n\n{place.diff_hunk}"

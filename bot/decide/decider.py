@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property
 from typing import assert_never
 
 import orjson
@@ -42,7 +42,7 @@ from bot.model import Actor, Repository, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
 from bot.store import conversations, deliveries, operations, recoveries
-from bot.store.database import DATABASE_AWAY, Connection, Pool, again_if_beaten
+from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 
@@ -50,6 +50,7 @@ SHORT_BODY_BYTES = 64 << 10
 SHORT_TEXT = 1000
 """Characters whose Markdown takes a few milliseconds at worst, and most often less than to hand it to a thread."""
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
+_PATIENCE = timedelta(seconds=RETRY_FOR_SECONDS)
 _log = structlog.get_logger()
 
 
@@ -66,93 +67,80 @@ class GitHubFacts:
     thread: ThreadFacts | None = None
 
 
+@dataclass(frozen=True)
 class Decider:
     """A handler of deliveries; the lock of the job serializes those of one conversation."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        github: GitHub,
-        platform: str,
-        server_url: str,
-        policy: Policy,
-        nodes: Nodes,
-        clock: Callable[[], datetime],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._pool = pool
-        self._github = github
-        self._platform = platform
-        self._server_url = server_url
-        self._policy = policy
-        self._parser = CommentParser(policy.bot_name, HANDLERS.values())
-        self._nodes = nodes
-        self._clock = clock
-        self._sleep = sleep
+    pool: Pool
+    github: GitHub
+    platform: str
+    server_url: str
+    policy: Policy
+    nodes: Nodes
+    clock: Callable[[], datetime]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    async def decide(self, guid: str, job_id: int, attempts: int) -> bool:
-        """Handle the delivery and end its job with it; False, with the job left, if it was handled.
+    @cached_property
+    def _parser(self) -> CommentParser:
+        return CommentParser(self.policy.bot_name, HANDLERS.values())
 
-        Raises RetryLaterError for a problem that passes.
-        """
+    async def decide(self, guid: str, attempts: int) -> None:
+        """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
         try:
-            async with self._pool.acquire() as connection:
-                delivery = await deliveries.load(connection, guid, job_id)
+            async with self.pool.acquire() as connection:
+                delivery = await deliveries.load(connection, guid)
         except DATABASE_AWAY as problem:
-            raise RetryLaterError(backoff_seconds(attempts), f"{type(problem).__name__}: {problem}") from problem
+            raise RetryLaterError(backoff_seconds(attempts), _named(problem)) from problem
         if delivery is None:
-            return False
+            return
         about = {"conversation": delivery.conversation} if delivery.conversation else {}
         with bound_contextvars(delivery=guid, github_event=delivery.event, **about):
-            return await self._handle(delivery, attempts)
+            await self._handle(delivery, attempts)
 
-    async def give_up(self, guid: str, job_id: int) -> None:
-        """End a delivery during whose handling workers died time and again, with a word on its thread if it is known.
+    async def stalled(self, guid: str, job_id: int) -> None:
+        """Count that a worker died while it handled the delivery; after MAX_STALLS times end the delivery, with a word
+        on its thread if that is known.
 
         Its body is not read: it may be what kills them.
         """
         error = f"The worker that handled it died {MAX_STALLS} times."
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.end(connection, guid, job_id, error):
+        async with self.pool.acquire() as connection, connection.transaction():
+            if await deliveries.count_stall(connection, guid, job_id) < MAX_STALLS:
                 return
+            await deliveries.end(connection, guid, error)
             if (thread := await deliveries.thread_of(connection, guid)) is not None:
                 await thread_comments.decline(connection, *thread)
                 await thread_comments.reply(connection, *thread, replies.delivery_failed(guid))
         _log.error("delivery-given-up", delivery=guid)
 
-    async def _handle(self, delivery: Delivery, attempts: int) -> bool:
+    async def _handle(self, delivery: Delivery, attempts: int) -> None:
         request: Request | None = None
         arrived_at = asyncio.get_running_loop().time() - delivery.waited_seconds
         try:
             action = await self._action(delivery)
             request = action if isinstance(action, Request) else None
-            outcome = await again_if_beaten(partial(self._carry_out, delivery, action, arrived_at))
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, action, arrived_at)
             _log.info("decided", outcome=outcome or "handled already")
-            return outcome is not None
-        except _RETRIED as problem:
-            if self._clock() - delivery.received_at < timedelta(seconds=RETRY_FOR_SECONDS):
+        except Exception as problem:
+            if isinstance(problem, _RETRIED) and self.clock() - delivery.received_at < _PATIENCE:
                 await self._record_attempt(delivery.guid, problem)
                 wait = getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
-                _log.warning("delivery-waits", seconds=round(wait), problem=f"{type(problem).__name__}: {problem}")
-                raise RetryLaterError(wait, f"{type(problem).__name__}: {problem}") from problem
-            _log.exception("delivery-failed")
-            return await self._fail(delivery, request, problem)
-        except Exception as bug:  # noqa: BLE001 - one delivery fails, and others go on
+                _log.warning("delivery-waits", seconds=round(wait), problem=_named(problem))
+                raise RetryLaterError(wait, _named(problem)) from problem
             try:
-                has_failed = await self._fail(delivery, request, bug)
-            except DATABASE_AWAY as problem:
+                await self._fail(delivery, request, problem)
+            except DATABASE_AWAY as outage:
                 # Its row does not say that it failed, so it has not: an outage can look like a bug.
-                raise RetryLaterError(backoff_seconds(attempts), f"{type(bug).__name__}: {bug}") from problem
-            if isinstance(bug, GitHubError):
+                raise RetryLaterError(backoff_seconds(attempts), _named(problem)) from outage
+            if isinstance(problem, GitHubError) and not isinstance(problem, _RETRIED):
                 # A refusal is no bug: the repository was deleted, or the bot lacks a right.
-                _log.warning("delivery-failed", problem=f"{type(bug).__name__}: {bug}")
+                _log.warning("delivery-failed", problem=_named(problem))
             else:
                 _log.exception("delivery-failed")
-            return has_failed
 
     async def _action(self, delivery: Delivery) -> Action | CreateWorktree:
         if delivery.event == deliveries.OPERATOR_EVENT:
-            async with self._pool.acquire() as connection:
+            async with self.pool.acquire() as connection:
                 return await read_operator(connection, delivery.guid, delivery)
         # What is long in a thread: the worst Markdown of a full comment takes a second, and any account can write it.
         if len(delivery.body) > SHORT_BODY_BYTES:
@@ -170,30 +158,30 @@ class Decider:
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
         worktree_id, problem = None, None
         try:
-            repository = await self._github.repository(self._platform, wanted.owner, wanted.name)
+            repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
             assigned = await assign_worktree_for_operator(
-                self._pool, self._github, self._nodes.own, self._clock, repository, wanted.number
+                self.pool, self.github, self.nodes.own, self.clock, repository, wanted.number
             )
             worktree_id = assigned.worktree_id
         except (NotFound, Refused):
             problem = f"GitHub shows the bot no {wanted.owner}/{wanted.name}#{wanted.number}."
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.end(connection, delivery.guid, delivery.job_id, problem):
+        async with self.pool.acquire() as connection, connection.transaction():
+            if not await deliveries.end(connection, delivery.guid, problem):
                 return None
             if worktree_id is not None:
-                asked = operations.by_operator(wanted.channel, self._clock())
+                asked = operations.by_operator(wanted.channel, self.clock())
                 await operations.enqueue(connection, worktree_id, "create", asked)
         return problem or "accepted"
 
     def _read(self, delivery: Delivery) -> Event | Unreadable | None:
-        return read(delivery.event, orjson.loads(delivery.body), self._platform)
+        return read(delivery.event, orjson.loads(delivery.body), self.platform)
 
     def _asked(self, event: Event | Unreadable | None) -> Action:
         if event is None:
             return Ignore("unused")
         if isinstance(event, Unreadable):
-            return failure_of(event, self._policy, self._parser)
-        return action_of(event, self._policy, self._parser)
+            return failure_of(event, self.policy, self._parser)
+        return action_of(event, self.policy, self._parser)
 
     async def _act(self, delivery: Delivery, action: Action, arrived_at: float) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log."""
@@ -206,9 +194,10 @@ class Decider:
                 denied = await self._denied(addressed.sender, addressed.repository, arrived_at)
             case _:
                 pass  # anybody's closing counts
-        error = action.why if isinstance(action, Unreadable) else None
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.end(connection, delivery.guid, delivery.job_id, error):
+        # What recovery could not prove has not failed: a repeat would be told on the thread again.
+        error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
+        async with self.pool.acquire() as connection, connection.transaction():
+            if not await deliveries.end(connection, delivery.guid, error):
                 return None
             return await self._write(connection, delivery.guid, action, denied, facts)
 
@@ -218,21 +207,22 @@ class Decider:
         match action:
             case Request():
                 if denied is not None:
-                    if denied.visible:
-                        await _decline_outsider(connection, action, action.author, self._clock())
+                    # Once denied, always denied: what recovery finds again later asks for nothing.
+                    for index in range(len(action.parsed.commands) + 1):
+                        await conversations.first_seen(connection, action.effect(index))
+                    await self._decline_outsider(connection, action, action.author, denied)
                     return f"denied: {denied.why}"
-                await handle_request(
-                    connection, self._nodes, self._policy, self._server_url, self._clock(), action, facts
-                )
+                await handle_request(connection, self.nodes, self.policy, self.server_url, self.clock(), action, facts)
                 return "accepted"
-            case Unreadable(why=why, addressed=addressed):
-                if addressed is not None and denied is None:
-                    await _decline(connection, addressed, replies.delivery_unreadable(guid))
-                elif addressed is not None and denied is not None and denied.visible:
-                    await _decline_outsider(connection, addressed, addressed.sender, self._clock())
+            case Unreadable(why=why, addressed=addressed, is_unproven=is_unproven):
+                if addressed is not None and denied is not None:
+                    await self._decline_outsider(connection, addressed, addressed.sender, denied)
+                elif addressed is not None:
+                    words = replies.ASK_AGAIN if is_unproven else replies.delivery_unreadable(guid)
+                    await _decline(connection, addressed, words)
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at):
-                await close(connection, self._server_url, repository, thread.number, at, self._clock())
+                await close(connection, self.server_url, repository, thread.number, at, self.clock())
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await reopen(connection, repository, thread.number, at)
@@ -244,11 +234,19 @@ class Decider:
 
     async def _denied(self, author: Actor, repository: Repository, arrived_at: float) -> Denied | None:
         """Return why the author may not ask; an answer that GitHub does not give is no permission: it raises."""
-        verdict = before_asking_github(self._policy, author, repository)
+        verdict = before_asking_github(self.policy, author, repository)
         if verdict is None:
-            permission = await self._github.permission(repository, author.login, arrived_at=arrived_at)
+            permission = await self.github.permission(repository, author.login, arrived_at=arrived_at)
             verdict = by_permission(permission)
         return verdict if isinstance(verdict, Denied) else None
+
+    async def _decline_outsider(
+        self, connection: Connection, asked: Request | Addressed, person: Actor, denied: Denied
+    ) -> None:
+        """Tell a person who may not ask, unless that person hears nothing at all."""
+        if denied.visible:
+            thread_ref, _ = await _save_thread(connection, asked)
+            await thread_comments.decline_outsider(connection, thread_ref, asked.target, person.id, self.clock())
 
     async def _look_up(self, request: Request) -> GitHubFacts:
         """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
@@ -257,49 +255,50 @@ class Decider:
         if not starts_turn:
             return GitHubFacts()  # other commands are answered at once and wait for nothing
         asked, thread, pull = None, None, None
-        async with self._pool.acquire() as connection:
+        async with self.pool.acquire() as connection:
             standing = await conversations.standing(connection, request.repository, number)
         is_pull, is_open = request.thread.kind == "pull", request.thread.closed_at is None and standing.is_surely_open
         if text is not None and (is_pull or not is_open):
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self.pool.acquire() as connection, connection.transaction():
                 thread_ref, _ = await _save_thread(connection, request)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         if text is not None:
             if not is_open:
                 # The payload may be older than a close that was handled before it.
                 with contextlib.suppress(NotFound):
-                    thread = await self._github.thread(request.repository, number)
-            seen = await asyncio.to_thread(strip_hidden, text) if request.target.id is None else None
+                    thread = await self.github.thread(request.repository, number)
+            seen = text if request.is_gesture else None
+            if seen is None and request.target.id is None:
+                seen = await asyncio.to_thread(strip_hidden, text)
             asked = AgentRequest(text, request.context, seen=seen)
             if (review_id := request.review_id) is not None:
-                asked = await whole_review(self._github, self._sleep, self._parser, request, review_id, text)
+                asked = await whole_review(self.github, self.sleep, self._parser, request, review_id, text)
         if is_pull:
             pull = await look_up_pull_request(
-                self._github,
+                self.github,
                 request.repository,
                 number,
-                self._clock,
-                self._sleep,
+                self.clock,
+                self.sleep,
                 choosing=not standing.has_worktree,
             )
         return GitHubFacts(asked, pull, thread)
 
     async def _record_attempt(self, guid: str, problem: BaseException) -> None:
         with contextlib.suppress(*DATABASE_AWAY):
-            async with self._pool.acquire() as connection:
-                await deliveries.record_attempt(connection, guid, f"{type(problem).__name__}: {problem}")
+            async with self.pool.acquire() as connection:
+                await deliveries.record_attempt(connection, guid, _named(problem))
 
-    async def _fail(self, delivery: Delivery, request: Request | None, problem: BaseException) -> bool:
-        """End the delivery as failed, with the problem in its row and one sentence on the thread; False if it was
-        handled meanwhile.
-        """
-        error = f"{type(problem).__name__}: {problem}"
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await deliveries.end(connection, delivery.guid, delivery.job_id, error):
-                return False
-            if request is not None:
+    async def _fail(self, delivery: Delivery, request: Request | None, problem: BaseException) -> None:
+        """End the delivery as failed, with the problem in its row and one sentence on the thread."""
+        error = _named(problem)
+        async with self.pool.acquire() as connection, connection.transaction():
+            if await deliveries.end(connection, delivery.guid, error) and request is not None:
                 await _decline(connection, request, replies.delivery_failed(delivery.guid))
-        return True
+
+
+def _named(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
 
 
 def _is_short(event: Event | Unreadable | None) -> bool:
@@ -357,17 +356,12 @@ async def _decline(connection: Connection, request: Request | Addressed, sentenc
     await thread_comments.reply(connection, thread_ref, request.target, sentence)
 
 
-async def _decline_outsider(connection: Connection, request: Request | Addressed, person: Actor, now: datetime) -> None:
-    thread_ref, _ = await _save_thread(connection, request)
-    await thread_comments.decline_outsider(connection, thread_ref, request.target, person.id, now)
-
-
 async def _save_thread(connection: Connection, request: Request | Addressed) -> tuple[ThreadRef, str]:
     thread = request.thread
     saved = await save_thread(
         connection, request.repository, thread.number, thread.kind, thread.title, thread.closed_at
     )
-    if isinstance(request, Request) and request.target.id is None:
+    if request.target.id is None:
         # Before it has a reaction, which the thread's text, a label and an assignment share.
         place = (request.repository, thread.number, request.target)
         await recoveries.save_asked(connection, *place, by_gesture=request.is_gesture)

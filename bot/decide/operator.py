@@ -8,7 +8,7 @@ from bot.decide.actions import Ignore, Request
 from bot.decide.parsing import ParsedComment
 from bot.github.events import Thread
 from bot.handlers.command import Command
-from bot.handlers.retry import RETRY
+from bot.handlers.simple import RETRY
 from bot.model import Actor
 from bot.store import requests, turns
 from bot.store.database import Connection

@@ -1,4 +1,7 @@
-"""Parse a text for the bot: its commands in order, then one request from the rest. Pure."""
+"""Parse a text for the bot: its commands in order, then one request from the rest. Pure.
+
+What is not read raises MarkdownError.
+"""
 
 import re
 from bisect import bisect_left
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 
 from bot.decide.markdown import SpokenLine, spoken_lines
 from bot.handlers.command import Command, CommandSyntax, UnknownCommand
+from bot.markdown import MarkdownError
 from bot.prompt.hidden import strip_hidden
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
@@ -51,10 +55,16 @@ class CommentParser:
                 commands.append(command)
         return ParsedComment(tuple(commands), new.request if new.mentions > old.mentions else None)
 
+    def addresses(self, text: str) -> bool:
+        """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""
+        try:
+            return bool(self.parse(text))
+        except MarkdownError:
+            return self._mention.search(text) is not None
+
     def parse_labeled(self, text: str) -> ParsedComment:
         """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
-        seen = strip_hidden(text).strip()
-        return ParsedComment(request=self.rest_of(seen) or seen)
+        return ParsedComment(request=strip_hidden(self.rest_of(text)) or strip_hidden(text))
 
     def rest_of(self, text: str) -> str:
         """Return the text without the lines of commands, with or without a mention."""

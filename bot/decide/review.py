@@ -34,16 +34,20 @@ async def whole_review(
         found[-review_id] = parser.rest_of(review.body) if by_author else ""
         if by_author and parser.parse(review.body).request is not None:
             addressing.add(-review_id)
+    places = {comment.id: _place(comment) for comment in comments}
     for comment in comments:
         rest = parser.rest_of(comment.body)
-        found[comment.id] = rest and _with_code(comment, rest)
-    own_text = f"{request.context}\n\n{text}" if request.context else text
+        found[comment.id] = rest and _named(comment.id, rest)
+    own_text = text
+    if is_comment:
+        own_text, places[part] = _named(part, text), _named(part, request.context)
     found[part] = found.get(part) or own_text
     found = {key: words for key, words in found.items() if words}
-    parts = ReviewParts(review_id, tuple(found), part, own_text)
+    own = ReviewParts(review_id, tuple(found), part, own_text, places.get(part, ""))
     if len(found) == 1:
-        return AgentRequest(text, request.context, parts)
-    return AgentRequest("\n\n".join(found.values()), review=parts, target=_answer_at(review_id, addressing))
+        return AgentRequest(text, request.context, own)
+    context = "\n\n".join(places[key] for key in found if key in places)
+    return AgentRequest("\n\n".join(found.values()), context, own, target=_answer_at(review_id, addressing))
 
 
 def _answer_at(review_id: int, addressing: Collection[int]) -> Target:
@@ -60,8 +64,12 @@ async def _own_comments(github: GitHub, request: Request, review_id: int) -> Seq
     return [one for one in found if one.author is not None and one.author.id == request.author.id]
 
 
-def _with_code(comment: ReviewComment, text: str) -> str:
-    """Return an inline comment of a review after the lines it is about: GitHub often leaves out their number here."""
+def _named(comment_id: int, text: str) -> str:
+    """Return a part of the request with its name: its lines of code are told apart from it, as material."""
+    return f"Comment {comment_id}:\n{text}"
+
+
+def _place(comment: ReviewComment) -> str:
+    """Return the lines that an inline comment is about: GitHub often leaves out their number here."""
     line = f":{comment.line}" if comment.line else ""
-    quoted = "".join(f"> {code}\n" for code in comment.diff_hunk.splitlines())
-    return f"{comment.path}{line}\n{quoted}\n{text}"
+    return _named(comment.id, f"{comment.path}{line}\n\n{comment.diff_hunk}")

@@ -95,9 +95,7 @@ async def examine(known: Known, github: GitHub | None) -> list[Check]:
     `github` is None where no credentials are set.
     """
     given = known.settings
-    cage = await asyncio.to_thread(cage_for, "bwrap", given.data_dir, given.path)
-    if cage is None:
-        raise RuntimeError("bwrap always has a cage to try")
+    cage = await asyncio.to_thread(cage_for, given.data_dir, given.path)
     probed = await asyncio.to_thread(cage.probe)
     caged = given.agent_sandbox != "off"
     checks = [

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
+from bot.clones.admin import real_path
 from bot.clones.clone import Clone, clone_at, clone_lock
 from bot.clones.fetch import update
 from bot.clones.start import Refused
@@ -18,10 +21,10 @@ from bot.git.runner import Git, Identity
 from bot.model import IssueBranch
 from bot.network.models import ModelRoute
 from bot.run.context import open_launcher
-from bot.sandbox.cage import Cage, cage_for
+from bot.sandbox.cage import Cage, sandbox_for
 from bot.sandbox.system import command_mounts
+from bot.sandbox.view import name_of
 from bot.settings import Settings
-from bot.settings_values import Secret
 from bot.worktrees.create import create
 
 END_SECONDS = 2.0
@@ -43,7 +46,7 @@ class Scratch:
 
     @asynccontextmanager
     async def launching(
-        self, chosen: Preset | None, handed: Mapping[str, Secret]
+        self, chosen: Preset | None, handed: Mapping[str, SecretStr]
     ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
         """Return how to start a command of this agent; its home and its network last until the block ends.
 
@@ -60,7 +63,7 @@ class Scratch:
 
             def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
                 # Without a cage the agent's temporary files must go with everything else.
-                own = {} if cage else {"TMPDIR": sockets}
+                own = {} if cage.isolates else {"TMPDIR": sockets}
                 return variables_of(chosen, api, values, of_network) | own
 
             async with open_launcher(
@@ -74,13 +77,13 @@ class Scratch:
                 variables=variables,
                 search_path=given.path,
                 lang=given.lang,
-            ) as launcher:
+            ) as (start, _):
 
                 def launch(command: tuple[str, ...]) -> Launch:
-                    if cage is not None:
+                    if cage.isolates:
                         # A turn would refuse a command inside the real DATA_DIR; the scratch one is elsewhere.
                         command_mounts(command, given.path, given.data_dir.resolve())
-                    return launcher.launch(command)
+                    return start(command, ())
 
                 yield launch
 
@@ -92,7 +95,7 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
         directory = Path(name)
         source, data = directory / "source", directory / "data"
         data.mkdir()
-        cage = cage_for(settings.agent_sandbox, data, settings.path)
+        cage = sandbox_for(settings.agent_sandbox, data, settings.path)
         git = Git(protocols=("file",), search_path=settings.path, cage=cage)
         await git.run("init", "--quiet", "--template=", "--initial-branch=main", "--", str(source), cwd=None)
         first = ("commit", "--quiet", "--allow-empty", "--message=Scratch")
@@ -107,9 +110,8 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
                 raise OSError(made.next_step)
             yield Scratch(directory, worktree, clone, settings)
         finally:
-            view = clone.existing_view(worktree)
-            if cage is not None and view is not None:
-                await _forget(cage, view.name)
+            if isinstance(cage, Cage):
+                await _forget(cage, name_of(cage.private_folder(real_path(worktree))))
 
 
 async def _forget(cage: Cage, name: str) -> None:

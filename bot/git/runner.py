@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import os
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from bot.git.errors import GitError, GitProblem, is_unauthenticated, problem_of,
 from bot.git.objects import FORMAT, Objects
 from bot.git.progress import without_progress
 from bot.process import ProcessGroup, start
-from bot.sandbox.cage import Cage
+from bot.sandbox.cage import NO_CAGE, Cage, Sandbox
 from bot.sandbox.view import View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
@@ -29,11 +28,6 @@ _LAST_STATUS = 129
 # git ends with it after it has said what is wrong.
 _FATAL_STATUS = 128
 _CHUNK_BYTES = 1 << 16
-# What is kept of answers that never change: so many, each of at most this size.
-_MOST_KEPT = 200
-_MOST_KEPT_BYTES = 1 << 16
-# Two writes within one tick of the kernel's clock have the same time.
-_CLOCK_TICK_NS = 20_000_000
 T = TypeVar("T")
 
 # Stops what a repository's configuration could do: run code, or reach other repositories.
@@ -143,26 +137,16 @@ class CloneOptions(Options, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
-    """The settings in a clone's own file, by key as git lists it; `version` tells one state of the file from others."""
-
-    version: tuple[int, ...] | None
-    values: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Git:
     """A runner of git. `remote_config` (credential helpers) goes to commands on a clone, never to those on a worktree.
 
-    Without a `cage`, programs that a worktree's configuration names run as this user.
+    Without a cage, programs that a worktree's configuration names run as this user.
     """
 
     remote_config: Sequence[tuple[str, str]] = ()
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
-    cage: Cage | None = None
-    configurations: dict[Path, "Configuration"] = field(default_factory=dict, compare=False, repr=False)
-    answers: dict[tuple[Path, tuple[str, ...]], Completed] = field(default_factory=dict, compare=False, repr=False)
+    cage: Sandbox = NO_CAGE
 
     async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
         """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
@@ -180,45 +164,6 @@ class Git:
                 raise
         return await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
 
-    async def configuration(self, clone: Path) -> "Configuration":
-        """Return what the clone's own file of settings says; git reads it again after a change. Raises GitError."""
-        version = _version_of(clone / "config")
-        known = self.configurations.get(clone)
-        if known is None or version is None or known.version != version:
-            entries = (await self.on_clone(clone, "config", "--local", "--list", "-z")).fields
-            values = dict[str, list[str]]()
-            for entry in entries:
-                key, _, value = entry.partition("\n")
-                values.setdefault(key, []).append(value)
-            known = self.configurations[clone] = Configuration(version, values)
-        return known
-
-    def remember(self, clone: Path, key: str, values: Sequence[str]) -> None:
-        """Note a setting that was just written, so that the file is not read again. Needs the clone's lock."""
-        known = self.configurations.get(clone)
-        state = _state_of(clone / "config")
-        if known is not None and state is not None:
-            self.configurations[clone] = Configuration(state, {**known.values, key: values})
-
-    async def settled(
-        self, clone: Path, *args: str, environment: Mapping[str, str] = MappingProxyType({})
-    ) -> Completed:
-        """Run a command that names all its objects by their ids: its answer never changes, and the last ones are kept.
-
-        Raises GitError.
-        """
-        known = self.answers.pop((clone, args), None)
-        answer = known or await self.on_clone(clone, *args, environment=environment)
-        if len(answer.stdout) <= _MOST_KEPT_BYTES:
-            self.answers[clone, args] = answer  # the newest stands last
-        while len(self.answers) > _MOST_KEPT:
-            del self.answers[next(iter(self.answers))]
-        return answer
-
-    def known(self, clone: Path, *args: str) -> Completed | None:
-        """Return the answer of a `settled` command if it is kept."""
-        return self.answers.get((clone, args))
-
     def objects(self, clone: Path) -> Objects:
         """Return a reader of the clone's objects, which the caller closes."""
         argv = ("git", f"--git-dir={clone}", "cat-file", f"--batch-command={FORMAT}")
@@ -227,30 +172,30 @@ class Git:
         return Objects(clone, lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
     async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:
-        """Run a git command that reads a worktree, whose files are the agent's, without a cage. Raises GitError.
+        """Run a git command that reads a worktree without a cage. Raises GitError.
 
-        Callers use `bot.clones.clone.Clone.on_worktree`, which knows whether there is a cage.
+        Where an agent may have been, `Checkout.git` runs it.
         """
         options["environment"] = {**_worktree_environment(worktree), **options.get("environment", {})}
         return await self.run(*args, cwd=worktree, **options)
 
     async def in_cage(
         self,
-        cage: Cage,
         view: View,
         *args: str,
         in_worktree: bool = True,
         stdout: int | None = None,
         **options: Unpack[Options],
     ) -> Completed:
-        """Run git in the cage: in the worktree or, without `in_worktree`, in its administrative folder.
+        """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder.
 
         `stdout` is as in `run`. Raises GitError, OSError.
         """
         options["environment"] = {**_worktree_environment(view.worktree), **options.get("environment", {})}
         place = () if in_worktree else (f"--git-dir={view.admin}",)
-        program = (*cage.git_argv(view, in_worktree=in_worktree), "git")
-        return await self.run(*place, *args, cwd=None, stdout=stdout, program=program, **options)
+        program = (*self.cage.git_argv(view, in_worktree=in_worktree), "git")
+        cwd = self.cage.start_directory(view)
+        return await self.run(*place, *args, cwd=cwd, stdout=stdout, program=program, **options)
 
     async def in_many(self, cage: Cage, views: Sequence[View], *args: str) -> Completed:
         """Run the same git command in many worktrees of one clone, one after the other in one cage that shows them all.
@@ -368,20 +313,6 @@ def failure(command: str, completed: Completed) -> GitError:
     said = completed.stderr.strip() or completed.status != _FATAL_STATUS
     problem = problem_of(completed.stderr) if said else GitProblem.KILLED
     return GitError(problem, command, completed.stderr or f"exit status {completed.status}")
-
-
-def _version_of(file: Path) -> tuple[int, ...] | None:
-    """Return what changes with every change of a file that git writes; None for a file changed a moment ago."""
-    state = _state_of(file)
-    return state if state is not None and time.time_ns() - state[-1] >= _CLOCK_TICK_NS else None
-
-
-def _state_of(file: Path) -> tuple[int, ...] | None:
-    try:
-        state = file.lstat()
-    except OSError:
-        return None
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -1,14 +1,41 @@
-"""Results of the client: frozen values from GitHub's answers."""
+"""Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter
 
 from bot.github.errors import NotFound
 from bot.model import Actor, ThreadKind
 
+T = TypeVar("T")
 Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
+
+
+def read(kind: type[T], answer: object) -> T:
+    """Return the value that GitHub's answer holds."""
+    value: T = _reader(kind).validate_python(answer)
+    return value
+
+
+_reader: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+def _at(*path: str, **more: Any) -> Any:
+    """Return where a field stands. With a default, it and each object before it may be absent or null."""
+    return Field(validation_alias=AliasPath(*path), **more)
+
+
+def _actor(user: Any) -> Actor | None:
+    return Actor(user["login"], user["id"], user["type"] == "Bot") if user else None
+
+
+Author = Annotated[Actor | None, BeforeValidator(_actor), _at("user", default=None)]
+# Postgres text has no NUL.
+Body = Annotated[str, BeforeValidator(lambda body: (body or "").replace("\0", ""))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,40 +49,46 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Requests of the current hour: how many are left, and the limit."""
+    """Requests of the current hour: how many are left, and the limit.
 
-    remaining: int
-    limit: int
+    https://docs.github.com/rest/rate-limit/rate-limit#get-rate-limit-status-for-the-authenticated-user
+    """
+
+    remaining: Annotated[int, _at("resources", "core", "remaining")]
+    limit: Annotated[int, _at("resources", "core", "limit")]
 
 
 @dataclass(frozen=True, slots=True)
 class PullFacts:
-    """A pull request as it is now.
+    """A pull request as it is now: https://docs.github.com/rest/pulls/pulls#get-a-pull-request
 
     `head_repository_id` is None when the fork was deleted; `default_branch` is the base repository's. No branch of the
     head's repository was pushed after `head_pushed_at`.
     """
 
-    head_ref: str
-    head_sha: str
-    head_repository_id: int | None
-    head_pushed_at: datetime | None
-    default_branch: str
+    head_ref: Annotated[str, _at("head", "ref")]
+    head_sha: Annotated[str, _at("head", "sha")]
+    head_repository_id: Annotated[int | None, _at("head", "repo", "id", default=None)]
+    head_pushed_at: Annotated[datetime | None, _at("head", "repo", "pushed_at", default=None)]
+    default_branch: Annotated[str, _at("base", "repo", "default_branch")]
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class BranchPull:
-    """A pull request from a branch of the repository itself."""
+    """A pull request from a branch of the repository itself.
+
+    One of https://docs.github.com/rest/pulls/pulls#list-pull-requests
+    """
 
     number: int
-    url: str
-    author_id: int | None
+    url: Annotated[str, _at("html_url")]
+    author_id: Annotated[int | None, _at("user", "id", default=None)]
     created_at: datetime
-    head_sha: str
-    is_open: bool
-    is_merged: bool
-    is_draft: bool
+    head_sha: Annotated[str, _at("head", "sha")]
+    is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
+    is_merged: Annotated[bool, BeforeValidator(bool), _at("merged_at", default=False)]
+    is_draft: Annotated[bool, BeforeValidator(bool), _at("draft", default=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,52 +104,56 @@ class ThreadFacts:
 class IssueRef:
     """An issue, perhaps of another repository."""
 
-    repository_id: int
+    repository_id: Annotated[int, _at("repository", "databaseId")]
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A review's own text, empty where it has none."""
+    """A review's own text, empty where it has none.
 
-    author: Actor | None
-    body: str
+    https://docs.github.com/rest/pulls/reviews#get-a-review-for-a-pull-request
+    """
+
+    author: Author
+    body: Annotated[Body, Field(default="")]
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewComment:
-    """One inline comment of a review."""
+    """One inline comment of a review; `line` is often absent, and null where the line is gone.
+
+    One of https://docs.github.com/rest/pulls/reviews#list-comments-for-a-pull-request-review
+    """
 
     id: int
-    author: Actor | None
+    author: Author
     path: str
-    line: int | None
-    diff_hunk: str
-    body: str
+    line: Annotated[int | None, Field(default=None)]
+    diff_hunk: Annotated[str, Field(default="")]
+    body: Body
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A comment as it stands on GitHub."""
+    """A comment as it stands on GitHub: https://docs.github.com/rest/issues/comments#create-an-issue-comment"""
 
     id: int
-    url: str
-    body: str
+    url: Annotated[str, _at("html_url")]
+    body: Annotated[str, BeforeValidator(lambda body: body or "")]
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedDelivery:
-    """A delivery in GitHub's own log of a webhook."""
+    """A delivery in GitHub's own log of a webhook.
+
+    https://docs.github.com/rest/repos/webhooks#list-deliveries-for-a-repository-webhook
+    """
 
     id: int
     guid: str
     event: str
-    at: datetime
-
-
-def logged_delivery(answer: Any) -> LoggedDelivery:
-    """https://docs.github.com/rest/repos/webhooks#list-deliveries-for-a-repository-webhook"""
-    return LoggedDelivery(answer["id"], answer["guid"], answer["event"], datetime.fromisoformat(answer["delivered_at"]))
+    at: Annotated[datetime, _at("delivered_at")]
 
 
 def permission(answer: Any) -> Permission:
@@ -130,38 +167,10 @@ def permission(answer: Any) -> Permission:
     return exact
 
 
-def pull_facts(answer: Any) -> PullFacts:
-    """Read https://docs.github.com/rest/pulls/pulls#get-a-pull-request"""
-    head = answer["head"]
-    return PullFacts(
-        head_ref=head["ref"],
-        head_sha=head["sha"],
-        head_repository_id=head["repo"]["id"] if head["repo"] else None,
-        head_pushed_at=datetime.fromisoformat(pushed) if (pushed := (head["repo"] or {}).get("pushed_at")) else None,
-        default_branch=answer["base"]["repo"]["default_branch"],
-        created_at=datetime.fromisoformat(answer["created_at"]),
-    )
-
-
-def branch_pull(answer: Any) -> BranchPull:
-    """Read one of https://docs.github.com/rest/pulls/pulls#list-pull-requests"""
-    author = answer.get("user")
-    return BranchPull(
-        number=answer["number"],
-        url=answer["html_url"],
-        author_id=author["id"] if author else None,
-        created_at=datetime.fromisoformat(answer["created_at"]),
-        head_sha=answer["head"]["sha"],
-        is_open=answer["state"] == "open",
-        is_merged=answer.get("merged_at") is not None,
-        is_draft=bool(answer.get("draft")),
-    )
-
-
 def branch_pulls(found: Sequence[Any], repository_id: int) -> tuple[BranchPull, ...]:
     """Return the pull requests whose head is in the repository itself: a fork of the same owner has the same label."""
     own = [one for one in found if (one["head"].get("repo") or {}).get("id") == repository_id]
-    return tuple(branch_pull(one) for one in own)
+    return tuple(read(BranchPull, one) for one in own)
 
 
 def thread_facts(answer: Any) -> ThreadFacts:
@@ -182,8 +191,7 @@ def closing_issues(data: Any) -> tuple[list[IssueRef], str | None]:
     page = pull["closingIssuesReferences"]
     if page is None:
         return [], None
-    nodes = [node for node in page["nodes"] or () if node is not None]
-    found = [IssueRef(node["repository"]["databaseId"], node["number"]) for node in nodes]
+    found = [read(IssueRef, node) for node in page["nodes"] or () if node is not None]
     return found, page["pageInfo"]["endCursor"] if page["pageInfo"]["hasNextPage"] else None
 
 
@@ -195,33 +203,3 @@ def newest_merged_head(pulls: Sequence[Any]) -> str | None:
     merged = [pull for pull in pulls if pull.get("merged_at")]
     newest = max(merged, key=lambda pull: datetime.fromisoformat(pull["merged_at"]), default=None)
     return newest["head"]["sha"] if newest else None
-
-
-def review(answer: Any) -> Review:
-    """Read https://docs.github.com/rest/pulls/reviews#get-a-review-for-a-pull-request"""
-    return Review(_author(answer), (answer.get("body") or "").replace("\0", ""))
-
-
-def review_comment(answer: Any) -> ReviewComment:
-    """Read one of https://docs.github.com/rest/pulls/reviews#list-comments-for-a-pull-request-review.
-
-    `line` is often absent.
-    """
-    return ReviewComment(
-        id=answer["id"],
-        author=_author(answer),
-        path=answer["path"],
-        line=answer.get("line") or answer.get("original_line"),
-        diff_hunk=answer.get("diff_hunk", ""),
-        body=(answer["body"] or "").replace("\0", ""),
-    )
-
-
-def _author(answer: Any) -> Actor | None:
-    user = answer.get("user")
-    return Actor(user["login"], user["id"], user["type"] == "Bot") if user else None
-
-
-def posted(answer: Any) -> Posted:
-    """Read https://docs.github.com/rest/issues/comments#create-an-issue-comment, or the same for a review comment."""
-    return Posted(answer["id"], answer["html_url"], answer["body"] or "")

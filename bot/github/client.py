@@ -25,6 +25,7 @@ from bot.github.answers import (
     Review,
     ReviewComment,
     ThreadFacts,
+    read,
 )
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
@@ -134,14 +135,10 @@ class GitHub:
         return self._api.clock_skew
 
     async def rate_limit(self) -> RateLimit | None:
-        """Return the rate limit of the token; None for an App, which has one for each installation.
-
-        https://docs.github.com/rest/rate-limit/rate-limit#get-rate-limit-status-for-the-authenticated-user
-        """
+        """Return the rate limit of the token; None for an App, which has one for each installation."""
         if isinstance(self._credentials, AppCredentials):
             return None
-        answer = await reading(self._api.getitem("/rate_limit", oauth_token=self._credentials.token))
-        return RateLimit(answer["resources"]["core"]["remaining"], answer["resources"]["core"]["limit"])
+        return read(RateLimit, await reading(self._api.getitem("/rate_limit", oauth_token=self._credentials.token)))
 
     async def missing_rights(self, owner: str, name: str) -> tuple[str, ...]:
         """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
@@ -199,7 +196,7 @@ class GitHub:
 
     async def pull(self, repository: Repository, number: int) -> PullFacts:
         """Return the pull request as it is now."""
-        return answers.pull_facts(await self.get(repository, "/pulls/{number}", number=str(number)))
+        return read(PullFacts, await self.get(repository, "/pulls/{number}", number=str(number)))
 
     async def thread(self, repository: Repository, number: int) -> ThreadFacts:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
@@ -224,7 +221,7 @@ class GitHub:
         https://docs.github.com/rest/pulls/pulls#create-a-pull-request
         """
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
-        return answers.branch_pull(await self._post(repository, "/pulls", data))
+        return read(BranchPull, await self._post(repository, "/pulls", data))
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
@@ -241,7 +238,7 @@ class GitHub:
             found = await self.get(repository, path, number=str(number), review=str(review_id))
         except NotFound:
             return None
-        return answers.review(found)
+        return read(Review, found)
 
     async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
         """Return the inline comments of one review, none when it is gone."""
@@ -250,7 +247,9 @@ class GitHub:
             found = await self.get_all(repository, path, number=str(number), review=str(review_id))
         except NotFound:
             return ()
-        return tuple(answers.review_comment(one) for one in found)
+        # Where the line is gone, its place in the commit that was commented on has to do.
+        placed = ({**one, "line": one.get("line") or one.get("original_line")} for one in found)
+        return tuple(read(ReviewComment, one) for one in placed)
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
         """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
@@ -275,17 +274,16 @@ class GitHub:
             path, more = "/pulls/{number}/comments/{first}/replies", {"first": str(first)}
         else:
             path, more = "/issues/{number}/comments", {}
-        return answers.posted(await self._post(repository, path, {"body": body}, number=str(number), **more))
+        return read(Posted, await self._post(repository, path, {"body": body}, number=str(number), **more))
 
     async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
         """Replace the text of the bot's own comment that answers `target`."""
         path = REPOSITORY + ("/pulls" if target.kind == "review-comment" else "/issues") + "/comments/{id}"
         variables, data = self._variables(repository, id=str(comment_id)), {"body": body}
-        return answers.posted(
-            await self._authorised(
-                repository, lambda token: self._api.patch(path, variables, data=data, oauth_token=token)
-            )
+        edited = await self._authorised(
+            repository, lambda token: self._api.patch(path, variables, data=data, oauth_token=token)
         )
+        return read(Posted, edited)
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
@@ -298,7 +296,7 @@ class GitHub:
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
-                return answers.posted(answer)
+                return read(Posted, answer)
         return None
 
     @property
@@ -385,7 +383,7 @@ class GitHub:
         items = self._api.getiter(path, {**variables, "per_page": str(PER_PAGE)}, jwt=jwt, oauth_token=token)
         async with aclosing(items):
             async for item in items:
-                delivery = answers.logged_delivery(item)
+                delivery = read(LoggedDelivery, item)
                 if delivery.at < since:
                     break
                 if len(found) >= most:

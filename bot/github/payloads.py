@@ -29,6 +29,8 @@ from bot.model import Actor, Repository, Target, TargetKind, ThreadKind
 
 # The account that GitHub shows for deleted ones, which payloads give as null. https://github.com/ghost
 GHOST = Actor(login="ghost", id=10137)
+UNPROVEN = {"unproven": True}
+"""In a payload that was rebuilt from a thread: its text was edited since, so nobody knows who asked for what."""
 
 _USED_ACTIONS = {
     "issue_comment": {"created", "edited"},
@@ -177,6 +179,9 @@ def read(event: str, payload: object, platform: str) -> Event | Unreadable | Non
     try:
         _Fields.of(payload, "")
         action = fields.maybe_text("action")
+        if fields.values.get("unproven"):
+            why = "The text was edited since, and GitHub does not tell how."
+            return Unreadable(why, _read_addressed(event, fields, platform), is_unproven=True)
         return _read(event, action, fields, platform) if _is_used(event, action, fields) else None
     except _MalformedError as malformed:
         return Unreadable(str(malformed), _read_addressed(event, fields, platform))

@@ -250,17 +250,17 @@ class Transport(GitHubAPI):
                     method, url, headers=dict(headers), content=body, timeout=TIMEOUT_SECONDS, follow_redirects=False
                 )
         except (httpx.TransportError, TimeoutError) as error:
-            counters.count("github_requests_total", "unreachable")
+            counters.GITHUB_REQUESTS.labels("unreachable").inc()
             request.warning("github-unreachable", error=type(error).__name__, detail=str(error))
             never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
             detail = f"GitHub cannot be reached ({type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
             self.clock_skew = parsedate_to_datetime(answer.headers["date"]) - self._clock()
-        counters.count("github_requests_total", str(answer.status_code))
+        counters.GITHUB_REQUESTS.labels(answer.status_code).inc()
         with suppress(KeyError, ValueError):
             left = float(answer.headers["x-ratelimit-remaining"])
-            counters.note("github_rate_remaining", answer.headers.get("x-ratelimit-resource", "core")[:32], left)
+            counters.GITHUB_RATE_REMAINING.labels(answer.headers.get("x-ratelimit-resource", "core")[:32]).set(left)
         request.info(
             "github-request",
             status=answer.status_code,

@@ -17,13 +17,14 @@ from bot.store.requests import NewTurn
 class ReviewParts:
     """The parts of a review that are known: inline comments by id, its own text by the review's id, negated.
 
-    `part` is the one whose event is handled, and `text` what it asks by itself.
+    `part` is the one whose event is handled, `text` what it asks by itself, and `context` the code that it is about.
     """
 
     review_id: int
     parts: tuple[int, ...]
     part: int
     text: str
+    context: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,12 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
         return
     if (review := asked.review) is not None:
         joined = await requests.join_turn_of_review(
-            ctx.connection, ctx.conversation_id, review.review_id, review.part, review.text
+            ctx.connection, ctx.conversation_id, review.review_id, review.part, review.text, review.context
         )
         if joined:
             return
         if joined is False:
-            asked = AgentRequest(review.text)
+            asked = AgentRequest(review.text, review.context)
     await queue_turn(ctx, asked)
 
 

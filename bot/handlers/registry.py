@@ -4,19 +4,22 @@ from typing import assert_never
 
 from bot.handlers.command import Command, UnknownCommand
 from bot.handlers.context import Handler, RequestContext
-from bot.handlers.help import help_handler
-from bot.handlers.pr import PR
-from bot.handlers.reset import RESET
-from bot.handlers.reset_context import RESET_CONTEXT
-from bot.handlers.retry import RETRY
-from bot.handlers.status import STATUS
+from bot.handlers.simple import PR, RESET, RESET_CONTEXT, RETRY, STATUS
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE
 from bot.messages import replies
 from bot.reply import thread_comments
 
-_HANDLERS = (STATUS, STOP, RETRY, PR, RESET_CONTEXT, RESET, WORKTREE)
-HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (help_handler(_HANDLERS), *_HANDLERS)}
+
+async def _help(ctx: RequestContext, _: str | None) -> None:
+    commands = [(handler.name, handler.summary) for handler in HANDLERS.values()]
+    await ctx.reply(replies.help_text(ctx.policy.bot_name, commands))
+
+
+HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
+HANDLERS: dict[str, Handler] = {
+    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, PR, RESET_CONTEXT, RESET, WORKTREE)
+}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 
 

@@ -46,7 +46,7 @@ async def end_orphan(ctx: NodeContext, path: Path) -> bool:
     folder = path.parent.relative_to(ctx.data_dir / "worktrees").as_posix()
     async with clone_lock(ctx.clone(folder)) as lock:
         async with ctx.pool.acquire() as connection:
-            is_orphan = not await retention.claimed_paths(connection, ctx.node, ctx.names(path))
+            is_orphan = not await retention.claimed_paths(connection, ctx.node, [ctx.stored(path)])
         if is_orphan:
             known = await asyncio.to_thread(metadata.read, path)
             worktree_id = await _row_for_rescues(ctx, lock, path, folder, known)
@@ -55,7 +55,7 @@ async def end_orphan(ctx: NodeContext, path: Path) -> bool:
             await take_away(ctx, lock, path, label, whole=worktree_id is None)
             await asyncio.to_thread(metadata.delete, path)
     async with ctx.pool.acquire() as connection:
-        await retention.forget_orphans(connection, ctx.node, ctx.names(path))
+        await retention.forget_orphans(connection, ctx.node, [ctx.stored(path)])
     return is_orphan
 
 
@@ -71,7 +71,7 @@ async def _row_for_rescues(
     if start is None:
         return None
     async with ctx.pool.acquire() as connection:
-        earlier = await reconciliation.removed_at(connection, ctx.node, ctx.names(path))
+        earlier = await reconciliation.removed_at(connection, ctx.node, [ctx.stored(path)])
         if earlier is not None:
             return earlier
         return await reconciliation.record_removed(

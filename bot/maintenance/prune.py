@@ -25,12 +25,11 @@ from bot.maintenance.retention_rules import (
 )
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.operations.remove import delete_trashed, remove_claimed
 from bot.store import removals, retention
 from bot.store.retention import Candidate
 from bot.worktrees.remove import Removed
-from bot.worktrees.summary import foreign_lock, is_newer, last_change
+from bot.worktrees.summary import foreign_lock, last_change
 
 CHECKED_AT_ONCE = 4
 _log = structlog.get_logger()
@@ -67,19 +66,16 @@ async def prune(
 ) -> Report:
     """Remove what is due, then expire the rest; `force` skips the safety limit.
 
-    Claims are made under a process lock of this call alone: those of a Runner that removes nothing are freed. A dry run
-    changes nothing; its bytes are those that would be freed. Opens directories only of what is due. Raises only what a
-    database raises that is away.
+    A dry run changes nothing; its bytes are those that would be freed. Opens directories only of what is due. Raises
+    only what a database raises that is away.
     """
-    with worker_lock(ctx.workers) as worker:
-        return await _Prune(ctx, policy, worker, Report(dry_run), progress).run(force=force)
+    return await _Prune(ctx, policy, Report(dry_run), progress).run(force=force)
 
 
 class _Prune:
-    def __init__(self, ctx: NodeContext, policy: Policy, worker: str, report: Report, progress: Progress) -> None:
+    def __init__(self, ctx: NodeContext, policy: Policy, report: Report, progress: Progress) -> None:
         self._ctx = ctx
         self._policy = policy
-        self._worker = worker
         self._report = report
         self._progress = progress
 
@@ -115,7 +111,9 @@ class _Prune:
         for start in range(0, len(candidates), CHECKED_AT_ONCE):
             some = candidates[start : start + CHECKED_AT_ONCE]
             self._progress(f"checking {self._path(some[0])} ({start + 1} of {len(candidates)})")
-            checked = await asyncio.gather(*map(self._facts, some), return_exceptions=True)
+            checked = await asyncio.gather(
+                *(asyncio.to_thread(self._facts, one) for one in some), return_exceptions=True
+            )
             for candidate, facts in zip(some, checked, strict=True):
                 if await self._is_due(candidate, facts):
                     due.append(candidate)
@@ -154,7 +152,6 @@ class _Prune:
                 connection,
                 ctx.node,
                 candidate.worktree.id,
-                self._worker,
                 "retention",
                 last_activity=candidate.worktree.updated_at,
             )
@@ -163,7 +160,7 @@ class _Prune:
             return
         reached("prune-claimed")
         # Nothing can start there now: check once more what happened until the claim.
-        why = reason_to_keep(await self._facts(candidate), self._policy)
+        why = reason_to_keep(await asyncio.to_thread(self._facts, candidate), self._policy)
         if why is not None:
             async with ctx.pool.acquire() as connection:
                 await removals.keep(connection, claimed, ctx.node)
@@ -178,16 +175,8 @@ class _Prune:
             await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
         self._skipped(candidate, result.why)
 
-    async def _facts(self, candidate: Candidate) -> Facts:
-        """Return what retention must know of a worktree. Raises GitError, OSError, InvalidNameError."""
-        facts, asks_git = await asyncio.to_thread(self._facts_of_files, candidate)
-        if not asks_git:
-            return facts
-        clone = self._ctx.clone(candidate.worktree.folder)
-        return replace(facts, changed_at=await last_change(clone, self._path(candidate)))
-
-    def _facts_of_files(self, candidate: Candidate) -> tuple[Facts, bool]:
-        """Return what files tell, and whether it matters which of them are committed: only git knows that."""
+    def _facts(self, candidate: Candidate) -> Facts:
+        """Return what retention must know of a worktree. Raises OSError, InvalidNameError."""
         path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
         known = metadata.read(path)
         facts = Facts(
@@ -200,7 +189,7 @@ class _Prune:
             locked=foreign_lock(clone.path, path),
         )
         is_due = reason_to_keep(facts, self._policy) is None
-        return facts, is_due and is_newer(clone, path, self._policy.expired_before(facts.kind))
+        return replace(facts, changed_at=last_change(clone, path)) if is_due else facts
 
     async def _end_orphans(self) -> None:
         ctx, report = self._ctx, self._report

@@ -10,6 +10,7 @@ from typing import assert_never
 import structlog
 
 from bot.clones import entries, metadata, trash
+from bot.clones.admin import LIVE, UNFINISHED
 from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.metadata import Absent, Corrupt, Metadata
 from bot.failpoints import reached
@@ -121,7 +122,7 @@ async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str
         stored = await reconciliation.live_in(connection, folder, ctx.node)
         rows = {str(ctx.directory(path)): row for path, row in stored.items()}
         without_row = {*on_disk, *(records or ())} - rows.keys()
-        names = [name for path in sorted(without_row) for name in ctx.names(Path(path))]
+        names = [ctx.stored(Path(path)) for path in sorted(without_row)]
         claimed = await retention.claimed_paths(connection, ctx.node, names)
         without_row -= {str(ctx.directory(path)) for path in claimed}
     paths = [path for path in sorted(rows.keys() | without_row) if only is None or path == only]
@@ -147,7 +148,7 @@ def _entry_state(entry: entries.Entry | None) -> EntryState:
         return "absent"
     if entry.lock_reason is None:
         return "unlocked"
-    return "unfinished" if entry.lock_reason in entries.UNFINISHED else "locked"
+    return "unfinished" if entry.lock_reason in UNFINISHED else "locked"
 
 
 async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | None:
@@ -196,7 +197,7 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
     path, row = found.path, found.row
     match action:
         case Action.LOCK:
-            await lock.clone.run("worktree", "lock", "--reason", entries.LIVE, "--", str(path))
+            await lock.clone.run("worktree", "lock", "--reason", LIVE, "--", str(path))
         case Action.REBUILD_METADATA:
             if row is not None:
                 await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row))
@@ -219,7 +220,7 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
 
 async def _drop_entry(ctx: NodeContext, lock: CloneLock, found: _Found) -> None:
     async with ctx.pool.acquire() as connection:
-        earlier = await reconciliation.removed_at(connection, ctx.node, ctx.names(found.path))
+        earlier = await reconciliation.removed_at(connection, ctx.node, [ctx.stored(found.path)])
     users = found.metadata.conversations if isinstance(found.metadata, Metadata) else ()
     branch = found.entry.branch if found.entry else None
     label = RescueLabel(earlier if earlier is not None else NO_WORKTREE, branch, users, ctx.clock())

@@ -9,7 +9,6 @@ from bot.clones import trash
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.node.room import free_bytes, is_short
 from bot.operations.remove import delete_trashed, remove_claimed
 from bot.store import removals, retention
@@ -32,32 +31,31 @@ async def make_room(ctx: NodeContext) -> None:
         return
     freed = await trash.empty_trash(ctx.data_dir)
     removed = 0
-    with worker_lock(ctx.workers) as worker:
-        async with ctx.pool.acquire() as connection:
-            idle = await retention.candidates(connection, ctx.node, ctx.clock() - IDLE)
-        for candidate in idle:
-            if not is_short(ctx):
-                break
-            if candidate.busy or candidate.worktree.state != "ready":
-                continue
-            try:
-                bytes_of_one = await _purge(ctx, worker, candidate)
-            except (GitError, OSError, InvalidNameError) as problem:
-                _log.warning("prune-error", worktree=candidate.worktree.id, error=str(problem))
-                continue
-            freed += bytes_of_one or 0
-            removed += bytes_of_one is not None
+    async with ctx.pool.acquire() as connection:
+        idle = await retention.candidates(connection, ctx.node, ctx.clock() - IDLE)
+    for candidate in idle:
+        if not is_short(ctx):
+            break
+        if candidate.busy or candidate.worktree.state != "ready":
+            continue
+        try:
+            bytes_of_one = await _purge(ctx, candidate)
+        except (GitError, OSError, InvalidNameError) as problem:
+            _log.warning("prune-error", worktree=candidate.worktree.id, error=str(problem))
+            continue
+        freed += bytes_of_one or 0
+        removed += bytes_of_one is not None
     _log.warning("disk-short", free=free_bytes(ctx.data_dir), removed=removed, freed=freed)
 
 
-async def _purge(ctx: NodeContext, worker: str, candidate: Candidate) -> int | None:
+async def _purge(ctx: NodeContext, candidate: Candidate) -> int | None:
     """Remove a worktree that is clean and pushed; return the bytes freed, None if it stays."""
     worktree = candidate.worktree
     if await asyncio.to_thread(foreign_lock, ctx.clone(worktree.folder).path, ctx.directory(worktree.path)) is not None:
         return None
     async with ctx.pool.acquire() as connection:
         claimed = await removals.claim_for(
-            connection, ctx.node, worktree.id, worker, "purged", last_activity=worktree.updated_at
+            connection, ctx.node, worktree.id, "purged", last_activity=worktree.updated_at
         )
     if claimed is None:
         return None

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 
 from bot.messages.formatting import code_block, details, one_line
 from bot.messages.marker import without_markers
-from bot.messages.sanitize import WORD_JOINER, closed, code_lines, sanitize
+from bot.messages.sanitize import FOLDS, WORD_JOINER, closed, code_lines, host_of, is_inert, sanitize
 from bot.messages.split import COMMENT_CHARACTERS, split
 
 LONGEST_ANSWER = 256 * 1024
 MOST_COMMENTS = 5
 
-# Parsing costs up to 70 µs for each of these. A part with more of them is no prose.
-_COSTLY = "[*_`<~\n"
-_MOST_COSTLY = 12_000
 _SHORTEST_PART = 20
 # What `code_block` adds to a text without backticks, and some more.
 _FENCES = 16
@@ -50,7 +47,20 @@ def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTER
             parts.append(unit)
         if len(parts) > MOST_COMMENTS:
             break
-    return tuple(parts[:MOST_COMMENTS]), len(answer) > LONGEST_ANSWER or len(parts) > MOST_COMMENTS
+    is_cut = len(parts) > MOST_COMMENTS
+    parts = [_checked(part, server_url, limit) for part in parts[:MOST_COMMENTS]]
+    return tuple(parts), len(answer) > LONGEST_ANSWER or is_cut
+
+
+def _checked(part: str, server_url: str, limit: int) -> str:
+    """Return the part, or it as code where units that are harmless by themselves are not beside each other.
+
+    After a list, for example, indented code is text.
+    """
+    if is_inert(part, host_of(server_url), FOLDS):
+        return part
+    fences = len(code_block(part)) - len(part)
+    return code_block(part[: limit - fences - _FENCES], "text")
 
 
 def _units(markdown: str, server_url: str, limit: int, *, nested: int) -> Iterator[str]:
@@ -113,10 +123,7 @@ def _summary(words: str) -> str:
 
 def _harmless(part: str, server_url: str, limit: int) -> Iterator[str]:
     """Make one part harmless by itself: a cut may turn code into text. Cut it further where that made it too long."""
-    if sum(map(part.count, _COSTLY)) > _MOST_COSTLY:
-        safe = code_block(without_markers(part), "text")
-    else:
-        safe = closed(sanitize(part, server_url))
+    safe = closed(sanitize(part, server_url))
     if len(safe) <= limit or len(part) < _SHORTEST_PART:
         yield safe[:limit]
     else:

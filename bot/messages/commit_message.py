@@ -79,6 +79,11 @@ def plain(words: str, number: int, redactor: Redactor) -> str:
     return line if re.search(r"\w", line) else ""
 
 
+def is_live(whole_message: str, number: int) -> bool:
+    """Return whether a commit message mentions somebody, or closes another issue than `number`."""
+    return _MENTION.search(whole_message) is not None or _without_closing(whole_message, number) != whole_message
+
+
 def message(subject_line: str, requested_by: str, url: str) -> str:
     """Return the whole message but for its trailer; `url` is the request's."""
     return f"{subject_line}\n\nRequested by {requested_by}: {url}"

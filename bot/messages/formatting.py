@@ -3,17 +3,19 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it takes a moment, and the dashboard has no use for it
-    from markdown_it import MarkdownIt
+from bot.markdown import walk
 
 LONGEST_LINE = 300
 MOST_LISTED = 10
 
 # Only what is live inside a line: notification mails show the backslashes.
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~]|^[+=-]|(?<=^\d)[.)]|:(?=\S)|&(?=[#A-Za-z]))")
+# GitHub reads closing references in the words of the page, where an escape is not seen.
+_CLOSING = re.compile(
+    r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?=:?\s*(?:#|GH-|[\w.-]+/[\w.-]+#|https?:))",
+    re.IGNORECASE,
+)
 _PLAIN_NAME = re.compile(r"(?!www\.)[A-Za-z0-9][A-Za-z0-9.-]{0,99}(?:\[bot\])?", re.IGNORECASE)
 _CODE_SPAN = re.compile(r"(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)")
 _WORD_JOINER = "\u2060"
@@ -92,8 +94,9 @@ def inline_text(value: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    text = _CLOSING.sub(rf"\g<0>{_WORD_JOINER}", text)
     escaped = _MARKDOWN.sub(r"\\\1", text)
-    escaped = re.sub(r"(?i)\bwww\.", f"www{_WORD_JOINER}.", escaped)
+    escaped = re.sub(r"(?i)(www)\.", rf"\1{_WORD_JOINER}.", escaped)
     escaped = re.sub(r"(?i)\b(GH)-(?=\d)", rf"\1{_WORD_JOINER}-", escaped)
     return escaped.replace("@", f"@{_WORD_JOINER}")
 
@@ -115,19 +118,8 @@ def clause(words: str) -> str:
 
 def plain(markdown: str) -> str:
     """Return a sentence of ours as people read it, for rows and terminals: without the marks of Markdown."""
-    inline = [token for token in _markdown().parse(markdown) if token.type == "inline"]
-    words = (
-        "".join(" " if child.type in ("softbreak", "hardbreak") else child.content for child in token.children or [])
-        for token in inline
-    )
-    return " ".join(words).replace(_WORD_JOINER, "")
-
-
-@cache
-def _markdown() -> "MarkdownIt":
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark")
+    words = (node.text_content or "" for node, begins in walk(markdown) if begins and node.is_text_node)
+    return one_line("".join(words)).replace(_WORD_JOINER, "")
 
 
 def capitalize(words: str) -> str:

@@ -183,6 +183,14 @@ def files_left_out(names: Sequence[str]) -> str:
     return f"Not committed, because they are large or changed inside a repository of their own: {format_list(names)}."
 
 
+def live_commits(names: Sequence[str]) -> str:
+    """The messages of these commits, which the agent wrote, were pushed as they are."""
+    return (
+        "Messages of the agent's commits mention somebody or close an issue when they are merged: "
+        f"{format_list(names)}. Squash or reword them first if that is not wanted."
+    )
+
+
 def stray_work(ref: str, uncovered: Sequence[str]) -> str:
     """The agent left HEAD on commits that do not descend from the branch, whose `.gitignore` hid files `uncovered`."""
     words = (

@@ -92,10 +92,10 @@ def description(
 def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str, redactor: Redactor) -> str:
     texts = [commit_message.split_subject(redactor.redact(answer.text))[0] for answer in answers]
     safe = [_safe(text, server_url, _LONGEST_ANSWER) for text in texts[:1]]
-    later = [_safe(_first_paragraph(text), server_url, _LONGEST_LATER_ANSWER) for text in texts[1:]]
+    later = [_safe_line(_first_paragraph(text), server_url) for text in texts[1:]]
     sections = [text for text in safe if text]
     if any(later):
-        sections.append("Later changes:\n\n" + "\n".join(f"- {one_line(text)}" for text in later if text))
+        sections.append("Later changes:\n\n" + "\n".join(f"- {line}" for line in later if line))
     if len(subjects) > 1 or not sections:
         lines = [f"- {inline_code(truncate(subject))}" for subject in subjects[:_MOST_LISTED]]
         more = len(subjects) - len(lines)
@@ -115,6 +115,13 @@ def _safe(text: str, server_url: str, limit: int) -> str:
     if not parts:
         return ""
     return f"{parts[0]}\n\n…" if is_cut or len(parts) > 1 else parts[0]
+
+
+def _safe_line(text: str, server_url: str) -> str:
+    """Return the text harmless on one line. The line is made first: code over several lines is other code on one."""
+    line = one_line(text)[:_LONGEST_LATER_ANSWER]
+    safe = _safe(line, server_url, 2 * _LONGEST_LATER_ANSWER)
+    return safe if "\n" not in safe else inline_code(line)
 
 
 def _first_paragraph(text: str) -> str:

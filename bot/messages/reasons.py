@@ -34,6 +34,7 @@ WaitReason = Literal[
     "disk-full",
     "disk-short",
     "usage-limit",
+    "model-busy",
 ]
 WaitStep = Literal["start", "agent", "publish"]
 """What a request does at the end of its wait: it starts again, its agent continues, or its work is published."""
@@ -50,6 +51,7 @@ _WAITS: dict[WaitReason, str] = {
     "disk-full": "The disk of the bot's machine is full. Its operator must free space.",
     "disk-short": f"{DISK_SHORT} What was not used for long goes first.",
     "usage-limit": "The usage limit of the agent's model is reached.",
+    "model-busy": "The agent's model takes no requests at the moment.",
 }
 
 
@@ -205,3 +207,36 @@ def trouble(what: str) -> str:
 
 def own_error(turn: int) -> str:
     return f"The bot hit an internal error. Its operator finds it in the log under turn {turn}."
+
+
+# Why a worktree was not removed: what would be lost, as a clause
+
+UNFINISHED_WORKTREE = "it was never finished"
+PRIVATE_COMMITS = "commits or stashes that are on none of the bot's branches"
+SUBMODULES = "its submodules may have commits of their own"
+STASHES = "stashed changes"
+MADE_AGAIN = "something made its directory again while it was removed"
+
+
+def not_examined(error: Exception) -> str:
+    return f"it could not be examined or moved away: {error}"
+
+
+def no_worktree_here(why: str) -> str:
+    return f"the directory is not a worktree of this repository: {why}"
+
+
+def operation_in_progress(operation: str) -> str:
+    return f"a {operation} is in progress"
+
+
+def uncommitted_files(files: int, first: str) -> str:
+    return f"{files} uncommitted or untracked files, among them {first!r}"
+
+
+def hidden_edits(name: str) -> str:
+    return f"edits of {name!r} would not be seen (skip-worktree or assume-unchanged)"
+
+
+def unpushed(commits: int) -> str:
+    return f"{commits} commits that were not pushed"

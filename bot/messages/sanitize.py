@@ -1,36 +1,35 @@
 """Make the agent's Markdown harmless: it mentions no one, closes nothing, and links only to the GitHub server.
 
-Code, prose, lists and links to the server stay as they are. What is changed reads the same or is shown as code.
+Code, prose, lists and links to the server stay as they are. What is changed reads the same or is shown as code. The
+result is rendered by GitHub's own parser and looked at; what is still live there is shown as a block of code.
 """
 
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Collection, Iterator
 from urllib.parse import urlsplit
 
-from markdown_it import MarkdownIt
-from markdown_it.helpers import parseLinkDestination
-from markdown_it.token import Token
-from markdown_it.utils import EnvType
-
+from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk
 from bot.messages.formatting import code_block
 from bot.messages.marker import without_markers
 
 WORD_JOINER = "\u2060"
-_MOST_PASSES = 3
+FOLDS = frozenset(("details", "summary"))
+_CAREFUL_PASSES = 3
 
-_URL = r"(?:https?|ftp)://[^\s<>`]+|(?<![A-Za-z0-9])www\.[^\s<>`]+"
+_URL = r"(?:https?|ftp)://[^\s<>`]+|(?:mailto|xmpp):[^\s<>`]*@[^\s<>`]+|(?<![A-Za-z0-9])www\.[^\s<>`]+"
 # A mention is not part of an e-mail address (https://docs.github.com/get-started/writing-on-github).
 _AT = r"(?<![A-Za-z0-9])(?:@|&\#0*64;|&\#[xX]0*40;|&commat;)(?=[^\s\u2060])"
 # https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
-_CLOSING = r"""(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)
+_KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)"
+_CLOSING = rf"""{_KEYWORD}
                (?=:?[\s*_~\[(<\\]*(?:\#|&\#0*35;|&\#[xX]0*23;|&num;|GH-\d|[\w.-]+/[\w.-]+\#|https?://))"""
 _INLINE = re.compile(
     rf"""
     (?P<escape> \\[!-/:-?\[-`{{-~] )
   | (?P<code> (?P<ticks>`+)(?!`) .+? (?<!`)(?P=ticks)(?!`) )
   | (?P<ticks_alone> `+ )
-  | (?P<destination> \]\( )
+  | (?P<destination> \]\((?P<before>\s*)(?P<address><[^<>\n]*>|[^\s<>()`]*)(?=[\s)]) )
+  | (?P<link> \]\( )
   | (?P<autolink> <(?:https?|ftp):[^\s<>]*> )
   | (?P<tag> <(?=[A-Za-z/!?]) )
   | (?P<url> {_URL} )
@@ -39,10 +38,18 @@ _INLINE = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-_URL_ALONE = re.compile(_URL, re.IGNORECASE)
+# The label of a link definition or a footnote, wherever one may stand.
+_DEFINITION = re.compile(r"^((?:[ \t>]|[-+*][ \t]|\d{1,9}[.)][ \t])*\[(?:\\.|[^\[\]\\])*\]):", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"`{3,}|~{3,}")
+_TICKS = re.compile(r"(?<!\\)`")
 _MENTION_SHOWN = re.compile(r"(?<![A-Za-z0-9])@[A-Za-z0-9]")
+_CLOSING_SHOWN = re.compile(rf"{_KEYWORD}:?\s*(?:\#\d|GH-\d|[\w.-]+/[\w.-]+\#\d|https?://)", re.IGNORECASE)
 _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
+# What cmark-gfm makes of Markdown.
+_MARKDOWN = re.compile(
+    "a|blockquote|br|code|del|em|h[1-6r]|img|input|li|ol|p|pre|section|strong|sup|table|tbody|t[dhr]|thead|ul"
+)
 
 
 def sanitize(markdown: str, server_url: str) -> str:
@@ -50,118 +57,113 @@ def sanitize(markdown: str, server_url: str) -> str:
 
     Its lines end in "\\n" only.
     """
-    host = urlsplit(server_url).netloc.lower()
+    host = host_of(server_url)
     markdown = without_markers(markdown)
-    for _ in range(_MOST_PASSES):
-        markdown = _pass(markdown, host)
-        if is_sanitized(markdown, host):
+    for attempt in range(_CAREFUL_PASSES + 1):
+        markdown = _pass(markdown, host, with_spans=attempt < _CAREFUL_PASSES)
+        if is_inert(markdown, host):
             return markdown
     return code_block(markdown, "text")
 
 
-def is_sanitized(markdown: str, host: str) -> bool:
-    """Return whether nothing in it is live when rendered: raw HTML, foreign links and images, bare URLs, mentions."""
-    for token in _flat(_parser().parse(markdown)):
-        match token.type:
-            case "html_block" | "html_inline":
-                return False
-            case "link_open":
-                if not _allowed(str(token.attrs.get("href", "")), host):
-                    return False
-            case "image":
-                if not _allowed(str(token.attrs.get("src", "")), host):
-                    return False
-            case "text":
-                text = _URL_ALONE.sub(lambda url: "" if _allowed(url[0], host) else url[0], token.content)
-                if _URL_ALONE.search(text) or _MENTION_SHOWN.search(text):
-                    return False
-            case _:
-                pass
-    return True
+def host_of(server_url: str) -> str:
+    """Return the only host that links may lead to."""
+    return urlsplit(server_url).netloc.lower()
+
+
+def is_inert(markdown: str, host: str, html: Collection[str] = ()) -> bool:
+    """Return whether nothing on its page is live: no mention, closing word, link or image elsewhere, no raw HTML.
+
+    `html` are the elements that may stand there as raw HTML.
+    """
+    try:
+        return not any(
+            _is_live(node, host, html) for node, begins in walk(markdown, raw=bool(html)) if begins
+        ) and not any(_MENTION_SHOWN.search(words) or _CLOSING_SHOWN.search(words) for words in _words(markdown))
+    except MarkdownError:
+        return False
+
+
+def _is_live(node: Node, host: str, html: Collection[str]) -> bool:
+    match node.tag:
+        case "-text":
+            return False
+        case "a":
+            address = attribute(node, "href")
+            is_mail = address == f"mailto:{node.text()}"
+            return not (is_mail or (address and _allowed(address, host)))
+        case "img":
+            return not _allowed(attribute(node, "src"), host)
+        case tag:
+            return tag not in html and not _MARKDOWN.fullmatch(tag or "")
+
+
+def _words(markdown: str) -> Iterator[str]:
+    """Yield what the blocks of the page say outside of code."""
+    words, code = list[str](), 0
+    for node, begins in walk(markdown):
+        if node.is_text_node:
+            words.append("\0" if code else node.text_content or "")
+        elif node.tag == "code":
+            code += 1 if begins else -1
+        elif is_block(node) or node.tag == "br":
+            yield "".join(words)
+            words.clear()
+    yield "".join(words)
 
 
 def code_lines(markdown: str) -> frozenset[int]:
     """Return the numbers of the lines that are code, from 0."""
-    tokens = (token for token in _blocks().parse(markdown) if token.type in ("fence", "code_block"))
-    return frozenset(number for token in tokens for number in range(*(token.map or (0, 0))))
+    return frozenset(number for number, (tag, _) in _blocks(markdown).items() if tag == "pre")
 
 
 def closed(markdown: str) -> str:
     """Close a code fence that is still open at the end: what follows the text would be code, and code in it text."""
-    last = _blocks().parse(f"{markdown}\n\n.")[-1]
-    return f"{markdown}\n{last.markup}" if last.type == "fence" else markdown
+    lines = [*markdown.split("\n"), "", "."]
+    blocks = _blocks("\n".join(lines))
+    last = blocks.get(len(lines) - 1)
+    if last is None or last[0] != "pre":
+        return markdown
+    fence = _FENCE.search(lines[min(number for number, block in blocks.items() if block == last)])
+    return f"{markdown}\n{fence[0] if fence else ''}"
 
 
-@cache
-def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+def _blocks(markdown: str) -> dict[int, tuple[str, int]]:
+    """Return for each line the innermost block that it belongs to: its tag, and the number of the block.
+
+    Raw HTML is read as text, which is what it becomes.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for number, (node, begins) in enumerate(walk(markdown.replace("<", "("))):
+        if begins and (lines := block_lines(node)) is not None:
+            found |= dict.fromkeys(range(*lines), (node.tag or "", number))
+    return found
 
 
-@cache
-def _blocks() -> MarkdownIt:
-    """Return a parser that finds blocks and link definitions, but does not read the text inside."""
-    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("inline")
-
-
-def _flat(tokens: list[Token]) -> Iterator[Token]:
-    for token in tokens:
-        yield token
-        yield from _flat(token.children or [])
-
-
-def _pass(markdown: str, host: str) -> str:
-    """Walk over the blocks once. Raw HTML is read as text, which is what it becomes."""
-    env: EnvType = {}
-    tokens = _blocks().parse(markdown, env)
-    lines = markdown.split("\n")
-    _break_definitions(lines, env, host)
-    spans = sorted(_spans(tokens, len(lines)))
+def _pass(markdown: str, host: str, *, with_spans: bool) -> str:
+    """Go over the text once. `with_spans`: spans of code stay code, as far as this module finds them."""
+    lines, blocks = markdown.split("\n"), _blocks(markdown)
     safe: list[str] = []
-    for begin, end, kind in spans:
-        block = lines[begin:end]
-        match kind:
-            case "code":
-                safe += block
-            case "table":
-                safe += ["".join(_inline(cell, host) for cell in _CELL_BORDER.split(line)) for line in block]
-            case _:
-                safe += _inline("\n".join(block), host).split("\n")
+    begin = 0
+    for number in range(1, len(lines) + 1):
+        block = blocks.get(begin)
+        if number < len(lines) and block is not None and blocks.get(number) == block:
+            continue
+        text, tag = "\n".join(lines[begin:number]), block[0] if block else ""
+        begin = number
+        if tag == "pre":
+            safe.append(text)
+            continue
+        text = _DEFINITION.sub(r"\1\\:", text)
+        pieces = _CELL_BORDER.split(text) if tag in ("td", "th", "tr") else [text]
+        safe.append("".join(_inline(piece, host, with_spans=with_spans and block is not None) for piece in pieces))
     return "\n".join(safe)
 
 
-def _spans(tokens: list[Token], count: int) -> Iterator[tuple[int, int, str]]:
-    """Return line ranges that cover the text: code, tables and inline text. Lines in no token are text as well."""
-    kinds = {"fence": "code", "code_block": "code", "table_open": "table", "inline": "text"}
-    done = 0
-    for token in tokens:
-        if token.type not in kinds or token.map is None:
-            continue
-        begin, end = token.map
-        if begin < done:
-            continue  # a cell of a table that is covered already
-        for between in range(done, begin):
-            yield between, between + 1, "text"
-        yield begin, end, kinds[token.type]
-        done = max(done, end)
-    for between in range(done, count):
-        yield between, between + 1, "text"
-
-
-def _break_definitions(lines: list[str], env: EnvType, host: str) -> None:
-    """Break the link definitions that lead elsewhere, and those of words that begin with `!`.
-
-    `[!NOTE]: x` would make a link of the first line of a box, which would be a box no more.
-    """
-    named = [*env.get("references", {}).items(), *((one["label"], one) for one in env.get("duplicate_refs", []))]
-    for label, definition in named:
-        if _allowed(definition["href"], host) and not label.strip().startswith("!"):
-            continue
-        for number in range(*definition["map"]):
-            lines[number] = lines[number].replace("]:", "] :")
-
-
-def _inline(text: str, host: str) -> str:
-    """Return inline Markdown made harmless outside of code; code spans are found as CommonMark finds them."""
+def _inline(text: str, host: str, *, with_spans: bool) -> str:
+    """Return inline Markdown made harmless, outside of spans of code where they stay."""
+    if not with_spans:
+        text = _TICKS.sub(r"\\\g<0>", text)
     ticks = _free_ticks(text)
     out: list[str] = []
     position = 0
@@ -172,8 +174,11 @@ def _inline(text: str, host: str) -> str:
             case "code" | "ticks":
                 out.append(_TAG_AT_LINE_START.sub(r"\1&lt;", found[0]))
             case "destination":
-                position = _destination_end(text, position, host)
-                out.append("] (" if position == found.end() else text[found.start() : position])
+                is_allowed = _allowed(found["address"].strip("<>"), host)
+                out.append(found[0] if is_allowed else "] (")
+                position = found.end() if is_allowed else found.start("before")
+            case "link":
+                out.append("] (")
             case "autolink":
                 url = found[0][1:-1]
                 out.append(
@@ -191,15 +196,6 @@ def _inline(text: str, host: str) -> str:
                 out.append(found[0])
     out.append(text[position:])
     return "".join(out)
-
-
-def _destination_end(text: str, start: int, host: str) -> int:
-    """Return where a link's destination ends if it leads to the server, or `start` if the link must be broken."""
-    begin = len(text) - len(text[start:].lstrip())
-    destination = parseLinkDestination(text, begin, len(text))
-    if not destination.ok or "`" in text[begin : destination.pos] or not _allowed(destination.str, host):
-        return start
-    return max(destination.pos, start + 1) if destination.pos > start else start
 
 
 def _free_ticks(text: str) -> str:

@@ -15,8 +15,6 @@ from bot.messages.formatting import (
     truncate,
 )
 
-NotBrought = Literal["silent", "directory", "large", "gone"]
-"""Why a rescue of another machine does not come to this one."""
 WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request", "drop"]
 RestoreObstacle = Literal[
     "commit-gone",
@@ -261,14 +259,12 @@ def node_silent_for_operator(node: str) -> str:
     )
 
 
-def rescued_on(rescue: int, node: str, why: NotBrought) -> str:
+def rescued_on(rescue: int, node: str) -> str:
     """The thread's worktree is on another machine than its rescued work, which stays there."""
-    if why == "gone":
-        return f"{_NOT['restore']}: the rescued commit is not on the machine {inline_code(node)} any more."
     command = inline_code(f"threadtree rescues restore {rescue}")
     return (
         f"{_NOT['restore']}: it is on the machine {inline_code(node)}, and this thread's worktree is on another one. "
-        f"{_STAYS[why]} The bot's operator can run {command} on that machine: it names a directory with the work, "
+        f"The bot's operator can run {command} on that machine: it names a directory with the work, "
         "and a push from there brings it to GitHub."
     )
 
@@ -293,13 +289,6 @@ def was_switched(pull: int, before: str, after: str) -> str:
         f"request here changes {inline_code(after)}, which has all commits of {inline_code(before)}. "
         f"{inline_code(before)} is unchanged."
     )
-
-
-_STAYS = {
-    "silent": "That machine does not answer; write the command again when it is back.",
-    "directory": "It is a whole directory, which is kept there.",
-    "large": "It is kept there: between machines goes at most 50 MB.",
-}
 
 
 def _worktree(line: WorktreeLine) -> str:

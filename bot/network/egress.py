@@ -20,7 +20,7 @@ from pathlib import Path
 import h11
 import structlog
 
-from bot.network.rules import IPAddress, Refused, Target, may_reach, parse_target
+from bot.network.rules import Destination, IPAddress, NotReachable, may_reach, parse_target
 from bot.network.sockets import (
     CHUNK_BYTES,
     BadRequestError,
@@ -46,7 +46,7 @@ _log = structlog.get_logger()
 
 Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
 Connect = Callable[[IPAddress, int], Awaitable[Streams]]
-Local = Mapping[Target, Path]
+Local = Mapping[Destination, Path]
 """Sockets of the turn's own services, by the target that a client names."""
 
 
@@ -112,7 +112,7 @@ class _Egress:
         async with closed_after(far_reader, far_writer):
             await _splice((reader, writer), (far_reader, far_writer))
 
-    async def _open(self, target: Target) -> Streams:
+    async def _open(self, target: Destination) -> Streams:
         """Return a connection to the target by a checked address. Raises BadRequestError."""
         if target in self._local:
             return await connect_private(self._local[target])
@@ -144,11 +144,11 @@ class _Egress:
         raise BadRequestError(502, "The host could not be connected to." if addresses else "The name has no address.")
 
 
-def _not_reachable(refused: Refused) -> BadRequestError:
+def _not_reachable(refused: NotReachable) -> BadRequestError:
     return BadRequestError(NOT_REACHABLE, f"Not reachable from here: {refused.why}.")
 
 
-def _asked(request: h11.Request) -> tuple[Target, bytes]:
+def _asked(request: h11.Request) -> tuple[Destination, bytes]:
     """Return the requested target and the head to send there, empty for a tunnel. Raises BadRequestError."""
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
@@ -167,9 +167,9 @@ def _asked(request: h11.Request) -> tuple[Target, bytes]:
     return _target(parts["authority"], default_port=80), head or b""
 
 
-def _target(authority: str, default_port: int | None = None) -> Target:
+def _target(authority: str, default_port: int | None = None) -> Destination:
     target = parse_target(authority, default_port)
-    if isinstance(target, Refused):
+    if isinstance(target, NotReachable):
         raise _not_reachable(target)
     return target
 

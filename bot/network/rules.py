@@ -1,13 +1,13 @@
 """The hosts that an agent may reach through the egress proxy: public addresses on the web's ports.
 
-The address decides. A name must only have the form of a public name. The special ranges are those of
-https://www.iana.org/assignments/iana-ipv4-special-registry and …/iana-ipv6-special-registry.
+The address decides. A name must only have the form of a public name. The special ranges are those of IANA's registries,
+as `ipaddress` knows them.
 """
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network, ip_network
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -17,56 +17,33 @@ WEB_PORTS = frozenset({80, 443})
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotReachable:
     """The address may not be connected to. The agent reads the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """The host and port that a client asks for; the host is a name to resolve, or an address."""
 
     host: str | IPAddress
     port: int
 
 
-_IPV4_SPECIAL = tuple(
-    (IPv4Network(network), kind)
-    for network, kind in (
-        ("0.0.0.0/8", "an unspecified"),
-        ("10.0.0.0/8", "a private"),
-        ("100.64.0.0/10", "a carrier's shared"),
-        ("127.0.0.0/8", "a loopback"),
-        # Azure answers its virtual machines here: a public address by the registry, a metadata service in fact.
-        ("168.63.129.16/32", "a cloud platform's"),
-        ("169.254.0.0/16", "a link-local"),
-        ("172.16.0.0/12", "a private"),
-        ("192.0.0.0/24", "a reserved"),
-        ("192.0.2.0/24", "a documentation"),
-        ("192.88.99.0/24", "a 6to4 relay's"),
-        ("192.168.0.0/16", "a private"),
-        ("198.18.0.0/15", "a benchmarking"),
-        ("198.51.100.0/24", "a documentation"),
-        ("203.0.113.0/24", "a documentation"),
-        ("224.0.0.0/4", "a multicast"),
-        ("240.0.0.0/4", "a reserved"),
-    )
-)
-_IPV6_SPECIAL = tuple(
-    (IPv6Network(network), kind)
-    for network, kind in (
-        ("::1/128", "a loopback"),
-        ("::/128", "an unspecified"),
-        ("::ffff:0:0/96", "an IPv4-mapped"),
-        ("fc00::/7", "a private"),
-        ("fe80::/10", "a link-local"),
-        ("ff00::/8", "a multicast"),
-        ("2001::/32", "a Teredo"),
-        ("2001::/23", "a reserved"),
-        ("2001:db8::/32", "a documentation"),
-        ("2002::/16", "a 6to4"),
-        ("3fff::/20", "a documentation"),
+# Public by the registries, but not a server on the internet.
+_NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # Azure answers its virtual machines here, as a metadata service
+            "192.0.0.0/24",  # protocol assignments
+            "192.88.99.0/24",  # 6to4 relays
+            "2001::/23",  # Teredo, and protocol assignments
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4: leads to any IPv4 address
+            "3fff::/20",  # documentation
+        ),
     )
 )
 _IPV6_GLOBAL = IPv6Network("2000::/3")
@@ -82,58 +59,52 @@ _MAX_NAME_LENGTH = 253
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".home.arpa", ".internal")
 
 
-def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> Refused | None:
+def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> NotReachable | None:
     """Return why an agent may not be connected to the address; None if it may. `own_addresses` are this host's."""
     if port not in WEB_PORTS:
-        return Refused(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
+        return NotReachable(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
     if address in own_addresses:
-        return Refused(f"{address} is an address of this host")
-    match address:
-        case IPv4Address():
-            for network, kind in _IPV4_SPECIAL:
-                if address in network:
-                    return Refused(f"{address} is {kind} address")
-            return None
-        case IPv6Address():
-            if address.scope_id is not None:
-                return Refused(f"{address} names an interface")
-            if address in _NAT64:
-                return may_reach(IPv4Address(int(address) & 0xFFFF_FFFF), port, own_addresses)
-            for network6, kind in _IPV6_SPECIAL:
-                if address in network6:
-                    return Refused(f"{address} is {kind} address")
-            return None if address in _IPV6_GLOBAL else Refused(f"{address} is not a public address")
+        return NotReachable(f"{address} is an address of this host")
+    if isinstance(address, IPv6Address) and address.scope_id is None and address in _NAT64:
+        return may_reach(IPv4Address(int(address) & 0xFFFF_FFFF), port, own_addresses)
+    return None if _is_public(address) else NotReachable(f"{address} is not a public address")
 
 
-def parse_target(authority: str, default_port: int | None = None) -> Target | Refused:
+def _is_public(address: IPAddress) -> bool:
+    if isinstance(address, IPv6Address) and (address.scope_id is not None or address not in _IPV6_GLOBAL):
+        return False
+    return address.is_global and not address.is_multicast and not any(address in network for network in _NOT_PUBLIC)
+
+
+def parse_target(authority: str, default_port: int | None = None) -> Destination | NotReachable:
     """Return the target of `host`, `host:port` or `[ipv6]:port`; refuse other forms and names of private networks."""
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        return Refused("not a host and a port")
+        return NotReachable("not a host and a port")
     port = int(parts["port"]) if parts["port"] else default_port
     if port is None or not 0 < port < 65536:
-        return Refused("not a host and a port")
+        return NotReachable("not a host and a port")
     host = _literal_ipv6(parts["ipv6"]) if parts["ipv6"] else _host(parts["host"])
-    return host if isinstance(host, Refused) else Target(host, port)
+    return host if isinstance(host, NotReachable) else Destination(host, port)
 
 
-def _literal_ipv6(text: str) -> IPv6Address | Refused:
+def _literal_ipv6(text: str) -> IPv6Address | NotReachable:
     try:
         return IPv6Address(text)
     except AddressValueError:
-        return Refused("not an IPv6 address")
+        return NotReachable("not an IPv6 address")
 
 
-def _host(text: str) -> str | IPv4Address | Refused:
+def _host(text: str) -> str | IPv4Address | NotReachable:
     name = text.lower().removesuffix(".")
     labels = name.split(".")
     if _NUMERIC_LABEL.fullmatch(labels[-1]):
         try:
             return IPv4Address(name)
         except AddressValueError:
-            return Refused("not an IPv4 address in its usual notation")
+            return NotReachable("not an IPv4 address in its usual notation")
     if len(name) > _MAX_NAME_LENGTH or not all(_LABEL.fullmatch(label) for label in labels):
-        return Refused("not a host name")
+        return NotReachable("not a host name")
     if len(labels) == 1 or name.endswith(_PRIVATE_SUFFIXES):
-        return Refused(f"{name} is not a public name")
+        return NotReachable(f"{name} is not a public name")
     return name

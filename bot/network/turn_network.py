@@ -11,7 +11,7 @@ from typing import Literal
 from bot.network import relay
 from bot.network.egress import Dialer, egress_proxy, system_dialer
 from bot.network.models import ModelRoute, model_proxy, new_dummy
-from bot.network.rules import Target
+from bot.network.rules import Destination
 from bot.network.sockets import loopback_socket, private_socket
 
 NetworkMode = Literal["internet", "none", "host"]
@@ -61,7 +61,7 @@ async def open_network(
             await stack.enter_async_context(model_proxy(listener, model, dummy))
             variables |= {model.base_url_variable: f"http://{LOOPBACK}:{port}", model.key_variable: dummy}
         if mode == "internet":
-            local = {Target(LOOPBACK, port): path for port, path in sockets.items()}
+            local = {Destination(LOOPBACK, port): path for port, path in sockets.items()}
             sockets[EGRESS_PORT] = directory / "egress.sock"
             listener = stack.enter_context(private_socket(sockets[EGRESS_PORT]))
             if dialer is None:

@@ -31,6 +31,8 @@ class NodeContext:
     github: GitHub | None
     redactor: Redactor
     sleep: Sleep = asyncio.sleep
+    dsn: str = ""
+    """The address of the database, for the job engine, which opens connections of its own."""
     disk_reserve_bytes: int = 0
     """The disk space that new worktrees must leave free."""
     opened: Clone | None = None
@@ -43,16 +45,12 @@ class NodeContext:
         return self.opened if self.opened == clone else clone
 
     def directory(self, path: str) -> Path:
-        """Return the directory of a row's path: relative to DATA_DIR, or absolute where an older version wrote it."""
+        """Return the directory of a row's path: relative to DATA_DIR."""
         return self.data_dir / path
 
     def stored(self, path: Path) -> str:
         """Return the path as rows hold it: relative to DATA_DIR, so that DATA_DIR can be moved."""
         return str(path.relative_to(self.data_dir) if path.is_relative_to(self.data_dir) else path)
-
-    def names(self, path: Path) -> tuple[str, str]:
-        """Return both texts that a row can have for a path."""
-        return self.stored(path), str(path)
 
     @property
     def workers(self) -> Path:

@@ -1,10 +1,10 @@
 """Which node this is: an id in DATA_DIR. A copy of DATA_DIR that runs beside the original is refused."""
 
 import asyncio
+import contextlib
 import platform
 import re
 import secrets
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -15,10 +15,7 @@ from pathlib import Path
 import orjson
 import structlog
 
-from bot.clones import metadata
-from bot.clones.metadata import Metadata
 from bot.messages import notices
-from bot.node.process_lock import any_alive
 from bot.node.transactions import persist
 from bot.store import nodes
 from bot.store.database import DATABASE_AWAY, Connection, Pool
@@ -53,50 +50,34 @@ class Identified:
 
 
 async def identify(pool: Pool, data_dir: Path, name: str) -> Identified:
-    """Return the node of DATA_DIR, with the label `name`. The id is made, or taken over from an older version, once.
+    """Return the node of DATA_DIR, with the label `name`; its id is made once. Raises NodeInUseError, OSError."""
+    stored = await asyncio.to_thread(_stored_or_new, data_dir)
+    await persist(pool, nodes.save_node, stored.id, name)
+    return Identified(NodeSelf(stored.id, name, place_of(data_dir)), Path(stored.data_dir))
 
-    Versions without ids named a node by NODE_NAME. Its rows are this DATA_DIR's if that is the name, or if the files
-    beside the worktrees name it; a node that another DATA_DIR has already is left alone.
-    """
-    place, here = place_of(data_dir), await asyncio.to_thread(data_dir.resolve)
-    stored = await asyncio.to_thread(_read, data_dir)
+
+def _stored_or_new(data_dir: Path) -> _Stored:
+    """Return what is stored; where nothing is, make a node, which is the same for all processes that start now."""
+    if (stored := _read(data_dir)) is None:
+        made = _write(data_dir, secrets.token_hex(8))
+        with contextlib.suppress(FileExistsError):
+            (data_dir / FILE).hardlink_to(made)
+        made.unlink()
+        stored = _read(data_dir)
     if stored is None:
-        named = await asyncio.to_thread(_named_by_metadata, data_dir)
-        stored = await persist(pool, lambda connection: _first(connection, data_dir, here, name, named))
-    else:
-        known = stored.id
-        await persist(pool, lambda connection: nodes.save_node(connection, known, name))
-    return Identified(NodeSelf(stored.id, name, place), Path(stored.data_dir))
-
-
-async def _first(connection: Connection, data_dir: Path, here: Path, name: str, named: list[str]) -> _Stored:
-    """Make the id, in the caller's transaction."""
-    await nodes.lock_nodes(connection)
-    if (found := _read(data_dir)) is not None:  # another process was faster
-        return found
-    if any_alive(data_dir / "workers"):
-        raise NodeInUseError(
-            f"A process that knows no {FILE} uses DATA_DIR {data_dir}, one of an older version or of another node: "
-            "stop it first."
-        )
-    candidates = list(dict.fromkeys([name, *named]))
-    free = await nodes.claim_named(connection, candidates)
-    claimed = [one for one in candidates if one in free]
-    node = claimed[0] if claimed else secrets.token_hex(8)
-    await nodes.save_node(connection, node, name, claimed[1:])
-    stored = _Stored(node, str(here))
-    # Before the commit: an id without a row is harmless, a claimed row without an id is lost.
-    record(data_dir, stored.id)
-    _log.info("node-made", node=node, name=name, former=claimed)
+        raise FileNotFoundError(data_dir / FILE)
     return stored
 
 
 def record(data_dir: Path, node: str) -> None:
     """Write the id, and where DATA_DIR is now. Raises OSError."""
-    path = data_dir / FILE
-    written = path.with_name(f".{FILE}.{secrets.token_hex(4)}")
+    _write(data_dir, node).rename(data_dir / FILE)
+
+
+def _write(data_dir: Path, node: str) -> Path:
+    written = data_dir / f".{FILE}.{secrets.token_hex(4)}"
     written.write_bytes(orjson.dumps(asdict(_Stored(node, str(data_dir.resolve()))), option=orjson.OPT_APPEND_NEWLINE))
-    written.rename(path)
+    return written
 
 
 def known_id(data_dir: Path) -> str | None:
@@ -125,13 +106,6 @@ def _read(data_dir: Path) -> _Stored | None:
     return stored
 
 
-def _named_by_metadata(data_dir: Path) -> list[str]:
-    """Return the nodes that the files beside the worktrees name, the most frequent first."""
-    files = (data_dir / "worktrees").glob("*/*/*.json")
-    known = (metadata.read(file.with_suffix("")) for file in files)
-    return [name for name, _ in Counter(one.node for one in known if isinstance(one, Metadata)).most_common()]
-
-
 def place_of(data_dir: Path) -> str:
     """Return where DATA_DIR is: the same for all processes that share it, another one for a copy."""
     status = data_dir.stat()
@@ -151,7 +125,7 @@ async def registered(
         )
         if await persist(pool, appear):
             break
-        last = await persist(pool, lambda connection: nodes.last_heartbeat(connection, node.id))
+        last = await persist(pool, nodes.last_heartbeat, node.id)
         if look == LOOKS or (look and last != before):
             raise in_use_elsewhere(node)
         before = last
@@ -164,7 +138,7 @@ async def registered(
             async with pool.acquire() as connection:
                 await nodes.leave(connection, node)
         except DATABASE_AWAY:
-            _log.info("node-not-left", node=node.id)
+            _log.info("node-release-failed", node=node.id)
 
 
 def in_use_elsewhere(node: NodeSelf) -> NodeInUseError:

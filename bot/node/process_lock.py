@@ -26,11 +26,6 @@ def worker_lock(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def any_alive(directory: Path) -> bool:
-    """Return whether a process of any name is alive under this directory."""
-    return any(is_alive(directory, lock.stem) for lock in sorted(directory.glob("*.lock")))
-
-
 def is_alive(directory: Path, worker: str) -> bool:
     """Return whether the process of this name is alive (on this machine, under this directory)."""
     if not _WORKER.fullmatch(worker):

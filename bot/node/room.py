@@ -8,7 +8,7 @@ from bot.clones import trash
 from bot.messages import reasons
 from bot.node.context import NodeContext
 
-BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees", "spares": "spares"}
+BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees"}
 """Kinds of what takes space, with their folders in DATA_DIR: these have a folder for each repository."""
 FOLDERS: Final = {
     **BY_REPOSITORY,

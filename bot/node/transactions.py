@@ -2,29 +2,33 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
-from bot.store.database import Connection, Pool, again_if_beaten
+from bot.store.database import Connection, Pool, retry_on_unique_violation
 from bot.store.failures import is_transient
 from bot.store.outage import database_answered, database_failed
 
 _PAUSE_SECONDS = 1.0
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def persist(pool: Pool, write: Callable[[Connection], Awaitable[T]]) -> T:
-    """Run `write` in a transaction, again and again while Postgres is away, and where it was beaten to a unique key.
+async def persist(
+    pool: Pool, write: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call `write` with a connection and the arguments, in a transaction, again and again while Postgres is away.
 
-    Without a limit: a run that gave up would count as cut off, and nothing else can be done meanwhile.
+    Again also where another transaction wrote a unique key before it. Without a limit: a run that gave up would count
+    as cut off, and nothing else can be done meanwhile.
     """
 
     async def written_once() -> T:
         async with pool.acquire() as connection, connection.transaction():
-            return await write(connection)
+            return await write(connection, *args, **kwargs)
 
     while True:
         try:
-            written = await again_if_beaten(written_once)
+            written = await retry_on_unique_violation(written_once)
             database_answered()
             return written
         except Exception as problem:

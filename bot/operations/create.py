@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from bot.clones.checkout import Valid, inspect
 from bot.clones.clone import Clone, CloneLock, clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import NoAccess, update
 from bot.clones.metadata import record_use
 from bot.clones.start import Refused, start_again
@@ -13,9 +13,10 @@ from bot.git import refs
 from bot.messages import reasons, worktree_replies
 from bot.node.context import NodeContext
 from bot.node.room import require_room
+from bot.node.transactions import persist
 from bot.operations.shared import Outcome
 from bot.rescue.stored import read_rescue
-from bot.store import worktrees
+from bot.store import operations, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.create import Created, create, recreate
@@ -34,6 +35,7 @@ class Made:
 async def create_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Create the checkout, unless it is there."""
     async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
+        await persist(ctx.pool, operations.check_claim, operation.claim)
         made = await make(ctx, lock, operation)
     if isinstance(made, Outcome):
         return made

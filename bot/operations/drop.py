@@ -18,7 +18,7 @@ from bot.store.rescues import Rescue
 async def drop_for_operator(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Delete the operation's rescue; one that is gone already is done. Raises GitError, OSError, InvalidNameError."""
     rescue_id = operation.rescue_id or 0
-    rescue = await persist(ctx.pool, lambda connection: rescues.with_id(connection, rescue_id))
+    rescue = await persist(ctx.pool, rescues.with_id, rescue_id)
     if rescue is not None and rescue.node != ctx.node:
         return failed(operation, f"it is on the node {rescue.node_name}")
     if rescue is not None:
@@ -30,7 +30,7 @@ async def drop_now(ctx: NodeContext, rescue: Rescue) -> int:
     """Delete a rescue before its time; return the bytes freed. Raises GitError, OSError, InvalidNameError."""
     freed = await drop_kept(ctx, rescue.kept) if rescue.kept is not None else 0
     await drop_commit(ctx, rescue)
-    await persist(ctx.pool, lambda connection: rescues.delete(connection, rescue.id))
+    await persist(ctx.pool, rescues.delete, rescue.id)
     return freed
 
 

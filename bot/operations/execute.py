@@ -1,7 +1,7 @@
 """Carry out operations on worktrees, for a worker and for the command line, and end each with a sentence."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import structlog
@@ -16,19 +16,18 @@ from bot.messages import worktree_replies
 from bot.messages.formatting import plain
 from bot.model import ThreadRef
 from bot.node.context import NodeContext
-from bot.node.process_lock import is_alive
 from bot.node.transactions import persist
 from bot.operations.create import create_worktree
 from bot.operations.drop import drop_for_operator
 from bot.operations.pull_request import open_pull_request
-from bot.operations.remove import delete_trashed, remove_worktree
+from bot.operations.remove import delete_trashed, remove_decided, remove_worktree
 from bot.operations.reset import reset_worktree
 from bot.operations.restore import restore_worktree
 from bot.operations.shared import Outcome, failed
 from bot.reply import thread_comments
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
-from bot.store.operations import ClaimedOperation, OperationClaim, OperationStatus
+from bot.store.operations import ClaimedOperation, OperationStatus
 from bot.store.turns import ClaimLostError
 
 POLL_SECONDS = 0.5
@@ -39,11 +38,21 @@ Progress = Callable[[str], None]
 _log = structlog.get_logger()
 
 
-async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
-    """Return when the operation has ended, was queued again, or its claim was lost.
+async def work_in(ctx: NodeContext, worktree_id: int) -> None:
+    """Do what is to be done in a worktree, for its job: remove it where that is decided, or carry out one operation.
 
-    Raises cancellation, and what a bug in its statements raises: the operation is then queued again later, like those
-    of dead workers.
+    The end of the operation enqueues the job for the next one. Raises what a database raises that is away.
+    """
+    await remove_decided(ctx, worktree_id)
+    operation = await persist(ctx.pool, operations.claim, ctx.node, worktree_id)
+    if operation is not None:
+        await carry_out(ctx, operation)
+
+
+async def carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
+    """Return when the operation has ended, or its claim was lost.
+
+    After any other end, a cancellation or a bug in its statements, the next job of its worktree claims it again.
     """
     with bound_contextvars(**_log_context(operation)):
         await _carry_out(ctx, operation)
@@ -62,15 +71,12 @@ async def _carry_out(ctx: NodeContext, operation: ClaimedOperation) -> None:
     try:
         outcome = await _to_an_outcome(ctx, operation)
         reached("operation-carried-out")
-        await persist(ctx.pool, lambda connection: _finish(connection, ctx, operation, outcome))
+        await persist(ctx.pool, _finish, ctx, operation, outcome)
         _log.info("operation-ended", state=outcome.state, outcome=outcome.words)
         await delete_trashed(outcome.trashed)
     except ClaimLostError:
-        counters.count("lost_claims_total", "operation")
+        counters.LOST_CLAIMS.labels("operation").inc()
         _log.warning("claim-lost")
-    except asyncio.CancelledError:
-        await asyncio.shield(_requeue(ctx, operation))
-        raise
 
 
 async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
@@ -82,7 +88,7 @@ async def _to_an_outcome(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     except ClaimLostError:
         raise
     except Exception:  # noqa: BLE001 - a bug: logged with its traceback, and the answer says so
-        _log.exception("operation-broke")
+        _log.exception("operation-crashed")
         return failed(operation, worktree_replies.own_error(operation.id))
 
 
@@ -123,48 +129,26 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: ClaimedOp
         await conversations.release_worktree(connection, operation.worktree.id)
 
 
-async def _requeue(ctx: NodeContext, operation: ClaimedOperation) -> None:
-    async with ctx.pool.acquire() as connection:
-        if await operations.requeue(connection, operation.claim):
-            _log.info("operation-requeued")
+async def execute(
+    ctx: NodeContext, run_jobs: Callable[[], Awaitable[None]], operation_id: int, progress: Progress
+) -> OperationStatus:
+    """Carry out an operation here by `run_jobs`, or wait for a worker; return how it ended.
 
-
-async def execute(ctx: NodeContext, worker: str, operation_id: int, progress: Progress) -> OperationStatus:
-    """Carry out an operation here under the process lock `worker`, or wait for a worker; return how it ended.
-
-    What waits before it in its worktree is carried out too, since no worker may run. If this is cancelled before the
+    `run_jobs` does what waits on this node, also for others, since no worker may run. If this is cancelled before the
     operation began, the operation is abandoned.
     """
-    begun, told = False, False
+    told = False
     try:
         while True:
-            await recover(ctx, lambda claim: not is_alive(ctx.workers, claim.worker))
-            async with ctx.pool.acquire() as connection:
-                status = await operations.status_of(connection, operation_id)
-                if status.state in ("done", "failed"):
-                    return status
-                claimed = await operations.claim_next(connection, ctx.node, worker, status.worktree_id)
-            if claimed is not None:
-                begun = begun or claimed.id == operation_id
-                await carry_out(ctx, claimed)
-                continue
+            await run_jobs()
+            status = await persist(ctx.pool, operations.status_of, operation_id)
+            if status.state in ("done", "failed"):
+                return status
             if not told:
                 told = True
                 progress(WAITING)
             await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
-        if not begun:
-            async with ctx.pool.acquire() as connection:
-                await operations.abandon(connection, operation_id, ABANDONED)
+        async with ctx.pool.acquire() as connection:
+            await operations.abandon(connection, operation_id, ABANDONED)
         raise
-
-
-async def recover(ctx: NodeContext, is_gone: Callable[[OperationClaim], bool]) -> bool:
-    """Queue the operations of this node again whose process is gone; True if there was any."""
-    async with ctx.pool.acquire() as connection:
-        gone = [claim for claim in await operations.running_on(connection, ctx.node) if is_gone(claim)]
-        for claim in gone:
-            if await operations.requeue(connection, claim):
-                counters.count("recoveries_total", "operation")
-                _log.warning("operation-cut-off", operation=claim.operation_id)
-    return bool(gone)

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -23,11 +22,12 @@ from bot.node.transactions import persist
 from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
 from bot.reply import thread_comments
 from bot.rescue.message import RescueLabel
-from bot.store import conversations, removals, rescues
+from bot.store import conversations, operations, removals, rescues, worktrees
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.store.operations import ClaimedOperation
 from bot.store.removals import ClaimedRemoval
+from bot.store.turns import ClaimLostError
 from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
@@ -36,48 +36,55 @@ _GONE = frozenset({GitProblem.NOT_FOUND, GitProblem.AUTH, GitProblem.CORRUPT})
 _log = structlog.get_logger()
 
 
-async def remove_all(ctx: NodeContext, worker: str) -> None:
-    """Remove every worktree of this node whose removal is decided, then delete the bytes; retry failed ones later."""
+async def try_again(ctx: NodeContext) -> None:
+    """Decide the removals again that failed a while ago when their threads were closed."""
     async with ctx.pool.acquire() as connection:
         for worktree_id in await removals.due_for_retry(connection, ctx.node, TRY_AGAIN_AFTER):
             async with connection.transaction():
                 await conversations.release_worktree(connection, worktree_id)
-    trashed: list[Path] = []
-    tried: list[int] = []
-    while True:
-        async with ctx.pool.acquire() as connection:
-            removal = await removals.claim_next(connection, ctx.node, worker, tried)
-        if removal is None:
-            break
-        tried.append(removal.worktree.id)
-        try:
-            result = await remove_claimed(ctx, removal)
-        except (GitError, GitHubError, InvalidNameError, OSError) as problem:
-            if is_transient(problem):
-                raise  # the database's; the claim is queued again
-            await _put_back(ctx, removal, str(problem))  # the others go on
-            continue
-        trashed += result.trashed if isinstance(result, Removed) else ()
-    await delete_trashed(trashed)
+
+
+async def remove_decided(ctx: NodeContext, worktree_id: int) -> None:
+    """Remove a worktree whose removal is decided, and delete its bytes. What fails is left to the next job."""
+    removal = await persist(ctx.pool, removals.claim, ctx.node, worktree_id)
+    if removal is None:
+        return
+    try:
+        result = await remove_claimed(ctx, removal)
+    except (GitError, GitHubError, InvalidNameError, OSError) as problem:
+        if is_transient(problem):
+            raise  # the database's
+        await _put_back(ctx, removal, str(problem))
+        return
+    if isinstance(result, Removed):
+        await delete_trashed(result.trashed)
 
 
 async def remove_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Remove the worktree that the operation names, unless an earlier attempt did."""
     trashed: tuple[Path, ...] = ()
     if operation.worktree.state != "removed":
-        mine = operation.claim
-        claim = partial(removals.claim_for, removal="command", operation_id=mine.operation_id)
-        removal = await persist(
-            ctx.pool, lambda connection: claim(connection, ctx.node, operation.worktree.id, mine.worker)
-        )
+        removal = await persist(ctx.pool, _claim_removal, ctx.node, operation)
         if removal is None:
             return failed(operation, "something else needs it at this moment")
         result = await remove_claimed(ctx, removal)
         if isinstance(result, NotRemoved):
             return failed(operation, result.why)
         trashed = result.trashed
-    saved = await persist(ctx.pool, lambda connection: _rescued_since(connection, operation))
+    saved = await persist(ctx.pool, _rescued_since, operation)
     return Outcome("done", worktree_replies.was_removed(saved, operation.others), trashed=trashed)
+
+
+async def _claim_removal(connection: Connection, node: str, operation: ClaimedOperation) -> ClaimedRemoval | None:
+    """Claim the removal for an operation; None while something else needs the worktree.
+
+    Raises ClaimLostError where another process has the operation, or began to remove the worktree for it.
+    """
+    await operations.check_claim(connection, operation.claim)
+    claimed = await removals.claim_for(connection, node, operation.worktree.id, "command", operation.id)
+    if claimed is None and await worktrees.is_removing(connection, operation.worktree.id):
+        raise ClaimLostError
+    return claimed
 
 
 async def _rescued_since(connection: Connection, operation: ClaimedOperation) -> Saved | None:
@@ -115,7 +122,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
         if not os.path.lexists(path):  # noqa: ASYNC240
             await _put_back(ctx, removal, kept.why)
             return kept
-        await persist(ctx.pool, lambda connection: _keep(connection, ctx, removal, kept))
+        await persist(ctx.pool, _keep, ctx, removal, kept)
         log = _log.info if kept.in_use else _log.warning
         log("worktree-kept", path=removal.worktree.path, removal=removal.removal, why=kept.why)
         return kept
@@ -123,7 +130,7 @@ async def remove_claimed(ctx: NodeContext, removal: ClaimedRemoval) -> Removed |
     reached("metadata-deleted")
     size = await rescue_size(clone, result.rescue, result.kept)
     removed = result
-    await persist(ctx.pool, lambda connection: _write(connection, ctx, removal, label, removed, size))
+    await persist(ctx.pool, _write, ctx, removal, label, removed, size)
     _log.info(
         "worktree-removed",
         path=removal.worktree.path,

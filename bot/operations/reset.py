@@ -8,10 +8,11 @@ from bot.clones.start import start_again
 from bot.messages import worktree_replies
 from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
+from bot.node.transactions import persist
 from bot.operations.create import fetched
 from bot.operations.shared import Outcome, merged_head, record_rescue, rescue_size
 from bot.rescue.message import RescueLabel
-from bot.store import worktrees
+from bot.store import operations, worktrees
 from bot.store.database import Connection
 from bot.store.operations import ClaimedOperation
 from bot.worktrees.reset import ResetRefused, reset
@@ -25,6 +26,7 @@ async def reset_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outco
     label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
     clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
     async with clone_lock(clone) as lock:
+        await persist(ctx.pool, operations.check_claim, operation.claim)
         if (unfetched := await fetched(ctx, lock, operation)) is not None:
             return unfetched
         result = await reset(lock, path, start_again(worktree), label, merged)

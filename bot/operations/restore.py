@@ -1,16 +1,14 @@
 """Bring back what was rescued last, into a worktree without changes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.clones import trash
 from bot.clones.clone import clone_lock
 from bot.messages import notices, worktree_replies
-from bot.messages.worktree_replies import NotBrought, Saved
+from bot.messages.worktree_replies import Saved
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.operations.create import fetched, make, record_checkout
-from bot.operations.parcels import Brought, bring
+from bot.operations.create import make, record_checkout
 from bot.operations.shared import Outcome, failed
 from bot.rescue.restore import RestoreRefused, restore
 from bot.store import operations, rescues, worktrees
@@ -21,21 +19,22 @@ from bot.store.rescues import Rescue
 
 async def restore_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
     """Bring back the latest rescue; a removed worktree is made again for it."""
-    found = await persist(ctx.pool, lambda connection: _rescued_for(connection, operation))
+    found = await persist(ctx.pool, _rescued_for, operation)
     if not found:
         return Outcome("done", worktree_replies.NOTHING_TO_RESTORE)
     commit = next((one.ref for one in found if one.ref is not None), None)
     kept = next((one.kept for one in found if one.kept is not None), None)
-    brought = await _bring(ctx, operation, found) if found[0].node != ctx.node else None
-    if isinstance(brought, Outcome):
-        return brought
+    if found[0].node != ctx.node:
+        words = worktree_replies.rescued_on(found[0].id, found[0].node_name)
+        return Outcome("failed", words, notices.rescued_on(found[0].node_name))
     if operation.worktree.state == "removed":
-        if not await persist(ctx.pool, lambda connection: _revive(connection, operation, found[0])):
+        if not await persist(ctx.pool, _revive, operation, found[0]):
             return failed(operation, "another worktree is at its path", "Nothing was changed.")
         operation = replace(operation, worktree=replace(operation.worktree, state="reserved"))
     path = ctx.directory(operation.worktree.path)
     async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
-        sha = brought.sha if brought else await lock.clone.commit_at(commit) if commit else None
+        await persist(ctx.pool, operations.check_claim, operation.claim)
+        sha = await lock.clone.commit_at(commit) if commit else None
         if commit is not None and sha is None:
             return failed(operation, "the rescued commit is not in the clone any more", "Nothing was changed.")
         made = await make(ctx, lock, operation, sha)
@@ -78,20 +77,6 @@ async def _rescued_for(connection: Connection, operation: ClaimedOperation) -> l
         return []
     of_worktree = await rescues.of_worktree(connection, latest.worktree_id)
     return [one for one in of_worktree if one.created_at == latest.created_at]
-
-
-async def _bring(ctx: NodeContext, operation: ClaimedOperation, found: Sequence[Rescue]) -> Brought | Outcome:
-    """Bring the commit of a rescue that is on another node, or say why it stays there."""
-    clone, first = ctx.clone(operation.worktree.folder), found[0]
-    async with clone_lock(clone) as lock:
-        if (unfetched := await fetched(ctx, lock, operation)) is not None:
-            return unfetched
-    whole = any(one.kept is not None for one in found)
-    brought: Brought | NotBrought = "directory" if whole else await bring(ctx, clone, first)
-    if isinstance(brought, Brought):
-        return brought
-    words = worktree_replies.rescued_on(first.id, first.node_name, brought)
-    return Outcome("failed", words, notices.rescued_on(first.node_name))
 
 
 async def _revive(connection: Connection, operation: ClaimedOperation, rescue: Rescue) -> bool:

@@ -1,7 +1,7 @@
 """Images and files that people attached to a thread: found in its texts, fetched from GitHub, saved for the agent."""
 
 import asyncio
-import re
+import contextlib
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
 from bot.github.thread_parts import read_rendered
 from bot.github.uploads import Uploads, key_of
+from bot.markdown import MarkdownError, attribute, walk_visible
 from bot.model import Repository
 from bot.prompt.builder import Attachment
-from bot.prompt.hidden import drop_code, markdown_blocks
 from bot.redaction import Redactor
 
 SECONDS = 20.0
@@ -35,7 +35,6 @@ _BINARY = frozenset((*_IMAGE_TYPES, *_BINARY_STARTS.values()))
 _TEXT_SUFFIXES = frozenset(
     ("txt", "log", "md", "csv", "tsv", "json", "jsonl", "yaml", "yml", "toml", "xml", "html", "svg", "patch", "diff")
 )
-_ADDRESS = re.compile(r"https?://[^\s<>\"'\])]+")
 _log = structlog.get_logger()
 
 
@@ -68,13 +67,18 @@ def find_links(sources: Iterable[Source], uploads: Uploads) -> tuple[Link, ...]:
     """Return the attachments that a reader of the texts sees, each once. Addresses in code are no attachments."""
     found: dict[str, Link] = {}
     for source in sources:
-        for token in markdown_blocks(source.body):
-            shown = drop_code(token.content) if token.type in {"inline", "html_block"} else ""
-            for address in _ADDRESS.findall(shown):
-                plain = address.split("#", 1)[0].rstrip(".,;:!?")
-                if uploads.have(plain):
-                    found.setdefault(key_of(plain) or plain, Link(plain, source))
+        for address in _addresses(source.body):
+            plain = address.split("#", 1)[0]
+            if uploads.have(plain):
+                found.setdefault(key_of(plain) or plain, Link(plain, source))
     return tuple(found.values())
+
+
+def _addresses(text: str) -> list[str]:
+    with contextlib.suppress(MarkdownError):
+        nodes = (node for node, begins in walk_visible(text) if begins)
+        return [attribute(node, "src" if node.tag == "img" else "href") for node in nodes if node.tag in ("a", "img")]
+    return []
 
 
 async def fetch(

@@ -1,87 +1,60 @@
-"""Removal of what a reader of GitHub's page does not see: a stranger could hide instructions in it. Pure."""
+"""A Markdown text as a reader of GitHub's page sees it: a stranger could hide instructions in the rest. Pure."""
 
-import html
 import re
 import unicodedata
-from functools import cache
+from dataclasses import dataclass, field
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from bot.markdown import MarkdownError, Node, attribute, is_block, walk_visible
+from bot.messages.formatting import code_block, inline_code, one_line
 
-# A text of one character per nesting level must not cost the parser more than this.
-_MAX_NESTING = 40
-# Comments, processing instructions, CDATA sections and declarations are not shown; code is.
-_OPENING = re.compile(r"<!--|<\?|<!\[CDATA\[|<!(?=[A-Za-z])|`+")
-_CLOSINGS = {"<!--": "-->", "<?": "?>", "<![CDATA[": "]]>", "<!": ">"}
-# Elements that GitHub's sanitizer removes with their content or shows nothing of:
-# https://github.com/gjtorikian/html-pipeline/blob/main/lib/html_pipeline/sanitization_filter.rb
-_REMOVED_ELEMENT = re.compile(
-    r"<(script|style|template|noscript|iframe|object|embed|svg|math|head|title|textarea|xmp|plaintext)\b[^>]*>"
-    r".*?(?:</\1\s*>|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
-_HIDING = re.compile(
-    r"\shidden(?=[\s=>/])"
-    r"|aria-hidden\s*=\s*[\"']?true"
-    r"|style\s*=\s*[\"'][^\"']*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0)",
-    re.IGNORECASE,
-)
-_OPENING_TAG = re.compile(r"<([A-Za-z][\w-]*)((?:\s[^<>]*)?)>")
-# A tag keeps an address that a reader can follow. The rest of it (alt, title, data-…) is not shown.
-_KEPT_ATTRIBUTE = re.compile(r"\s(href|src)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+)", re.IGNORECASE)
-# `[//]: # (a comment)` is shown nowhere. The title may stand on the next line.
-_LINK_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:[ \t]*\n?[^\n]*(?:\n[ \t]+[\"'(][^\n]*)?$", re.MULTILINE)
-# The title of a link and the text in place of an image are shown on hovering or not at all.
-_LINK_TITLE = re.compile(r"(\]\([^()\s]+)\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\))\s*\)")
-# It matches at every beginning, also of what is no image: so the text is read once.
-_IMAGE_TEXT = re.compile(r"!\[[^\]]*(?:\](?P<target>[(\[])?|\Z)")
-_ENTITY = re.compile(r"&(?:#[0-9]{1,8}|#[xX][0-9a-fA-F]{1,8}|[A-Za-z][A-Za-z0-9]{1,31});")
+_MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "del": "~~", "s": "~~"}
+# These languages change what GitHub shows of a block; the name of any other is not shown.
+_LANGUAGES = frozenset(("diff", "suggestion"))
+# Quotations and items of lists within each other that are told as such.
+_DEEPEST = 20
+_LINE_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 _KEPT_CONTROLS = frozenset("\n\t")
 # Drawn as nothing though Unicode calls them letters or marks: fillers of Hangul and Khmer, the blank Braille pattern.
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-# Private-use characters, which no text has once the invisible ones are gone, hold the places of code.
-_CODE_BEGIN, _CODE_END = "\ue000", "\ue001"
-_CODE_PLACE = re.compile(f"{_CODE_BEGIN}([0-9]+){_CODE_END}")
 
 
-@cache
-def _parser() -> MarkdownIt:
-    # What stands within a line is not parsed: a text of brackets would cost seconds.
-    parser = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
-    parser.core.ruler.disable(["inline", "text_join"])
-    return parser
+@dataclass(slots=True)
+class _Element:
+    """An element that is being read: the blocks in it, and the line after the last of them."""
 
+    blocks: list[str] = field(default_factory=list)
+    line: list[str] = field(default_factory=list)
 
-def markdown_blocks(text: str) -> list[Token]:
-    """Return the blocks of a Markdown text; what stands in their lines is in the content of `inline` tokens."""
-    return _parser().parse(text)
+    def text(self, separator: str = "\n\n") -> str:
+        """Return all that was read, the blocks apart by `separator`."""
+        self.end_line()
+        return separator.join(self.blocks)
+
+    def verbatim(self) -> str:
+        """Return all that was read, with its line breaks and spaces."""
+        return "\n".join([*self.blocks, "".join(self.line)])
+
+    def end_line(self) -> None:
+        """Make a block of the line."""
+        if text := re.sub(r"\n{2,}", "\n", "".join(self.line)).strip(" \n"):
+            self.blocks.append(text)
+        self.line.clear()
 
 
 def strip_hidden(text: str) -> str:
-    """Return `text` as a reader sees it: no comments, invisible characters, hidden elements or attributes.
+    """Return what the page of `text` shows, as Markdown: its words, code, links, lists and tables.
 
-    Code stays as it is written, without its invisible characters.
+    Not shown are comments, definitions, titles, the text in place of an image, invisible characters and the like. A
+    text that no parser reads is returned as it is written.
     """
-    text = drop_invisible(text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _ENTITY.sub(lambda entity: "" if not drop_invisible(html.unescape(entity.group())) else entity.group(), text)
-    code: list[str] = []
-    text = _set_code_aside(text, code)
-    previous = None
-    # What one pass removes may join the halves of what the next one sees.
-    while previous != text:
-        previous = text
-        text = _without_hidden_elements(_REMOVED_ELEMENT.sub("", _drop_unseen(text)))
-    text = _OPENING_TAG.sub(_visible_tag, text)
-    text = _IMAGE_TEXT.sub(_image_without_text, _LINK_TITLE.sub(r"\1)", _LINK_DEFINITION.sub("", text)))
-    text = re.sub(r"\n{3,}", "\n\n", text)
-    return _CODE_PLACE.sub(lambda place: code[int(place.group(1))], text).strip("\n ")
-
-
-def drop_code(text: str) -> str:
-    """Return the text of a block without its spans of code."""
-    return _CODE_PLACE.sub("", _drop_unseen(text, []))
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        return drop_invisible(_shown(text)).strip("\n ")
+    except MarkdownError:
+        return drop_invisible(text).strip("\n ")
 
 
 def drop_invisible(text: str) -> str:
@@ -97,84 +70,107 @@ def _is_invisible(character: str) -> bool:
     return unicodedata.category(character) in _INVISIBLE_CATEGORIES
 
 
-def _set_code_aside(text: str, code: list[str]) -> str:
-    """Replace blocks and spans of code by their places in `code`. In a block of HTML there are no spans of code."""
-    lines = text.split("\n")
-    kept: list[str] = []
-    markdown: list[str] = []
-    blocks = {token.map[0]: token for token in markdown_blocks(text) if token.map and token.type in _VERBATIM}
-    at = 0
-    while at <= len(lines):
-        block = blocks.get(at)
-        if (block is not None or at == len(lines)) and markdown:
-            kept.append(_drop_unseen("\n".join(markdown), code))
-            markdown = []
-        if block is not None and block.map and block.map[1] > at:
-            source = "\n".join(lines[at : block.map[1]])
-            kept.append(source if block.type == "html_block" else _place(source, code))
-            at = block.map[1]
+def _shown(text: str) -> str:
+    around, quotes_and_items, verbatim = [_Element()], 0, 0
+    for node, begins in walk_visible(text):
+        if not node.is_element_node:
+            words = node.text_content or ""
+            around[-1].line.append(words if verbatim else _LINE_BREAK.sub("\n", words))
             continue
-        if at < len(lines):
-            markdown.append(lines[at])
-        at += 1
-    return "\n".join(kept)
-
-
-def _place(source: str, code: list[str]) -> str:
-    code.append(source)
-    return f"{_CODE_BEGIN}{len(code) - 1}{_CODE_END}"
-
-
-def _drop_unseen(text: str, code: list[str] | None = None) -> str:
-    """Return the text without comments and the like; with `code`, spans of code go there first.
-
-    A comment that is never closed hides the rest, as in a browser. Takes time in proportion to the text: what has no
-    end is looked for once.
-    """
-    kept, at, endless = list[str](), 0, set[str]()
-    for opening in _OPENING.finditer(text):
-        mark, is_code = opening.group(), opening.group().startswith("`")
-        if opening.start() < at or mark in endless or (is_code and code is None):
+        change = 1 if begins else -1
+        verbatim += change * (node.tag == "pre")
+        quotes_and_items += change * (node.tag in ("blockquote", "li"))
+        if begins:
+            around.append(_Element())
             continue
-        closing = re.compile(rf"(?<!`){mark}(?!`)" if is_code else re.escape(_CLOSINGS[mark]))
-        end = closing.search(text, opening.end())
-        if end is None and mark != "<!--":
-            endless.add(mark)
+        element, outer = around.pop(), around[-1]
+        if not is_block(node):
+            if element.blocks:  # raw HTML may have a block within a line
+                outer.end_line()
+                outer.blocks += element.blocks
+            words = "".join(element.line)
+            outer.line.append(words if verbatim or element.blocks else _inline(node, words))
             continue
-        kept.append(text[at : opening.start()])
-        at = end.end() if end is not None else len(text)
-        if is_code and code is not None:
-            kept.append(_place(text[opening.start() : at], code))
-    return "".join(kept) + text[at:]
+        outer.end_line()
+        if block := _block(node, element, len(outer.blocks), deep=quotes_and_items >= _DEEPEST):
+            outer.blocks.append(block)
+    return around[0].text()
 
 
-_VERBATIM = frozenset({"fence", "code_block", "html_block"})
+def _inline(node: Node, words: str) -> str:
+    """Return the element that is part of a line and shows `words`."""
+    match node.tag:
+        case "a":
+            return _link(node, words)
+        case "code":
+            return inline_code(words)
+        case "img":
+            return f"![]({attribute(node, 'src')})"
+        case "br":
+            return "\n"
+        case "input":
+            is_box = attribute(node, "type").lower() == "checkbox"
+            return ("[x]" if "checked" in node.attributes else "[ ]") if is_box else ""
+        case "q":
+            return f'"{words}"'
+        case tag:
+            mark = _MARKS.get(tag or "", "") if words.strip() else ""
+            return f"{mark}{words}{mark}"
 
 
-def _without_hidden_elements(text: str) -> str:
-    """Drop each element with an attribute that hides it, with all that it holds; an unclosed one to the end."""
-    kept, at = [], 0
-    for tag in _OPENING_TAG.finditer(text):
-        if tag.start() >= at and _HIDING.search(tag.group(2) + ">"):
-            kept.append(text[at : tag.start()])
-            at = _end_of_element(text, tag)
-    return "".join([*kept, text[at:]])
+def _link(node: Node, words: str) -> str:
+    address, attributes = attribute(node, "href"), node.attributes
+    if "data-footnote-backref" in attributes:
+        return ""
+    if "data-footnote-ref" in attributes:
+        return f"[^{address.removeprefix('#fn-')}]"
+    is_bare = address.removeprefix("http://").removeprefix("mailto:") in (words, words.removeprefix("http://"))
+    return words if is_bare or not address else f"[{words}]({address})"
 
 
-def _end_of_element(text: str, tag: re.Match[str]) -> int:
-    depth = 1
-    same = re.compile(rf"<(/?){re.escape(tag.group(1))}\b[^<>]*>", re.IGNORECASE)
-    for other in same.finditer(text, tag.end()):
-        depth += -1 if other.group(1) else 1
-        if depth == 0:
-            return other.end()
-    return len(text)
+def _block(node: Node, element: _Element, index: int, *, deep: bool) -> str:
+    """Return the element that is a block, the one at `index` of those around it."""
+    match node.tag:
+        case "pre":
+            language = attribute(node, "lang")
+            return code_block(element.verbatim(), language if language in _LANGUAGES else "")
+        case "h1" | "h2" | "h3" | "h4" | "h5" | "h6" as tag:
+            return f"{'#' * int(tag[1])} {element.text()}"
+        case "hr":
+            return "---"
+        case "blockquote":
+            return element.text() if deep else _prefixed("> ", "> ", element.text())
+        case "li":
+            is_loose = any(child.tag == "p" for child in node.iter())
+            marker, words = _marker(node, index), element.text("\n\n" if is_loose else "\n")
+            return f"{marker}{words}" if deep else _prefixed(marker, " " * len(marker), words)
+        case "td" | "th":
+            return one_line(element.text()) or " "
+        case "tr":
+            return f"| {' | '.join(element.blocks)} |"
+        case "thead":
+            return f"{element.text()}\n|{'---|' * len(node.css('th'))}"
+        case "table" | "tbody" | "ul" | "ol":
+            return element.text("\n")
+        case _:
+            return element.text()
 
 
-def _image_without_text(image: re.Match[str]) -> str:
-    return f"![]{image['target']}" if image["target"] else image.group()
+def _marker(item: Node, index: int) -> str:
+    if (name := attribute(item, "id")).startswith("fn-"):
+        return f"[^{name.removeprefix('fn-')}]: "
+    if item.parent is None or item.parent.tag != "ol":
+        return "- "
+    start = attribute(item.parent, "start")
+    return f"{index + (int(start) if _NUMBER.fullmatch(start) else 1)}. "
 
 
-def _visible_tag(tag: re.Match[str]) -> str:
-    kept = "".join(f" {name.lower()}={value}" for name, value in _KEPT_ATTRIBUTE.findall(tag.group(2)))
-    return f"<{tag.group(1)}{kept}>"
+def _prefixed(first: str, other: str, text: str) -> str:
+    return (
+        "\n".join(
+            f"{other if number else first}{line}".rstrip(" ") if line else other.rstrip(" ")
+            for number, line in enumerate(text.split("\n"))
+        )
+        if text
+        else first.rstrip(" ")
+    )

@@ -1,14 +1,12 @@
 """The repository's instructions for agents, always as they are on the default branch."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from bot.clones.checkout import EMPTY_TREE
+from bot.clones.check_out import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.errors import GitError
 from bot.prompt.builder import InstructionFile, Instructions
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
@@ -51,7 +49,7 @@ async def read_instructions(
             elsewhere.append(path)
             continue
         told.add(blob)
-        content = (await clone.git.settled(clone.path, "cat-file", "blob", blob)).stdout
+        content = (await clone.git.on_clone(clone.path, "cat-file", "blob", blob)).stdout
         kept = content[: min(FILE_BYTES, room)]
         room -= len(kept)
         text = kept.decode(errors="replace").strip()
@@ -71,16 +69,12 @@ async def _files_here(
     """Return the blobs of these files at `head`, by path. `there` are those at `tip`; others only `with_added`."""
     if with_added or clone.objects is None or len(there) > MOST_LISTED:
         return await _files(clone, tip, head, names, there)
-    found = {path: await clone.objects.info(f"{head}:{path}") for path in there}
-    return {path: one.name for path, one in found.items() if one is not None}
+    found = {path: await clone.objects.name(f"{head}:{path}") for path in there}
+    return {path: blob for path, blob in found.items() if blob is not None}
 
 
 async def _tip_at(clone: Clone, tip: str, seconds: int) -> str:
     """Return the commit of the default branch at that time, from its commit `tip` now; empty if there was none."""
-    if clone.objects is not None:
-        with suppress(GitError):
-            if await clone.objects.committed_at(tip) <= seconds:
-                return tip
     return (await clone.run("rev-list", "-1", "--first-parent", f"--before={seconds}", tip)).text
 
 
@@ -98,7 +92,7 @@ async def _files(
         return dict(known)
     wanted = [f":(glob)**/{name}" for name in names]
     listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", before, after, "--", *wanted)
-    shown = await clone.git.settled(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
+    shown = await clone.git.on_clone(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
     fields, blobs = iter(shown.fields), dict(known)
     # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
     for facts, path in zip(fields, fields, strict=True):

@@ -1,11 +1,14 @@
 """What people did on the threads of a repository, read where GitHub's log of deliveries may not be.
 
-Each act becomes the delivery that GitHub would have sent, so that a later real one does nothing.
+Each act becomes the delivery that GitHub would have sent, so that a later real one does nothing. It may use only what
+is known to have stood there at its time, written by its sender: an edit counts as GitHub's history of edits tells it,
+a label or an assignment only where the text was not edited since. Of anything else the person is asked to repeat it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -13,7 +16,7 @@ import structlog
 
 from bot.authority import Policy
 from bot.github.client import GitHub
-from bot.github.payloads import GHOST
+from bot.github.payloads import GHOST, UNPROVEN
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
 from bot.store import recoveries
@@ -22,28 +25,42 @@ from bot.store.database import Pool
 MOST_CHANGED = 200
 """The threads, comments and inline comments that are read in one round, of each; the next round goes on."""
 OF_ONE_QUERY = 50
-# Labels and assignments have no list of their own that others cannot fill; only GraphQL tells who edited a text.
-# https://docs.github.com/graphql/reference/interfaces#comment
+# Labels and assignments have no list of their own that others cannot fill; only GraphQL tells who edited a text, and
+# how: the `diff` of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
+# as it was written. https://docs.github.com/graphql/reference/interfaces#comment
 _GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
       nodes { ...labeled ...assigned }
     }"""
 DETAILS = f"""
 query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
-    ... on Comment {{ lastEditedAt editor {{ ...account }} }}
+    ... on Comment {{ ...history }}
     ... on Issue {{ {_GESTURES} }}
     ... on PullRequest {{ {_GESTURES}
       reviews(last: 50) {{
-        nodes {{ id fullDatabaseId body submittedAt lastEditedAt author {{ ...account }} editor {{ ...account }} }}
+        nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }}
       }}
     }}
   }}
+}}
+fragment history on Comment {{
+  lastEditedAt editor {{ ...account }} includesCreatedEdit
+  userContentEdits(first: 100) {{ nodes {{ editedAt diff editor {{ ...account }} }} }}
 }}
 fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
 fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
 fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
 """
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """A text as somebody left it at that time. `parts` are those of its payload that tell who did what."""
+
+    at: datetime
+    body: str
+    parts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +169,17 @@ class Acts:
         if one["closed_at"] and _time(one["closed_at"]) >= self._since:
             yield closing(one)
         target = Target("pull" if one.get("pull_request") else "issue")
-        written = (one["created_at"], about.get("lastEditedAt"), one["user"], about.get("editor"))
-        for action, at, writer in self._written(*written, opened="opened"):
+        for text in self._revisions("opened", one["created_at"], one["user"], one["body"], about):
             # As it was then, so that it is recognised.
-            thread = {**one, "updated_at": _stamp(at)}
-            if action == "opened":
+            thread = {**one, "updated_at": _stamp(text.at), "body": text.body}
+            if text.parts["action"] == "opened":
                 thread |= {"state": "open", "closed_at": None}
-            parts = {"sender": writer, **_change(action)}
-            yield Act("issues", at, one["node_id"], one["number"], parts, thread, one["body"] or "", target)
+            yield Act("issues", text.at, one["node_id"], one["number"], text.parts, thread, text.body, target)
         for item in (about.get("timelineItems") or {}).get("nodes", ()):
             if not item or item["actor"] is None:
                 continue
-            at, parts = _time(item["createdAt"]), {"sender": _account(item["actor"])}
+            at = _time(item["createdAt"])
+            parts: dict[str, Any] = {"sender": _account(item["actor"])}
             if "label" in item:
                 is_ours = item["label"]["name"].casefold() == self._policy.label.casefold()
                 parts |= {"action": "labeled", "label": item["label"]}
@@ -171,6 +187,8 @@ class Acts:
                 is_ours = (item.get("assignee") or {}).get("databaseId") == self._policy.bot_id
                 parts |= {"action": "assigned", "assignee": _account(item["assignee"]) if is_ours else None}
             if is_ours and at >= self._since:
+                if (edited := about.get("lastEditedAt")) and _time(edited) >= at:
+                    parts |= UNPROVEN
                 yield Act("issues", at, item["id"], one["number"], parts, {**one, "updated_at": _stamp(at)})
         for review in (about.get("reviews") or {}).get("nodes", ()):
             if review and review["submittedAt"]:
@@ -178,46 +196,62 @@ class Acts:
 
     def _review(self, number: int, one: Any) -> Iterator[Act]:
         author = _account(one["author"]) if one["author"] else None
-        times = (one["submittedAt"], one["lastEditedAt"])
-        for action, at, writer in self._written(*times, author, one["editor"], opened="submitted"):
-            review_id, body = int(one["fullDatabaseId"]), one["body"] or ""
-            review = {"id": review_id, "node_id": one["id"], "user": author, "body": body}
-            review |= {"submitted_at": one["submittedAt"], "updated_at": _stamp(at)}
-            parts = {"review": review, "sender": writer, **_change(action)}
-            if body:
-                yield Act(
-                    "pull_request_review",
-                    at,
-                    one["id"],
-                    number,
-                    parts,
-                    text=body,
-                    target=Target("review", review_id),
-                )
+        review_id = int(one["fullDatabaseId"])
+        for text in self._revisions("submitted", one["submittedAt"], author, one["body"], one):
+            review = {"id": review_id, "node_id": one["id"], "user": author, "body": text.body}
+            review |= {"submitted_at": one["submittedAt"], "updated_at": _stamp(text.at)}
+            parts, target = {"review": review, **text.parts}, Target("review", review_id)
+            if text.body:
+                yield Act("pull_request_review", text.at, one["id"], number, parts, text=text.body, target=target)
 
     def _comment(self, what: str, one: Any, about: Any) -> Iterator[Act]:
         is_inline = what == "pulls/comments"
         event = "pull_request_review_comment" if is_inline else "issue_comment"
         number = int(one["pull_request_url" if is_inline else "issue_url"].rpartition("/")[2])
-        written = (one["created_at"], about.get("lastEditedAt"), one["user"], about.get("editor"))
-        for action, at, writer in self._written(*written, opened="created"):
-            comment = {**one, "updated_at": _stamp(at)} if action == "created" else one
-            parts = {"comment": comment, "sender": writer, **_change(action)}
-            target = Target("review-comment" if is_inline else "comment", one["id"])
-            yield Act(event, at, one["node_id"], number, parts, text=one["body"] or "", target=target)
+        target = Target("review-comment" if is_inline else "comment", one["id"])
+        for text in self._revisions("created", one["created_at"], one["user"], one["body"], about):
+            parts = {"comment": {**one, "updated_at": _stamp(text.at), "body": text.body}, **text.parts}
+            yield Act(event, text.at, one["node_id"], number, parts, text=text.body, target=target)
 
-    def _written(
-        self, created: str, edited: str | None, author: Any, editor: Any, *, opened: str
-    ) -> Iterator[tuple[str, datetime, Any]]:
-        """Yield what was done to a text: the action, its time and the account; at most one.
+    def _revisions(self, opened: str, created: str, author: Any, body: str | None, about: Any) -> Iterator[_Revision]:
+        """Yield how the text was written and edited, `about` being its history; `opened` is the action of its writing.
 
-        An edited text is its editor's, who may be another person than its author.
+        Where the history does not lead without a gap to the text of now, the last edit is not proven.
         """
+        edited = about.get("lastEditedAt")
         if edited is None:
             if _time(created) >= self._since:
-                yield opened, _time(created), _sender(author)
-        elif _time(edited) >= self._since and editor is not None:
-            yield "edited", _time(edited), _account(editor)
+                yield _Revision(_time(created), body or "", {"action": opened, "sender": _sender(author)})
+            return
+        if _time(edited) < self._since:
+            return
+        history = (about.get("userContentEdits") or {}).get("nodes") or []
+        try:
+            if _text(history[0]) != _plain(body or ""):
+                raise ValueError("the newest edit left another text")
+            found = list(self._edits(opened, history, whole=about["includesCreatedEdit"]))
+        except (IndexError, KeyError, TypeError, ValueError) as gap:
+            _log.info("edit-not-proven", why=repr(gap))
+            parts = {"action": "edited", "sender": _account_or_ghost(about.get("editor")), **_change(""), **UNPROVEN}
+            found = [_Revision(_time(edited), body or "", parts)]
+        yield from reversed(found)
+
+    def _edits(self, opened: str, history: list[Any], *, whole: bool) -> Iterator[_Revision]:
+        """Yield the revisions since, the newest first. `whole`: the last of the history is the text as it was written.
+
+        Raises KeyError, TypeError or ValueError where one of them is not known.
+        """
+        for newer, older in zip_longest(history, history[1:]):
+            at, sender = _time(newer["editedAt"]), _account(newer["editor"])
+            if at < self._since:
+                return
+            if older is not None:
+                parts = {"action": "edited", "sender": sender, **_change(_text(older))}
+            elif whole:
+                parts = {"action": opened, "sender": sender}
+            else:
+                raise ValueError("the history does not reach back far enough")
+            yield _Revision(at, _text(newer), parts)
 
     async def _concerns(self, act: Act) -> bool:
         """Return whether it can concern the bot and was not acted on, as far as rows tell."""
@@ -228,7 +262,8 @@ class Acts:
             if self._policy.is_own(Actor(sender["login"], sender["id"]), act.text or ""):
                 return False
             if act.text is None or act.target is None:
-                return True
+                place = (self._repository, act.number)
+                return not await recoveries.was_asked_by(connection, *place, sender["id"], act.at)
             if not may_address(act.text, self._policy.bot_name):
                 return False
             return not await recoveries.was_answered(connection, self._repository, act.number, act.target)
@@ -240,14 +275,29 @@ def closing(thread: dict[str, Any]) -> Act:
     return Act("issues", _time(thread["closed_at"]), thread["node_id"], thread["number"], parts, thread)
 
 
-def _change(action: str) -> dict[str, Any]:
-    """Return the action; before an edit the text is taken for empty, since only texts that asked nothing are read."""
-    return {"action": action, **({"changes": {"body": {"from": ""}}} if action == "edited" else {})}
+def _change(before: str) -> dict[str, Any]:
+    """Return what an edit changed: the text before it."""
+    return {"changes": {"body": {"from": before}}}
+
+
+def _text(edit: Any) -> str:
+    """Return the text that an edit left. Raises ValueError where GitHub does not show it any more."""
+    if edit["diff"] is None:
+        raise ValueError("an edit is not shown")
+    return _plain(edit["diff"])
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")
 
 
 def _sender(user: Any) -> dict[str, Any]:
     """Return an account of REST's, of a deleted one GitHub's own stand-in."""
     return {"login": GHOST.login, "id": GHOST.id} if user is None else user
+
+
+def _account_or_ghost(found: Any) -> dict[str, Any]:
+    return _sender(None) if found is None else _account(found)
 
 
 def _account(found: Any) -> dict[str, Any]:

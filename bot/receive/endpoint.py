@@ -18,7 +18,6 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bot import counters
-from bot.receive.deadlines import Deadlines
 from bot.receive.delivery import delivery_of, is_signed
 from bot.receive.inbox import Inbox, Unavailable
 
@@ -97,7 +96,7 @@ class Receiver:
         self._secrets = tuple(secrets)
         self._platform = platform
         self._others = others
-        self._bodies_due = Deadlines(body_seconds)
+        self._body_seconds = body_seconds
         self._refused = _SparseLog()
         self._free_bytes = bytes_in_flight
         self._reserved_bytes = bytes_in_flight // 4
@@ -110,9 +109,9 @@ class Receiver:
         began = perf_counter()
         answer = await self._receive(scope, receive)
         if answer.status == 202:
-            counters.acknowledged(perf_counter() - began)
+            counters.ACKNOWLEDGED_AFTER.observe(perf_counter() - began)
         else:
-            counters.count("deliveries_refused_total", str(answer.status))
+            counters.DELIVERIES_REFUSED.labels(answer.status).inc()
         body = orjson.dumps(answer.content)
         headers = [
             (b"content-type", b"application/json"),
@@ -157,19 +156,13 @@ class Receiver:
         declared = headers.get(b"content-length", b"")
         if _LENGTH.fullmatch(declared) and int(declared) > LARGEST_BODY_BYTES:
             raise _too_large()
-        if (task := asyncio.current_task()) is None:
-            raise RuntimeError("an ASGI server runs each request in a task")
-        arrival = self._bodies_due.begin(task.cancel)
         try:
-            await self._read_chunks(receive, guid, chunks)
-        except asyncio.CancelledError:
-            if not arrival.missed or task.uncancel():
-                raise
+            async with asyncio.timeout(self._body_seconds):
+                await self._read_chunks(receive, guid, chunks)
+        except TimeoutError:
             self._refused.warn("delivery-body-too-slow", guid)
-            why = f"The body did not arrive within {self._bodies_due.seconds:g} seconds."
+            why = f"The body did not arrive within {self._body_seconds:g} seconds."
             raise _NoBodyError(_refusal(408, why)) from None
-        finally:
-            arrival.met = True
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _read_chunks(self, receive: Receive, guid: str, chunks: list[bytes]) -> None:
@@ -220,7 +213,7 @@ async def _judge(size: int, look: Callable[[], T]) -> T:
 
 def _count(event: str, answer: _Answer) -> None:
     named = event if event in counters.EVENTS else "other"
-    counters.count("deliveries_received_total", f"{named} {answer.content.get('status', answer.status)}")
+    counters.DELIVERIES_RECEIVED.labels(named, answer.content.get("status", answer.status)).inc()
 
 
 def _is_form(headers: Headers) -> bool:

@@ -5,22 +5,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from bot.receive.deadlines import Deadlines
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.deliveries import NewDelivery, Stored
-from bot.store.jobs import ring_deciders
 from bot.store.outage import database_answered, database_failed
 
 WRITERS = 2
 GROUP_SIZE = 64
-# A commit that takes longer waits for a lock or for a server that hangs; the next group does not wait for it.
-LATE_COMMIT_SECONDS = 0.005
-RING_PAUSE_SECONDS = 0.01
 # GitHub gives up after 10 s: https://docs.github.com/en/webhooks/using-webhooks/best-practices-for-using-webhooks
 ATTEMPT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
@@ -82,9 +76,8 @@ class _Waiting:
 
 
 class Inbox:
-    """A context that stores deliveries in transactions of at most `group_size` rows.
+    """A context that stores deliveries in transactions of at most `group_size` rows, `writers` of them at once.
 
-    One transaction at a time, for the larger a group is, the less each row costs; while one is late, `writers` at once.
     `names` are those that the bot answers to, joined by commas, as of the last group; empty while they are not known.
     """
 
@@ -100,19 +93,15 @@ class Inbox:
         self._pool = pool
         self._group_size = group_size
         self._attempt_seconds = attempt_seconds
-        self._answers_due = Deadlines(answer_seconds)
+        self._answer_seconds = answer_seconds
         self.names = ""
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writer_count = writers
         self._floods = Floods()
-        self._next_group = asyncio.Semaphore()
-        self._commits_due = Deadlines(LATE_COMMIT_SECONDS)
-        self._to_decide = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._write_groups()) for _ in range(self._writer_count)]
-        self._tasks.append(asyncio.create_task(self._ring()))
         return self
 
     async def __aexit__(
@@ -132,32 +121,24 @@ class Inbox:
         if delivery.state == "received":
             delivery = replace(delivery, priority=self._floods.priority(delivery))
         waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
-        answer = self._answers_due.begin(partial(waiting.tell, Unavailable("the database did not answer in time")))
         self._queue.put_nowait(waiting)
         try:
-            return await waiting.outcome
-        finally:
-            answer.met = True
+            async with asyncio.timeout(self._answer_seconds):
+                return await waiting.outcome
+        except TimeoutError:
+            return Unavailable("the database did not answer in time")
 
     async def _write_groups(self) -> None:
         while True:
-            await self._next_group.acquire()
-            group: list[_Waiting] = []
-            commit = None
+            group = [await self._queue.get()]
             try:
-                group.append(await self._queue.get())
                 await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
                 while len(group) < self._group_size and not self._queue.empty():
                     group.append(self._queue.get_nowait())
-                commit = self._commits_due.begin(self._next_group.release)
                 await self._write(group)
             finally:
                 for waiting in group:
                     waiting.tell(Unavailable("shutting down"))
-                if commit is None or not commit.missed:
-                    self._next_group.release()
-                if commit is not None:
-                    commit.met = True
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:
@@ -177,20 +158,8 @@ class Inbox:
         else:
             database_answered()
             self.names = stored.names
-            if stored.to_decide:
-                self._to_decide.set()
             for waiting in group:
                 waiting.tell(_outcome(waiting.delivery, stored))
-
-    async def _ring(self) -> None:
-        """Tell the workers of what was committed, after its acknowledgement. Groups soon after each other ring once."""
-        while await self._to_decide.wait():
-            self._to_decide.clear()
-            try:
-                await ring_deciders(self._pool)
-            except DATABASE_AWAY as problem:
-                database_failed(problem, task="inbox")
-            await asyncio.sleep(RING_PAUSE_SECONDS)
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
@@ -206,7 +175,7 @@ class Inbox:
             # Closing the connection also ends the rollback, which would wait for a server that hangs.
             watchdog = asyncio.get_running_loop().call_later(self._attempt_seconds, connection.terminate)
             try:
-                return await deliveries.commit(connection, rows)
+                return await deliveries.store(connection, rows)
             except Exception as problem:
                 if connection.is_closed():
                     # asyncpg also raises an AttributeError where its connection is closed between two steps.

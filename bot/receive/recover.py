@@ -64,7 +64,7 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
         recovery = _Recovery(pool, github, platform, policy, now)
         found = [one async for one in recovery.run()]
     for one in found:
-        counters.count("recoveries_total", "missed-delivery", len(one.guids))
+        counters.RECOVERIES.labels("missed-delivery").inc(len(one.guids))
         log = _log.warning if one.guids or one.way == "none" else _log.info
         log("deliveries-recovered", source=one.source, way=one.way, recovered=len(one.guids), problem=one.problem)
     return found

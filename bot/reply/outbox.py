@@ -27,7 +27,7 @@ SECOND_LOOK_SECONDS = 5.0
 LONGEST_REQUEST_SECONDS = 10.0
 # A comment cannot be older than its row; the slack is for clocks that disagree.
 CLOCK_SLACK = timedelta(minutes=10)
-LANE_TAKEN_SECONDS = 1.0
+WRITER_TAKEN_SECONDS = 1.0
 LONGEST_WAIT = timedelta(seconds=5)
 BAD_CREDENTIALS_SECONDS = 60.0
 
@@ -60,7 +60,7 @@ class Sender:
         """Send what is due for the writer, one request at a time; returns when nothing is left or all must wait."""
         async with self.pool.acquire() as connection:
             if not await outbox.lock_writer(connection, writer):
-                return Drained(self.clock() + timedelta(seconds=LANE_TAKEN_SECONDS))
+                return Drained(self.clock() + timedelta(seconds=WRITER_TAKEN_SECONDS))
             while (drained := await self._send_next(connection, writer)) is None:
                 pass
             return drained

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bot.clones.checkout import in_the_way
+from bot.clones.check_out import in_the_way
 from bot.git.runner import failure
 from bot.rescue.message import RescuedCommits
 from bot.rescue.scratch_git import NO_OBJECT, ScratchGit

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bot.clones.clone import Clone
+from bot.clones.checkout import Checkout, ReadableCheckout
 from bot.clones.status import Change, parse_status
 from bot.rescue.scratch_git import TIMEOUT_SECONDS, ScratchGit
 from bot.sandbox.untrusted_files import leads_out
@@ -43,7 +43,7 @@ class Contents:
 
 async def read_state(own: ScratchGit, head: str | None) -> Contents:
     """Compare HEAD, index and disk. An index that cannot be read counts as equal to HEAD. Raises GitError, OSError."""
-    entries = await _entries(own.clone, own.path)
+    entries = await _entries(own.checkout)
     if entries is None:
         await own.run("read-tree", head or "--empty", index=_OF_HEAD)
         entries, index = parse_entries((await own.run("ls-files", *_LISTED, index=_OF_HEAD)).stdout), Path(_OF_HEAD)
@@ -66,13 +66,18 @@ async def read_state(own: ScratchGit, head: str | None) -> Contents:
     return Contents(entries, changes, unseen)
 
 
-async def _entries(clone: Clone, path: Path) -> list[IndexEntry] | None:
+async def _entries(checkout: Checkout) -> list[IndexEntry] | None:
     """Read the index with the worktree's own git, which finds the rest of a split index. None if it cannot be read."""
-    state = await clone.state_folder(path)
-    if state is None or not _exists(state / "index"):
+    if not _exists(checkout.state / "index"):
         return None
-    listed = await clone.on_worktree(path, "ls-files", *_LISTED, check=False, timeout_seconds=TIMEOUT_SECONDS)
+    listed = await checkout.git("ls-files", *_LISTED, check=False, timeout_seconds=TIMEOUT_SECONDS)
     return parse_entries(listed.stdout) if listed.status == 0 else None
+
+
+async def flagged_file(checkout: ReadableCheckout) -> str | None:
+    """Return a file of which git was told not to see edits, None where there is none. Raises GitError, OSError."""
+    listed = await checkout.git("ls-files", *_LISTED)
+    return next((entry.name for entry in parse_entries(listed.stdout) if entry.flagged), None)
 
 
 async def _is_split(own: ScratchGit) -> bool:

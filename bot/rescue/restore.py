@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory, real_path
-from bot.clones.checkout import EMPTY_TREE, put_back
+from bot.clones.admin import Missing, real_path
+from bot.clones.check_out import EMPTY_TREE, put_back
+from bot.clones.checkout import Checkout, open_checkout
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits
 from bot.failpoints import reached
@@ -75,51 +75,50 @@ async def restore(
     rescued = await read_rescue(clone, sha) if sha is not None else None
     if sha is not None and rescued is None:
         return RestoreRefused("commit-gone")
-    refused = await _misplaced(lock, path, branch)
-    if refused is not None:
-        return refused
-    position = await _position(clone, path, rescued)
+    checkout = await _opened(lock, path, branch)
+    if isinstance(checkout, RestoreRefused):
+        return checkout
+    position = await _position(checkout, rescued)
     if isinstance(position, RestoreRefused):
         return position
     progress = _Progress(progress_file(clone.data_dir, path), f"{operation_id} {sha} {kept.name if kept else None}")
     files = 0
     if kept is not None and (progress.is_mine() or is_directory(kept)):
-        refused, whole = await _restore_directory(lock, path, rescued, kept, position, progress), True
+        refused, whole = await _restore_directory(checkout, rescued, kept, position, progress), True
     elif sha is not None and rescued is not None:
-        done, whole = await _restore_commit(clone, path, sha, rescued, position, progress), False
+        done, whole = await _restore_commit(checkout, sha, rescued, position, progress), False
         refused, files = (done, 0) if isinstance(done, RestoreRefused) else (None, done)
     else:
         return RestoreRefused("directory-gone")
     if refused is not None:
         return refused
-    await import_commits(lock, path, branch)
+    await import_commits(checkout, branch)
     commits = 0
     if position.after is not None and position.after != position.head:
         commits = await clone.count(position.after, *([f"^{position.head}"] if position.head else []))
     if rescued is not None:
-        await _put_stashes_back(clone, path, rescued.stashes)
+        await _put_stashes_back(checkout, rescued.stashes)
     _log.info("rescue-restored", path=str(path), sha=sha, commits=commits, files=files, whole=whole)
     return Restored(commits, files, await _elsewhere(clone, rescued, position.after), whole)
 
 
-async def _misplaced(lock: CloneLock, path: Path, branch: str | None) -> RestoreRefused | None:
+async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout | RestoreRefused:
     """Refuse where there is no worktree, where an operation of git is in progress, and on another branch."""
-    clone = lock.clone
-    if isinstance(admin_directory(clone.path, path), Missing):
+    checkout = await open_checkout(lock, path)
+    if isinstance(checkout, Missing):
         return RestoreRefused("no-worktree")
-    await entries.clear_stale_locks(clone, path)
-    await entries.unblock(clone, path)
-    await put_back(clone, path)
-    await import_commits(lock, path, branch)
-    operation = await entries.operation_in_progress(clone, path)
-    if operation is not None:
+    await checkout.unblock()
+    await put_back(checkout)
+    await import_commits(checkout, branch)
+    if operation := checkout.operation_in_progress():
         return RestoreRefused("unfinished", (operation,))
-    current = await entries.branch_of(clone, path)
-    return RestoreRefused("off-branch", (current,) if current else ()) if current != branch else None
+    current = checkout.head.branch
+    return RestoreRefused("off-branch", (current,) if current else ()) if current != branch else checkout
 
 
-async def _position(clone: Clone, path: Path, rescued: RescuedCommits | None) -> _Position | RestoreRefused:
-    head, goal = await entries.head_of(clone, path), await _goal(clone, rescued) if rescued else None
+async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position | RestoreRefused:
+    clone, head = checkout.clone, checkout.head.commit
+    goal = await _goal(clone, rescued) if rescued else None
     if goal is None or head == goal:
         return _Position(head, goal, head)
     if head is None or await clone.is_ancestor(head, goal):
@@ -137,11 +136,11 @@ async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
 
 
 async def _restore_commit(
-    clone: Clone, path: Path, sha: str, rescued: RescuedCommits, position: _Position, progress: "_Progress"
+    checkout: Checkout, sha: str, rescued: RescuedCommits, position: _Position, progress: "_Progress"
 ) -> RestoreRefused | int:
     """Bring back the files of the rescue commit; return how many were not committed, 0 where nothing was missing."""
     head = position.head
-    async with scratch_git_dir(clone, path, head) as own:
+    with scratch_git_dir(checkout, head) as own:
         seen = await read_state(own, head)
         merge: Merged | None = None
         if head is not None and position.after == head != position.goal:
@@ -167,48 +166,46 @@ async def _restore_commit(
         reached("restore-begun")
         await write_files(own, target)
         reached("files-restored")
-    await _set_head_and_index(clone, path, position, staged)
+    await _set_head_and_index(checkout, position, staged)
     reached("commits-restored")
     return rescued.files
 
 
 async def _restore_directory(
-    lock: CloneLock,
-    path: Path,
+    checkout: Checkout,
     rescued: RescuedCommits | None,
     kept: Path,
     position: _Position,
     progress: "_Progress",
 ) -> RestoreRefused | None:
     """Put the kept directory in the place of the worktree's, at the commit that it was at."""
-    clone = lock.clone
     if position.is_newer:
         return RestoreRefused("newer-than-directory")
     if not progress.is_mine():
-        async with scratch_git_dir(clone, path, position.head) as own:
+        with scratch_git_dir(checkout, position.head) as own:
             seen = await read_state(own, position.head)
         if seen.changes:
             return RestoreRefused("changes", tuple(change.name for change in seen.changes))
         listing = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
-        ignored = (await clone.on_worktree(path, *listing)).fields
+        ignored = (await checkout.git(*listing)).fields
         if ignored:
             return RestoreRefused("ignored-files", tuple(ignored))
         progress.begin()
     reached("kept-restore-begun")
-    await put_directory_back(lock, path, kept)
+    await put_directory_back(checkout, kept)
     staged = rescued.staged if rescued is not None else None
     if staged is not None or position.after is not None:
-        await _set_head_and_index(clone, path, position, staged or position.after or EMPTY_TREE)
+        await _set_head_and_index(checkout, position, staged or position.after or EMPTY_TREE)
     reached("kept-files-restored")
     return None
 
 
-async def _set_head_and_index(clone: Clone, path: Path, position: _Position, staged: str) -> None:
+async def _set_head_and_index(checkout: Checkout, position: _Position, staged: str) -> None:
     if position.after is not None and position.after != position.head:
-        await clone.on_worktree(path, "update-ref", "-m", "restore", "HEAD", position.after)
-    await clone.on_worktree(path, "read-tree", "--reset", staged, timeout_seconds=TIMEOUT_SECONDS)
+        await checkout.git("update-ref", "-m", "restore", "HEAD", position.after)
+    await checkout.git("read-tree", "--reset", staged, timeout_seconds=TIMEOUT_SECONDS)
     # git then knows which files are as HEAD has them, and need not read them again.
-    await clone.on_worktree(path, "update-index", "-q", "--refresh", check=False, timeout_seconds=TIMEOUT_SECONDS)
+    await checkout.git("update-index", "-q", "--refresh", check=False, timeout_seconds=TIMEOUT_SECONDS)
 
 
 async def _elsewhere(clone: Clone, rescued: RescuedCommits | None, head: str | None) -> tuple[str, ...]:
@@ -216,21 +213,21 @@ async def _elsewhere(clone: Clone, rescued: RescuedCommits | None, head: str | N
     return tuple([one for one in commits if one and (head is None or not await clone.is_ancestor(one, head))])
 
 
-async def _put_stashes_back(clone: Clone, path: Path, stashes: Sequence[str]) -> None:
-    listed = await clone.on_worktree(path, "reflog", "show", "--format=%H", "refs/stash", check=False)
+async def _put_stashes_back(checkout: Checkout, stashes: Sequence[str]) -> None:
+    listed = await checkout.git("reflog", "show", "--format=%H", "refs/stash", check=False)
     there = listed.text.split() if listed.status == 0 else []
     for stash in reversed([one for one in stashes if one not in there]):
         # An argument has a limit of its own, and the agent chose this text.
-        subject = (await clone.run("show", "--no-patch", "--format=%s", stash)).text[:200]
+        subject = (await checkout.clone.run("show", "--no-patch", "--format=%s", stash)).text[:200]
         arguments = ("stash", "store", "--quiet", f"--message={subject}", stash)
-        stored = await clone.on_worktree(path, *arguments, check=False, environment=AUTHOR.environment)
+        stored = await checkout.git(*arguments, check=False, environment=AUTHOR.environment)
         if stored.status != 0:  # the rescue still has it
-            _log.warning("stash-not-restored", path=str(path), sha=stash, problem=stored.stderr)
+            _log.warning("stash-not-restored", path=str(checkout.path), sha=stash, problem=stored.stderr)
 
 
 def progress_file(data_dir: Path, path: Path) -> Path:
     """Return the file that names the restore that has begun at `path`. It is in DATA_DIR, where no agent can write."""
-    return data_dir / "restoring" / private_folder(data_dir, real_path(path)).name
+    return data_dir / "restoring" / private_folder(data_dir.resolve(), real_path(path)).name
 
 
 @dataclass(frozen=True, slots=True)

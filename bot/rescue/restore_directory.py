@@ -9,9 +9,7 @@ import stat
 from pathlib import Path
 
 from bot.clones import trash
-from bot.clones.admin import Missing, admin_directory
-from bot.clones.clone import CloneLock
-from bot.clones.entries import Valid, inspect
+from bot.clones.checkout import Checkout, Valid, inspect
 from bot.failpoints import reached
 from bot.git.errors import GitError, GitProblem
 
@@ -20,19 +18,15 @@ _MODULES = ("private/state/modules", "worktrees/*/modules")
 _FOREIGN_LINK = "replaced-link"
 
 
-async def put_directory_back(lock: CloneLock, path: Path, kept: Path) -> None:
-    """Put the directory `kept` in the place of the worktree at `path`, which goes to the trash.
+async def put_directory_back(checkout: Checkout, kept: Path) -> None:
+    """Put the directory `kept` in the place of the worktree's, which goes to the trash.
 
     git's entry, HEAD and index stay those of the worktree. Can be repeated. What git knew of `kept` stays in
     `<kept>.git`, but for the commits of submodules. Raises GitError, OSError.
     """
-    clone = lock.clone
-    state = await clone.state_folder(path)
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Missing) or state is None:
-        raise GitError(GitProblem.NOT_FOUND, "worktree", "it is no worktree of this clone")
-    await asyncio.to_thread(_exchange, clone.data_dir, admin, path, kept)
-    await asyncio.to_thread(_put_modules_back, kept, state / "modules")
+    clone, path = checkout.clone, checkout.path
+    await asyncio.to_thread(_exchange, clone.data_dir, checkout.admin, path, kept)
+    await asyncio.to_thread(_put_modules_back, kept, checkout.state / "modules")
     found = await inspect(clone, path)
     if not isinstance(found, Valid):
         raise GitError(GitProblem.OTHER, "worktree", f"the directory is back, but it is no worktree: {found.why}")

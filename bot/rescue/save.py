@@ -1,6 +1,5 @@
 """A rescue is made: one commit in the clone holds the whole working state of a worktree."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -11,10 +10,11 @@ from pathlib import Path, PurePath
 
 import structlog
 
-from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory, find_admin_directory, recorded_branch
-from bot.clones.checkout import EMPTY_TREE, put_back
+from bot.clones.admin import Missing, is_unfinished
+from bot.clones.check_out import EMPTY_TREE, put_back
+from bot.clones.checkout import Checkout, Head, on_record, open_checkout
 from bot.clones.clone import Clone, CloneLock
+from bot.clones.entries import registered_head
 from bot.clones.importing import import_commit, import_commits, private_commits
 from bot.clones.status import Change
 from bot.failpoints import reached
@@ -80,18 +80,20 @@ async def save_rescue(
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
         return KeepDirectory("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
     try:
-        await entries.unblock(clone, path)
-        await put_back(clone, path)
-        await import_commits(lock, path, label.branch)
-        admin = admin_directory(clone.path, path)
-        if isinstance(admin, Missing):
+        checkout = await open_checkout(lock, path)
+        if isinstance(checkout, Missing):
+            if (lost := on_record(lock, path)) is not None:
+                await import_commits(lost, label.branch)
             rescued = await _without_files(lock, path, label, published)
             if os.path.lexists(path):  # noqa: ASYNC240
-                return KeepDirectory(admin.why, rescued)
+                return KeepDirectory(checkout.why, rescued)
             return rescued or NothingToRescue()
-        if entries.is_unfinished(admin):
+        await checkout.unblock()
+        await put_back(checkout)
+        await import_commits(checkout, label.branch)
+        if is_unfinished(checkout.admin):
             return await _without_files(lock, path, label, published) or NothingToRescue()
-        return await _whole(lock, path, label, published)
+        return await _whole(checkout, label, published)
     except UnreadableError as error:
         return KeepDirectory(str(error), await _without_files(lock, path, label, published))
     except GitError as error:
@@ -100,43 +102,42 @@ async def save_rescue(
         raise
 
 
-async def rescue_stray_work(lock: CloneLock, path: Path, ref: str, branch: str, author: Identity) -> Rescued:
+async def rescue_stray_work(checkout: Checkout, ref: str, branch: str, author: Identity) -> Rescued:
     """Rescue under `ref`, or the next that is free, what is checked out, staged and on disk, but no repository inside.
 
     Raises GitError, also where a file cannot be read, and OSError, InvalidNameError.
     """
-    clone = lock.clone
     place = rescue_message.place_of(ref)
     if place is None:
         raise refs.InvalidNameError(f"not a rescue: {ref!r}")
     worktree, at = place
-    head = await entries.head_of(clone, path)
-    commits = await _only_here(clone, [head])
-    async with scratch_git_dir(clone, path, head) as own:
+    head = (await checkout.read_head()).commit
+    if head is not None:
+        await import_commit(checkout, head)
+    commits = await _only_here(checkout.clone, [head])
+    with scratch_git_dir(checkout, head) as own:
         taken = await snapshot(own, head)
-        kept = RescuedCommits(head, operation=await entries.operation_in_progress(clone, path), commits=commits)
+        files, operation = _files(taken.changes), checkout.operation_in_progress()
+        kept = RescuedCommits(head, operation=operation, files=files, commits=commits)
         label = RescueLabel(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
-        kept = replace(kept, files=_files(taken.changes))
-        sha = await _commit(lock, own, label, taken, kept, author)
-    return Rescued(await _publish(lock, worktree, at, sha), sha, kept.files, commits)
+        sha = await _commit(own, label, taken, kept, author)
+    return Rescued(await _publish(checkout.lock, worktree, at, sha), sha, kept.files, commits)
 
 
-async def _whole(
-    lock: CloneLock, path: Path, label: RescueLabel, published: bool
-) -> Rescued | NothingToRescue | KeepDirectory:
-    clone = lock.clone
-    head, current = await asyncio.gather(entries.head_of(clone, path), entries.branch_of(clone, path))
-    kept = await _commits(lock, path, label.branch, head, current, published)
+async def _whole(checkout: Checkout, label: RescueLabel, published: bool) -> Rescued | NothingToRescue | KeepDirectory:
+    now = await checkout.read_head()
+    kept = await _commits(checkout.clone, checkout, label.branch, now, published)
     rescued = None
-    async with scratch_git_dir(clone, path, head) as own:
-        seen = await read_state(own, head)
+    with scratch_git_dir(checkout, now.commit) as own:
+        seen = await read_state(own, now.commit)
         why = await _reason_to_keep_directory(own, seen)
         files = _files(seen.changes)
         # The commit that a kept directory was at is on record, so that it comes back to no other.
         if files or _is_needed(kept) or why is not None:
-            taken = await snapshot(own, head, seen)
-            sha = await _commit(lock, own, label, taken, replace(kept, files=files), AUTHOR)
-            rescued = Rescued(await _publish(lock, str(label.worktree_id), label.at, sha), sha, files, kept.commits)
+            taken = await snapshot(own, now.commit, seen)
+            sha = await _commit(own, label, taken, replace(kept, files=files), AUTHOR)
+            ref = await _publish(checkout.lock, str(label.worktree_id), label.at, sha)
+            rescued = Rescued(ref, sha, files, kept.commits)
     if why is not None:
         return KeepDirectory(why, rescued)
     return rescued or NothingToRescue()
@@ -144,10 +145,9 @@ async def _whole(
 
 async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """Rescue the commits of a worktree whose files are gone or cannot be read. Raises GitError, OSError."""
-    clone = lock.clone
-    admin = find_admin_directory(clone.path, path)
-    head = await entries.registered_head(clone, path)
-    kept = await _commits(lock, path, label.branch, head, recorded_branch(admin) if admin else label.branch, published)
+    clone, lost = lock.clone, on_record(lock, path)
+    now = Head(await registered_head(clone, path), lost.head.branch if lost else label.branch)
+    kept = await _commits(clone, lost, label.branch, now, published)
     if not _is_needed(kept):
         return None
     tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE
@@ -171,29 +171,31 @@ def _is_needed(kept: RescuedCommits) -> bool:
 
 
 async def _commits(
-    lock: CloneLock, path: Path, branch: str | None, head: str | None, current: str | None, published: bool
+    clone: Clone, checkout: Checkout | None, branch: str | None, now: Head, published: bool
 ) -> RescuedCommits:
-    """Import the commits to rescue into the clone and return them; `current` is the branch checked out."""
-    clone = lock.clone
+    """Import the commits to rescue into the clone and return them. `now` is what is checked out.
+
+    `checkout` is None where git has no record of the worktree any more.
+    """
     tip = await clone.commit_at(refs.local(branch)) if branch else None
-    state = await clone.state_folder(path)
-    in_progress = list(_named_in(state, _COMMITS_IN_PROGRESS)) if state else []
-    set_aside = list(_named_in(state, _AUTOSTASHES)) if state else []
-    if clone.git.cage is not None:
-        private = await private_commits(lock, path, (*in_progress, *set_aside))
+    in_progress = list(_named_in(checkout.state, _COMMITS_IN_PROGRESS)) if checkout else []
+    set_aside = list(_named_in(checkout.state, _AUTOSTASHES)) if checkout else []
+    if checkout is not None and checkout.isolated:
+        private = await private_commits(checkout, (*in_progress, *set_aside))
         stashes, others = [*private.stashes, *(one for one in set_aside if one in private.tips)], private.tips
     else:
-        stashes = await stashes_not_rescued(clone, {branch, current})
+        stashes = await stashes_not_rescued(clone, {branch, now.branch})
         stashes += [one for one in set_aside if await clone.commit_at(one)]
         others = tuple([one for one in in_progress if await _only_here(clone, [one], published)])
-    others = tuple(one for one in others if one not in {head, tip, *stashes})
+    others = tuple(one for one in others if one not in {now.commit, tip, *stashes})
     if len(stashes) + len(others) > _MOST_PARENTS:
         raise UnreadableError(f"it has {len(stashes) + len(others)} branches and stashes of its own")
-    for commit in (*stashes, *others):
-        await import_commit(lock, path, commit)
-    commits = await _only_here(clone, [head, tip, *others], published)
-    operation = await entries.operation_in_progress(clone, path)
-    return RescuedCommits(head, None, tip if tip != head else None, tuple(stashes), others, operation, 0, commits)
+    if checkout is not None:
+        for commit in (*stashes, *others):
+            await import_commit(checkout, commit)
+    commits = await _only_here(clone, [now.commit, tip, *others], published)
+    operation, own_tip = checkout.operation_in_progress() if checkout else None, tip if tip != now.commit else None
+    return RescuedCommits(now.commit, None, own_tip, tuple(stashes), others, operation, 0, commits)
 
 
 async def _only_here(clone: Clone, commits: Sequence[str | None], published: bool = True) -> int:
@@ -211,9 +213,7 @@ def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
             yield from filter(is_commit, text.split())
 
 
-async def _commit(
-    lock: CloneLock, own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits, author: Identity
-) -> str:
+async def _commit(own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits, author: Identity) -> str:
     """Make the rescue commit and import it into the clone. No ref names it yet."""
     signed = _signed(author, label.at)
     if taken.staged is not None:
@@ -223,7 +223,7 @@ async def _commit(
     parents = [word for parent in kept.parents for word in ("-p", parent)]
     message = rescue_message.write(label, kept)
     made = await own.run("commit-tree", taken.tree, *parents, "-F", "-", input=message, environment=signed)
-    await import_commit(lock, own.path, made.text)
+    await import_commit(own.checkout, made.text)
     reached("rescue-committed")
     return made.text
 
@@ -288,8 +288,8 @@ async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
     if not _is_repository(place):
         return not place.is_dir() or place.is_symlink() or not any(place.iterdir())
     try:
-        listed = await own.clone.on_worktree(
-            own.path, *("-C", submodule, "rev-list", "--max-count=1", "--all", "HEAD", "--not", "--remotes", "--tags")
+        listed = await own.checkout.git(
+            *("-C", submodule, "rev-list", "--max-count=1", "--all", "HEAD", "--not", "--remotes", "--tags")
         )
     except GitError as error:
         if error.problem is GitProblem.TIMEOUT:

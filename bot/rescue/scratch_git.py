@@ -3,14 +3,13 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bot.clones.admin import Missing, admin_directory, real_path
-from bot.clones.checkout import EMPTY_TREE
-from bot.clones.clone import Clone
-from bot.git.errors import GitError, GitProblem
+from bot.clones.admin import real_path
+from bot.clones.check_out import EMPTY_TREE
+from bot.clones.checkout import Checkout
 from bot.git.runner import Completed
 from bot.sandbox.untrusted_files import remove_untrusted
 
@@ -30,10 +29,13 @@ class ScratchGit:
     `inside` is the same folder as the cage knows it. What attributes say of line ends counts until `verbatim`.
     """
 
-    clone: Clone
-    path: Path
+    checkout: Checkout
     folder: Path
     inside: Path
+
+    @property
+    def path(self) -> Path:
+        return self.checkout.path
 
     async def run(
         self,
@@ -44,7 +46,7 @@ class ScratchGit:
         check: bool = True,
     ) -> Completed:
         """Run git on the worktree, with an index in `folder` or at a full path. Raises GitError, OSError."""
-        clone = real_path(self.clone.path)
+        clone = real_path(self.checkout.clone.path)
         # Other systems' rules for names would refuse what is on this disk.
         settings = {"core.excludesFile": clone / "info" / "exclude", "core.protectNTFS": "false"}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
@@ -54,8 +56,7 @@ class ScratchGit:
             "GIT_OBJECT_DIRECTORY": str(clone / "objects"),
             "GIT_INDEX_FILE": str(self.inside / index),
         }
-        return await self.clone.on_worktree(
-            self.path,
+        return await self.checkout.git(
             *options,
             *args,
             input=input,
@@ -87,19 +88,17 @@ def index_lines(entries: Iterable[tuple[str, str, str]]) -> bytes:
     return b"".join(os.fsencode(f"{mode} {sha}\t{name}") + b"\0" for mode, sha, name in entries)
 
 
-@contextlib.asynccontextmanager
-async def scratch_git_dir(clone: Clone, path: Path, head: str | None) -> AsyncIterator[ScratchGit]:
-    """Make a scratch git directory with its HEAD at `head`, and delete it at the end. Raises GitError, OSError."""
-    admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
-    if isinstance(admin, Missing) or state is None:
-        raise GitError(GitProblem.NOT_FOUND, "worktree", "it is no worktree of this clone")
+@contextlib.contextmanager
+def scratch_git_dir(checkout: Checkout, head: str | None) -> Iterator[ScratchGit]:
+    """Make a scratch git directory with its HEAD at `head`, and delete it at the end. Raises OSError."""
     # Beside the worktree's own index: a place that a cage shows. An agent can write there, hence the name by chance.
+    state = checkout.state
     for leftover in state.glob(f"{_PREFIX}*"):
         remove_untrusted(state, PurePath(leftover.name))
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=state))
     try:
         (folder / "refs").mkdir()
         (folder / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
-        yield ScratchGit(clone, path, folder, real_path(admin) / folder.name)
+        yield ScratchGit(checkout, folder, checkout.admin / folder.name)
     finally:
         remove_untrusted(state, PurePath(folder.name))

@@ -1,30 +1,25 @@
 """Before a turn: fetch the clone, then make, check, repair or update the worktree."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from bot.beside import beside
-from bot.clones import entries
 from bot.clones.admin import Missing
-from bot.clones.checkout import put_back
 from bot.clones.clone import CloneLock, DefaultBranch, clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
-from bot.clones.listing import Listing, list_remote
 from bot.clones.start import Refused, RefusedReason, start_again
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError
 from bot.messages import notices, reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.node.room import require_room
 from bot.prompt import remarks
+from bot.prompt.foreign import Told
 from bot.run.context import TurnContext
 from bot.run.switching import join_worktree_on_branch, switch_if_needed
 from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
-from bot.worktrees.create import Created, create, examine, recreate
+from bot.worktrees.create import Created, Reopened, create, recreate, reopen
 from bot.worktrees.sync import (
     Ahead,
     BranchDeleted,
@@ -41,7 +36,7 @@ from bot.worktrees.sync import (
     sync_detached,
 )
 
-Words = tuple[tuple[str, ...], tuple[str, ...]]
+Words = tuple[tuple[Told, ...], tuple[str, ...]]
 """Remarks for the agent, and notices for the thread."""
 
 
@@ -53,7 +48,7 @@ class Ready:
     base_branch: str | None
     head: str
     made_again: str | None = None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Told, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -64,54 +59,28 @@ class NotReady:
     reason: str
 
 
-async def list_branches(ctx: TurnContext, turn: ClaimedTurn) -> Listing | None:
-    """Return what the turn's repository on GitHub has, for `prepare`; None where the fetch finds that out."""
-    clone = ctx.clone(turn.worktree.folder)
-    return await list_remote(clone.git, clone.path, _address(ctx, turn))
-
-
 def _address(ctx: TurnContext, turn: ClaimedTurn) -> str:
     return f"{ctx.server_url}/{turn.worktree.repository.full_name}.git"
 
 
-async def prepare(
-    ctx: TurnContext,
-    turn: ClaimedTurn,
-    on_progress: Callable[[str], None],
-    listed: Awaitable[Listing | None] | None,
-) -> Ready | NotReady:
+async def prepare(ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None]) -> Ready | NotReady:
     """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch.
 
-    `listed` is what `list_branches` finds. Raises TurnMovedError if the turn now waits in another worktree; GitError,
-    InvalidNameError, OSError.
+    Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
     """
-    full_name = turn.worktree.repository.full_name
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
-        if turn.worktree.is_made:
-            await _put_back(ctx, lock, turn)
-        async with beside(_look(ctx, lock, turn)) as looking:
-            updated = await update(lock, _address(ctx, turn), on_progress, listed)
-            if isinstance(updated, NoAccess):
-                return NotReady(reasons.cannot_fetch(full_name))
-            lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced
-            seen = await looking if replaced is None else None
+        updated = await update(lock, _address(ctx, turn), on_progress)
+        if isinstance(updated, NoAccess):
+            return NotReady(reasons.cannot_fetch(turn.worktree.repository.full_name))
+        lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced
         try:
-            ready = await _prepare(ctx, lock, turn, on_progress, seen)
+            ready = await _prepare(ctx, lock, turn, on_progress)
         except GitError as error:
             replaced = await replace_after(error, lock, on_progress)
             ready = await _prepare(ctx, lock, turn, on_progress)
     if replaced is None or isinstance(ready, NotReady):
         return ready
     return replace(ready, notices=(notices.clone_replaced(replaced), *ready.notices))
-
-
-async def _put_back(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> None:
-    """Put a checkout back that was cut off; damage is left to the repair of the clone or the worktree."""
-    try:
-        await put_back(lock.clone, ctx.directory(turn.worktree.path))
-    except GitError as error:
-        if error.problem not in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
-            raise
 
 
 async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch | None:
@@ -126,28 +95,22 @@ async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch |
     return DefaultBranch(name, tip) if tip is not None else None
 
 
-async def _look(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Valid | None:
-    """Return what is in the worktree, which no fetch changes; None where more than a look is needed."""
-    with suppress(GitError, OSError):
-        state = await inspect(lock.clone, ctx.directory(turn.worktree.path)) if turn.worktree.is_made else None
-        return state if isinstance(state, Valid) else None
-    return None
-
-
 async def _prepare(
-    ctx: TurnContext,
-    lock: CloneLock,
-    turn: ClaimedTurn,
-    on_progress: Callable[[str], None] | None,
-    seen: Valid | None = None,
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
 ) -> Ready | NotReady:
     if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree.is_made:
         require_room(ctx)
         return await _made(ctx, lock, turn)
-    turn, switched = await switch_if_needed(ctx, lock, turn)
-    ready = await _restore_or_sync(ctx, lock, turn, on_progress, None if switched else seen)
+    found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
+    turn, switched = await switch_if_needed(ctx, lock, turn, found)
+    if switched:
+        found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
+    if isinstance(found, Missing):
+        ready = await _made_again(ctx, lock, turn, found, on_progress)
+    else:
+        ready = await _synced(ctx, turn, found)
     if isinstance(ready, Refused):
         return NotReady(reasons.no_worktree(ready.next_step))
     return replace(ready, notices=(*switched, *ready.notices))
@@ -192,43 +155,45 @@ async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha)
 
 
-async def _restore_or_sync(
+async def _made_again(
     ctx: TurnContext,
     lock: CloneLock,
     turn: ClaimedTurn,
+    missing: Missing,
     on_progress: Callable[[str], None] | None,
-    seen: Valid | None,
 ) -> Ready | Refused:
-    """Examine the worktree, after a fetch; make it again or bring it up to date."""
-    start, rescue = _at_pinned_head(turn.worktree.start, turn), rescue_ref(ctx, turn)
-    path, tip = ctx.directory(turn.worktree.path), turn.pinned_sha or turn.worktree.start_sha
-    found = await examine(lock, path, turn.worktree.branch, seen)
-    if isinstance(found.state, Missing):
-        require_room(ctx)
-        # The damage may be in the clone: a worktree made again from that would break too.
-        replaced = await replace_if_damaged(lock, on_progress) if found.state.corrupt else None
-        async with ctx.pool.acquire() as connection:
-            await worktrees.forget_setup(connection, turn.worktree.id)
-        made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
-        if isinstance(made, Refused):
-            return made
-        await _note_kept(ctx, turn, rescue, made)
-        clone_words = (notices.clone_replaced(replaced),) if replaced else ()
-        words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
-        base = made.base_branch or turn.worktree.base_branch
-        return Ready(made.branch, base, made.tip, found.state.why, notices=words)
+    """Make the worktree again at the same path."""
+    require_room(ctx)
+    # The damage may be in the clone: a worktree made again from that would break too.
+    replaced = await replace_if_damaged(lock, on_progress) if missing.corrupt else None
+    async with ctx.pool.acquire() as connection:
+        await worktrees.forget_setup(connection, turn.worktree.id)
+    path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
+    start, tip = _at_pinned_head(turn.worktree.start, turn), turn.pinned_sha or turn.worktree.start_sha
+    made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
+    if isinstance(made, Refused):
+        return made
+    await _note_kept(ctx, turn, rescue, made)
+    clone_words = (notices.clone_replaced(replaced),) if replaced else ()
+    words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
+    base = made.base_branch or turn.worktree.base_branch
+    return Ready(made.branch, base, made.tip, missing.why, notices=words)
+
+
+async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready | Refused:
+    """Bring the worktree up to date, after a fetch."""
+    checkout = found.checkout
     branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
-    if branch and await lock.clone.commit_at(refs.remote(branch)) is None:
+    if branch and await checkout.clone.commit_at(refs.remote(branch)) is None:
         return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
     if turn.pinned_sha is not None:
-        synced = await sync_detached(lock, path, turn.pinned_sha, rescue)
+        synced = await sync_detached(checkout, turn.pinned_sha, rescue_ref(ctx, turn))
     else:
-        synced = await sync(lock, path, turn.worktree.branch, _issue(turn), found.state)
-    unfinished = await entries.operation_in_progress(lock.clone, path)
-    told, said = _words(synced, turn, unfinished)
+        synced = await sync(checkout, turn.worktree.branch, _issue(turn), found.state)
+    told, said = _words(synced, turn, checkout.operation_in_progress())
     mended = (notices.WORKTREE_MENDED,) if found.mended else ()
-    head = await entries.head_of(lock.clone, path) or ""
     now = synced if isinstance(synced, Continued) else turn.worktree
+    head = (await checkout.read_head()).commit or ""
     return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*mended, *said))
 
 

@@ -2,26 +2,27 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from bot.agents.driver import Launch, Limits
+from bot.agents.driver import Launch, PromptLimits
 from bot.agents.presets import ModelApi, Preset, preset, variables_of
 from bot.authority import Policy
+from bot.clones.checkout import view_of
 from bot.clones.clone import Clone
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.model import AutoPullRequest
 from bot.network.models import ModelRoute
-from bot.network.turn_network import Network, NetworkMode, open_network
+from bot.network.turn_network import NetworkMode, open_network
 from bot.network.usage_limit import UsageLimit
 from bot.node.context import NodeContext
-from bot.sandbox import agent_argv, agent_environment
-from bot.sandbox.cage import Bind, Cage
+from bot.sandbox import agent_environment
+from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch
-from bot.sandbox.view import View
 from bot.store.turns import ClaimedTurn
 
 
@@ -47,7 +48,7 @@ class TurnContext(NodeContext):
     lang: str
     network: NetworkMode
     allow_workflow_changes: bool
-    limits: Limits
+    limits: PromptLimits
     setup_script: bool = False
     include_outsiders: bool = False
     auto_pull_request: AutoPullRequest = "never"
@@ -57,7 +58,7 @@ class TurnContext(NodeContext):
     @asynccontextmanager
     async def launching(
         self, turn: ClaimedTurn, script: Script | None = None, limit: UsageLimit | None = None
-    ) -> AsyncIterator[tuple[Launch, DiskWatch | None]]:
+    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
         is one. The turn's network lasts as long as the context. Raises GitError, OSError, UnsafeCommandError.
 
@@ -85,16 +86,13 @@ class TurnContext(NodeContext):
                 variables=variables,
                 search_path=self.search_path,
                 lang=self.lang,
-            ) as launcher:
-                if script is None:
-                    yield launcher.launch(self.agent_command, Bind(attachments)), launcher.disk_watch
-                elif launcher.caged is None:
-                    yield launcher.launch(script.command), None
-                else:
+            ) as (launch, disk):
+                started = launch(self.agent_command, (Bind(attachments if script is None else script.path),))
+                if script is not None:
                     # The same cage as the agent's, whatever the script's first line names.
-                    launch = launcher.launch(self.agent_command, Bind(script.path))
-                    argv = (*launch.argv[: -len(self.agent_command)], *script.command)
-                    yield replace(launch, argv=argv), launcher.disk_watch
+                    argv = (*started.argv[: -len(self.agent_command)], *script.command)
+                    started = replace(started, argv=argv)
+                yield started, disk
 
     def _route(self, limit: UsageLimit | None) -> ModelRoute | None:
         """Return the route to a preset's model: the agent gets a key of this turn, the proxy has the real one."""
@@ -121,40 +119,8 @@ def _fresh_folder(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """A launcher of one agent's commands in one worktree; `caged` is the cage and its view, None without a sandbox."""
-
-    caged: tuple[Cage, View] | None
-    network: Network
-    environment: Mapping[str, str]
-    worktree: Path
-    home: Path
-    shown: tuple[Bind, ...]
-
-    def launch(self, command: tuple[str, ...], *binds: Bind) -> Launch:
-        """Return how the command is started; the cage shows `binds` too. Raises UnsafeCommandError."""
-        if self.caged is None:
-            return Launch(agent_argv(command), self.environment, self.worktree)
-        cage, view = self.caged
-        argv = cage.agent_argv(
-            view,
-            command,
-            self.home,
-            self.worktree,
-            network="none" if self.network.own_namespace else "host",
-            wrapper=self.network.wrapper,
-            binds=[*self.shown, *binds],
-        )
-        return Launch(argv, self.environment, self.worktree)
-
-    @property
-    def disk_watch(self) -> DiskWatch | None:
-        """The watch over the agent's disk usage; None without a sandbox."""
-        if self.caged is None:
-            return None
-        cage, view = self.caged
-        return cage.disk_watch(view, self.home)
+Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
+"""Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""
 
 
 @asynccontextmanager
@@ -170,21 +136,24 @@ async def open_launcher(
     variables: Callable[[Mapping[str, str]], Mapping[str, str]],
     search_path: str,
     lang: str,
-) -> AsyncIterator[Launcher]:
-    """Open the network of an agent, and what starts commands in it, until the block ends.
+) -> AsyncIterator[tuple[Launching, DiskWatch]]:
+    """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
 
     `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
     """
-    cage = clone.git.cage
-    async with open_network(mode if cage else "host", sockets, route) as network:
-        yield Launcher(
-            (cage, await clone.view(worktree)) if cage else None,
-            network,
-            agent_environment(home, search_path, lang, variables(network.environment)),
-            worktree,
-            home,
-            (*(Bind(path) for path in network.binds), *shown_for(chosen, sockets)),
-        )
+    cage, view = clone.git.cage, await view_of(clone, worktree)
+    async with open_network(mode if cage.isolates else "host", sockets, route) as network:
+        environment = agent_environment(home, search_path, lang, variables(network.environment))
+        always = (*(Bind(path) for path in network.binds), *shown_for(chosen, sockets))
+        reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
+
+        def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
+            argv = cage.agent_argv(
+                view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=[*always, *binds]
+            )
+            return Launch(argv, environment, worktree)
+
+        yield launch, cage.disk_watch(view, home)
 
 
 def shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:

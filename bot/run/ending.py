@@ -12,11 +12,10 @@ from bot.clones.metadata import Metadata
 from bot.messages import tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
-from bot.model import ThreadRef
-from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
+from bot.run.turn_run import TurnRun
 from bot.store import conversations, retention, turns, worktrees
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.doorbell import ring_for_work
@@ -25,8 +24,17 @@ from bot.store.turns import ClaimedTurn
 _log = structlog.get_logger()
 
 
-async def finish(ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, end: TurnResult) -> None:
+async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
+    ctx, turn = run.ctx, run.turn
+    end = replace(
+        run.known.added_to(end),
+        steps=tuple(run.progress.steps),
+        asked=tracking.asked(
+            turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
+        ),
+        duration=ctx.clock() - turn.started_at,
+    )
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
@@ -34,7 +42,7 @@ async def finish(ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, end
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
-        await thread_comments.ended(connection, thread_ref, turn.id, turn.target, parts, result.state, ctx.clock())
+        await thread_comments.ended(connection, run.thread_ref, turn.id, turn.target, parts, result.state, ctx.clock())
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
         if ctx.purge_on_success and result.state == "done":
             await worktrees.purge(connection, turn.worktree.id)
@@ -42,7 +50,7 @@ async def finish(ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, end
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)
-    await persist(ctx.pool, write)
+    await run.write(write)
     failpoints.reached("turn-end-written")
     await _delete_old_sessions(ctx)
 

@@ -49,7 +49,6 @@ async def make_prompt(
     ctx: TurnContext,
     turn: ClaimedTurn,
     ready: Ready,
-    remarks: Sequence[str],
     session: int | None,
     collected: Collected | None,
 ) -> Prompt:
@@ -83,7 +82,7 @@ async def make_prompt(
         branch=ready.branch,
         request=turn.request,
         code_context=turn.context,
-        remarks=tuple(remarks),
+        remarks=ready.remarks,
         resuming=turn.resuming,
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=instructions,

@@ -1,14 +1,11 @@
 """After a turn that is done: commit what the agent left and push the worktree's branch."""
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import assert_never
 
 import structlog
 
-from bot.beside import beside
+from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import Clone, CloneLock, StoppedError, clone_lock
 from bot.clones.importing import import_commits
 from bot.git import refs
@@ -31,7 +28,7 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
-async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
+async def _guard(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
     """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError."""
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
     if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
@@ -45,39 +42,41 @@ async def publish(
     turn: ClaimedTurn,
     ready: Ready,
     head_before: str,
-    guard: Awaitable[Guard],
     subject: str | None,
     stop: asyncio.Event,
 ) -> tuple[Changes | str | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread.
 
     `subject` is what the agent asks for as the subject of the commit. Raises StoppedError if a stop was accepted before
-    the push, ClaimLostError, GitError, OSError, what `guard` raises.
+    the push, ClaimLostError, GitError, GitHubError, OSError.
     """
     told: list[str] = []
-    path = ctx.directory(turn.worktree.path)
+    guard = await _guard(ctx, turn, ready)
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
+        checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
         if ready.branch is None:
-            return await _as_patch(ctx, lock, turn, path, head_before, subject, told), told
-        stray = await return_to_branch(lock, path, ready.branch, rescue_ref(ctx, turn), ctx.author)
+            return await _as_patch(ctx, checkout, turn, head_before, subject, told), told
+        stray = await return_to_branch(checkout, ready.branch, rescue_ref(ctx, turn), ctx.author)
         committed = None
         if stray is not None:
             # What is left are files that another branch ignored: no work of this turn.
             told.append(notices.stray_work(stray.ref, stray.uncovered))
-        elif isinstance(committed := await _commit(ctx, lock, turn, path, subject, told), Unresolved):
+        elif isinstance(committed := await _commit(ctx, checkout, turn, subject, told), Unresolved):
             return None, told
         is_new = isinstance(committed, Committed)
-        branch = await _push(ctx, lock, turn, path, ready.branch, head_before, await guard, told, is_new=is_new)
+        branch = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
+        if changed is not None and (names := await _live_commits(lock.clone, turn, changed.branch, head_before)):
+            told.append(notices.live_commits(names))
         return changed, told
 
 
 async def _commit(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, path: Path, subject: str | None, told: list[str]
+    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, subject: str | None, told: list[str]
 ) -> Committed | NothingToCommit | Unresolved:
     """Commit what is uncommitted, unless conflicts prevent it."""
-    message = await _message(ctx, lock.clone, turn, subject)
-    result = await commit_all(lock, path, message, ctx.author, _requester(turn))
+    message = await _message(ctx, checkout.clone, turn, subject)
+    result = await commit_all(checkout, message, ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
             if left_out:
@@ -90,31 +89,19 @@ async def _commit(
 
 
 async def _push(
-    ctx: TurnContext,
-    lock: CloneLock,
-    turn: ClaimedTurn,
-    path: Path,
-    branch: str,
-    head_before: str,
-    guard: Guard,
-    told: list[str],
-    *,
-    is_new: bool,
+    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, branch: str, guard: Guard, told: list[str], *, is_new: bool
 ) -> str | None:
     """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
     park_as = f"{branch}-turn-{turn.id}"
 
     async def check(commit: str, target: str) -> None:
-        await guard.check(lock.clone, path, branch, commit, target)
+        await guard.check(checkout, branch, commit, target)
         # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
         if await persist(ctx.pool, lambda connection: turns.stop_requested(connection, turn.claim)) is not None:
             raise StoppedError
-        # GitHub takes longest: what the answer says of the commit is found out meanwhile, and kept.
-        await meanwhile.enter_async_context(beside(changes(lock.clone, head_before, commit)))
 
     try:
-        async with AsyncExitStack() as meanwhile:
-            result = await push(lock, path, branch, park_as, ctx.author, check, is_new=is_new)
+        result = await push(checkout, branch, park_as, ctx.author, check, is_new=is_new)
     except PushWithheldError as withheld:
         told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
         return None
@@ -146,21 +133,24 @@ async def _changes(
     return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions)
 
 
+async def _live_commits(clone: Clone, turn: ClaimedTurn, branch: str, head_before: str) -> list[str]:
+    """Return the short names of the branch's new commits whose messages do something on GitHub."""
+    base = turn.worktree.repository.default_branch
+    known = (f"^{refs.remote(base)}",) if base and await clone.commit_at(refs.remote(base)) else ()
+    new = ("--max-count=200", f"{head_before}..{refs.remote(branch)}", *known, "--")
+    listed = await clone.run("log", "--no-merges", "--format=%h %B", "-z", *new)
+    messages = (one.partition(" ") for one in listed.fields)
+    return [name for name, _, words in messages if commit_message.is_live(words, turn.number)]
+
+
 async def _as_patch(
-    ctx: TurnContext,
-    lock: CloneLock,
-    turn: ClaimedTurn,
-    path: Path,
-    head_before: str,
-    subject: str | None,
-    told: list[str],
+    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, head_before: str, subject: str | None, told: list[str]
 ) -> str | None:
     """Commit in a detached worktree, which is never pushed; return its edits for the reply."""
-    await _commit(ctx, lock, turn, path, subject, told)
-    await import_commits(lock, path, None)
+    await _commit(ctx, checkout, turn, subject, told)
+    await import_commits(checkout, None)
     base = turn.pinned_sha or turn.worktree.start_sha or head_before
-    patch = (await as_patch(lock.clone, path, base)).decode("utf-8", "replace")
-    return patch or None
+    return (await as_patch(checkout, base)).decode("utf-8", "replace") or None
 
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
@@ -184,7 +174,7 @@ async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...
     if tip is None:
         return ()
     newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
-    listed = await clone.git.settled(clone.path, "log", "--no-merges", "--format=%s", "-z", newest, tip, "--")
+    listed = await clone.run("log", "--no-merges", "--format=%s", "-z", newest, tip, "--")
     return tuple(listed.fields)
 
 

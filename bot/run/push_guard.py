@@ -3,35 +3,27 @@
 Only objects of the clone are looked at, after they were imported and checked: no file and no index of the worktree.
 """
 
-import asyncio
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from bot.clones.checkout import EMPTY_TREE
+from bot.clones.check_out import EMPTY_TREE
+from bot.clones.checkout import Checkout
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.objects import Objects
 from bot.git.runner import failure, piped
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.worktrees.commit import has_published
-from bot.worktrees.push import AS_IT_IS, DIFFERENCE
+from bot.worktrees.push import AS_IT_IS
 
 MAX_SEARCHED_BYTES = 512 << 20
 _MOST_NAME_BYTES = 64 << 10
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
 # Some file systems ignore case, and GitHub reads only lower case: the folders are guarded in any spelling.
-_WORKFLOW_FOLDERS = (".github/workflows", ".github/actions")
-_WORKFLOWS = tuple(f":(icase){folder}" for folder in _WORKFLOW_FOLDERS)
-# What is more is searched in a stream, by two processes.
-_MOST_COMMITS = 16
-_MOST_OBJECTS = 200
-_MOST_SMALL_BYTES = 4 << 20
-_PIECE_BYTES = 1 << 16
+_WORKFLOWS = (":(icase).github/workflows", ":(icase).github/actions")
 _MAGIC_PATHS = {"GIT_LITERAL_PATHSPECS": "0"}
 _MOST_MERGES = 100
 _MOST_POINTERS = 100
@@ -63,82 +55,25 @@ class Guard:
     bases: tuple[str, ...]
     allow_workflow_changes: bool
 
-    async def check(self, clone: Clone, path: Path, branch: str, commit: str, target: str) -> None:
+    async def check(self, checkout: Checkout, branch: str, commit: str, target: str) -> None:
         """Raise PushWithheldError if `commit` of the local `branch` must not go to the branch `target` on GitHub.
 
         A push that breaks one rule is withheld whole. Raises GitError, OSError.
         """
+        clone = checkout.clone
         if not self.protected.isdisjoint((branch, target)):
             raise PushWithheldError("protected-branch")
-        if await _is_harmless(clone, branch, commit, self.bases, self.redactor):
-            return
         try:
             if not self.allow_workflow_changes and (
                 files := await _changed_workflows(clone, branch, commit, self.bases)
             ):
                 raise PushWithheldError("workflow-files", files)
-            if missing := await _unpublished_submodules(clone, path, branch, commit, self.bases):
+            if missing := await _unpublished_submodules(checkout, branch, commit, self.bases):
                 raise PushWithheldError("submodule", missing)
             if await _holds_secret(clone, commit, self.redactor):
                 raise PushWithheldError("secret")
         except _TooMuchError as error:
             raise PushWithheldError("too-much") from error
-
-
-# The common case
-
-
-async def _is_harmless(clone: Clone, branch: str, commit: str, bases: Sequence[str], redactor: Redactor) -> bool:
-    """Return whether a few commits on top of what GitHub has touch no workflow, no submodule and hold no secret.
-
-    What this does not settle is looked at in full. It takes one process. Raises GitError.
-    """
-    if clone.objects is None:
-        return False
-    theirs = await clone.commit_at(refs.remote(branch))
-    known = [theirs] if theirs else [await clone.commit_at(refs.remote(base)) for base in bases]
-    line = await clone.objects.line(commit, set(filter(None, known)), _MOST_COMMITS)
-    if line is None:
-        return False
-    commits, end = line
-    if commits == [commit]:
-        # What the answer says of the commit is in it too.
-        fields = (await clone.git.settled(clone.path, *DIFFERENCE, end, commit)).fields[:-1]
-    else:
-        listing = ("diff-tree", "--stdin", "--raw", "-r", "-t", "-z", "--root", "--no-commit-id", *AS_IT_IS)
-        given = "".join(f"{one}\n" for one in commits).encode()
-        fields = (await clone.git.on_clone(clone.path, *listing, input=given)).fields
-    # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
-    pairs = iter(fields)
-    entries = [(facts.split(" "), name) for facts, name in zip(pairs, pairs, strict=True)]
-    if any(facts[1] == _GITLINK.decode() or name.casefold().startswith(_WORKFLOW_FOLDERS) for facts, name in entries):
-        return False
-    contents = {facts[3] for facts, _ in entries if facts[3].strip("0")}
-    roots = {f"{one}^{{tree}}" for one in commits}
-    names = [os.fsencode(name) for _, name in entries]
-    pieces = await _pieces(clone.objects, [*commits, *roots, *contents])
-    return pieces is not None and not await asyncio.to_thread(redactor.holds_secret, [*_lines(names), *pieces])
-
-
-async def _pieces(objects: Objects, names: Sequence[str]) -> list[bytes] | None:
-    """Return the contents of objects in pieces; None if they are too many or too large to be read one by one."""
-    found = [await objects.info(name) for name in names[: _MOST_OBJECTS + 1]]
-    sizes = [one.size for one in found if one is not None]
-    if len(sizes) < len(names) or len(sizes) > _MOST_OBJECTS or sum(sizes) > min(_MOST_SMALL_BYTES, MAX_SEARCHED_BYTES):
-        return None
-    pieces: list[bytes] = []
-    for name in names:
-        content = await objects.content(name)
-        if content is None:
-            return None
-        whole = content[1]
-        pieces += (whole[start : start + _PIECE_BYTES] for start in range(0, len(whole), _PIECE_BYTES))
-        pieces.append(b"\n")
-    return pieces
-
-
-def _lines(names: Iterable[bytes]) -> Iterator[bytes]:
-    return (name + b"\n" for name in names)
 
 
 # Workflows
@@ -207,13 +142,14 @@ async def _on_workflows(clone: Clone, *command: str) -> set[str]:
 
 
 async def _unpublished_submodules(
-    clone: Clone, path: Path, branch: str, commit: str, bases: Sequence[str]
+    checkout: Checkout, branch: str, commit: str, bases: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the submodules at a commit that neither GitHub's branches nor the submodule's remote branches have."""
+    clone = checkout.clone
     theirs, merged = await _published(clone, branch, commit, bases)
     pointers = [await _changed_pointers(clone, known, commit) for known in filter(None, (theirs, *merged))]
     changed = set[tuple[str, str]].intersection(*pointers)
-    return tuple(sorted([name for name, sha in changed if not await has_published(clone, path, name, sha)]))
+    return tuple(sorted([name for name, sha in changed if not await has_published(checkout, name, sha)]))
 
 
 async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[str, str]]:

@@ -16,13 +16,14 @@ from typing import assert_never
 import structlog
 
 from bot.agents.driver import Launch
-from bot.clones import entries
+from bot.clones.checkout import require_checkout
 from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock
 from bot.clones.fetch import remote_default_branch
 from bot.git import refs
 from bot.messages import notices, tracking
 from bot.process import OutputTail, ProcessGroup, start
 from bot.prompt import remarks
+from bot.prompt.foreign import Told
 from bot.redaction import Redactor
 from bot.run.context import Script, TurnContext
 from bot.run.progress import Progress
@@ -49,7 +50,7 @@ class Prepared:
 
     done: bool
     notices: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +76,10 @@ class OutOfTime:
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """It was killed because of a stop."""
-
-
 async def prepare_checkout(
-    ctx: TurnContext, turn: ClaimedTurn, progress: Progress, stop: asyncio.Event, on_overflow: OnOverflow
+    ctx: TurnContext, turn: ClaimedTurn, progress: Progress, on_overflow: OnOverflow
 ) -> Prepared:
-    """Run the script, if there is one, in the agent's sandbox and look at what it left. `stop` ends it early.
+    """Run the script, if there is one, in the agent's sandbox and look at what it left. A cancellation ends it.
 
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
@@ -94,7 +90,7 @@ async def prepare_checkout(
     if isinstance(found, Unusable):
         return _failed(notices.setup_unusable(found.default_branch, MAX_SCRIPT_BYTES), "")
     progress.enter(tracking.SETTING_UP)
-    return await _run(ctx, turn, found, stop, on_overflow)
+    return await _run(ctx, turn, found, on_overflow)
 
 
 async def script_of(lock: CloneLock) -> bytes | Unusable | None:
@@ -118,18 +114,10 @@ def shown(output: str, redactor: Redactor) -> str:
     return "\n".join(lines)[-_SHOWN_CHARACTERS:]
 
 
-async def _run(
-    ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
-) -> Prepared:
-    clone, path = ctx.clone(turn.worktree.folder), ctx.directory(turn.worktree.path)
-    before = set(await entries.changed_files(clone, path))
-    ended = await _ended(ctx, turn, text, stop, on_overflow)
-    if isinstance(ended, Stopped):
-        return Prepared(done=False)
-    # A git that it started may have been killed.
-    await entries.clear_stale_locks(clone, path)
-    await entries.unblock(clone, path)
-    left = [name for name in await entries.changed_files(clone, path) if name not in before]
+async def _run(ctx: TurnContext, turn: ClaimedTurn, text: bytes, on_overflow: OnOverflow) -> Prepared:
+    before = set(await _changed_files(ctx, turn))
+    ended = await _ended(ctx, turn, text, on_overflow)
+    left = [name for name in await _changed_files(ctx, turn) if name not in before]
     prepared = _outcome(ended, ctx.redactor)
     if not left:
         return prepared
@@ -140,9 +128,17 @@ async def _run(
     )
 
 
+async def _changed_files(ctx: TurnContext, turn: ClaimedTurn) -> list[str]:
+    """Return the names of uncommitted files. What a git that was killed, or a script, left in git's way is removed."""
+    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
+        checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
+        await checkout.unblock()
+        return await checkout.changed_files()
+
+
 async def _ended(
-    ctx: TurnContext, turn: ClaimedTurn, text: bytes, stop: asyncio.Event, on_overflow: OnOverflow
-) -> Ended | OutOfTime | Stopped | OSError:
+    ctx: TurnContext, turn: ClaimedTurn, text: bytes, on_overflow: OnOverflow
+) -> Ended | OutOfTime | OSError:
     limit = min(LIMIT_SECONDS, ctx.limits.total_seconds)
     with tempfile.TemporaryDirectory(prefix="threadtree-setup-") as folder:
         file = Path(folder) / "setup"
@@ -152,7 +148,7 @@ async def _ended(
             watched(disk, on_overflow),
         ):
             try:
-                ended = await run_script(launch, limit, stop)
+                ended = await run_script(launch, limit)
             except OSError as problem:
                 return problem
     _log.info("setup-ended", how=type(ended).__name__, status=getattr(ended, "status", None))
@@ -195,21 +191,18 @@ def readable(output: bytes) -> str:
     return _CONTROLS.sub("", "\n".join(line.rstrip() for line in lines)).strip("\n")
 
 
-async def run_script(launch: Launch, limit_seconds: float, stop: asyncio.Event) -> Ended | OutOfTime | Stopped:
+async def run_script(launch: Launch, limit_seconds: float) -> Ended | OutOfTime:
     """Run the script in a process group of its own, which ends with it. Raises OSError if it cannot be started."""
     process = await start(launch.argv, launch.environment, launch.cwd, stderr=STDOUT)
     output = OutputTail(process.stdout, _OUTPUT_BYTES)
-    waits = {asyncio.create_task(stop.wait()), asyncio.create_task(process.wait())}
     try:
-        await asyncio.wait(waits, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
-        status, stopped = process.status, stop.is_set()
+        await process.exits_within(limit_seconds)
+        status = process.status
     finally:
-        for wait in waits:
-            wait.cancel()
         await asyncio.shield(_end(process, output))
     if status is not None:
         return Ended(status, readable(output.data))
-    return Stopped() if stopped else OutOfTime(limit_seconds, readable(output.data))
+    return OutOfTime(limit_seconds, readable(output.data))
 
 
 async def _end(process: ProcessGroup, output: OutputTail) -> None:

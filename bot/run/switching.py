@@ -6,8 +6,7 @@ import structlog
 
 from bot.clones.admin import Missing
 from bot.clones.clone import CloneLock
-from bot.clones.entries import inspect
-from bot.clones.start import Checkout, resolve
+from bot.clones.start import StartPoint, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import notices, worktree_replies
@@ -19,6 +18,7 @@ from bot.sharing_rules import SharingRefused, sharing_obstacle
 from bot.store import conversations, sharing
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.worktrees.create import Reopened
 from bot.worktrees.switch import DoesNotFit, switch
 
 _log = structlog.get_logger()
@@ -28,7 +28,9 @@ class TurnMovedError(ClaimLostError):
     """The turn now waits in another worktree: this run stops and writes nothing more."""
 
 
-async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> tuple[ClaimedTurn, tuple[str, ...]]:
+async def switch_if_needed(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, found: Reopened | Missing
+) -> tuple[ClaimedTurn, tuple[str, ...]]:
     """Return the turn with its worktree on the branch it needs, and what the reply says about that; after a fetch.
 
     Raises TurnMovedError if the worktree does not fit; GitError, InvalidNameError, OSError.
@@ -36,7 +38,7 @@ async def switch_if_needed(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn)
     before, after = turn.worktree.branch, turn.switch_to
     if after is None or before is None or not turn.worktree.is_made or before == after:
         return turn, ()
-    instead_of = await _switch(ctx, lock, turn, before, after)
+    instead_of = await _switch(ctx, turn, found, before, after)
     if instead_of is not None:
         await _move_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
@@ -59,8 +61,8 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 
     Raises TurnMovedError then; GitError, InvalidNameError.
     """
-    checkout = await resolve(lock, start)
-    branch = checkout.branch if isinstance(checkout, Checkout) else None
+    point = await resolve(lock, start)
+    branch = point.branch if isinstance(point, StartPoint) else None
     if branch is None:
         return
 
@@ -79,19 +81,17 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 
 
 async def _switch(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, before: str, after: str
+    ctx: TurnContext, turn: ClaimedTurn, found: Reopened | Missing, before: str, after: str
 ) -> SharingRefused | None:
     """Check the rows, then git, and switch; return why that was refused."""
-    owner, path = turn.worktree.owner, ctx.directory(turn.worktree.path)
     async with ctx.pool.acquire() as connection:
         uses = await sharing.usage(connection, [turn.worktree.id], turn.conversation_id)
     if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
         return reason
-    state = await inspect(lock.clone, path)
-    if isinstance(state, Missing):
-        return SharingRefused(owner, "missing")
-    outcome = await switch(lock, path, before, after)
-    return SharingRefused(owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
+    if isinstance(found, Missing):
+        return SharingRefused(turn.worktree.owner, "missing")
+    outcome = await switch(found.checkout, before, after)
+    return SharingRefused(turn.worktree.owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
 
 
 async def _other_worktree_on(connection: Connection, turn: ClaimedTurn, branch: str) -> LiveWorktree | None:

@@ -1,7 +1,6 @@
 """What a process or a node left that is gone: its turn ends visibly, or moves to a live node (DESIGN.md §4, nodes)."""
 
 import asyncio
-from functools import partial
 
 import structlog
 
@@ -13,7 +12,7 @@ from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.store import claims, conversations, nodes, operations, takeover, turns
-from bot.store.database import Connection, again_if_beaten
+from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
 
 _log = structlog.get_logger()
@@ -30,16 +29,18 @@ async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -
         stranded = await takeover.stranded(connection, timeout_seconds)
     for worktree, node in stranded:
         if node != ctx.node:
-            await again_if_beaten(partial(_move, ctx, worktree, node, timeout_seconds))
+            await retry_on_unique_violation(_move, ctx, worktree, node, timeout_seconds)
     async with ctx.pool.acquire() as connection, connection.transaction():
         for asked in await takeover.unanswered(connection, timeout_seconds):
-            if asked.thread is None or asked.kind == "drop":
+            if asked.target is None or asked.kind == "drop":
                 words = worktree_replies.node_silent_for_operator(asked.node_name)
             else:
                 words = worktree_replies.node_silent(asked.kind, asked.node_name)
-            await operations.abandon(connection, asked.id, plain(words))
-            if asked.thread is not None:
-                await thread_comments.reply(connection, *asked.thread, words, instead_of=asked.reply_id)
+            await operations.abandon(connection, asked.id, plain(words), also_begun=True)
+            if asked.thread_ref is not None and asked.target is not None:
+                await thread_comments.reply(
+                    connection, asked.thread_ref, asked.target, words, instead_of=asked.reply_id
+                )
             _log.warning("operation-not-answered", operation=asked.id, name=asked.node_name)
 
 

@@ -14,16 +14,13 @@ from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.messages import reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.reasons import WaitReason, WaitStep
-from bot.model import ThreadRef
 from bot.node.room import DiskShortError
-from bot.node.transactions import persist
 from bot.reply import thread_comments
-from bot.run.context import TurnContext
+from bot.run.turn_run import TurnRun
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import outbox, turns
 from bot.store.database import Connection
 from bot.store.failures import is_transient
-from bot.store.turns import ClaimedTurn
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)
@@ -32,6 +29,8 @@ PATIENCE = timedelta(hours=24)
 SHORTEST_FOR_LIMIT = timedelta(minutes=1)
 LIMIT_PATIENCE = timedelta(days=8)
 """After so long a turn no longer waits for a vendor: the longest quotas are of a week."""
+BUSY_PATIENCE = timedelta(hours=1)
+"""After so long in a row a model that takes no requests, and names no time, fails the turn."""
 
 _KNOWN = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -90,19 +89,31 @@ def wait_for(problem: BaseException, since: datetime | None, now: datetime, step
     since = since or now
     if why is None or now - since >= PATIENCE:
         return None
-    # Each wait is as long as all before it.
-    pause = min(max(now - since, SHORTEST), LONGEST)
+    pause = _pause(since, now)
     asked = problem.retry_after_seconds if isinstance(problem, Transient) else None
     if asked is not None:
         pause = max(pause, timedelta(seconds=asked))
     return Wait(why, now + pause, since, holds_writer=why == "github-limit", step=step)
 
 
-def wait_for_limit(reset: datetime, asked_at: datetime, now: datetime) -> Wait | None:
-    """Return the wait of a turn whose agent met its model's usage limit; None where the turn waited too long."""
-    if now - asked_at >= LIMIT_PATIENCE:
+def wait_for_model(reset: datetime | None, asked_at: datetime, since: datetime | None, now: datetime) -> Wait | None:
+    """Return the wait of a turn whose agent's model takes no requests; None where the turn waited too long.
+
+    `reset` is when the usage limit ends by the vendor's answer; without it the model is tried again, for an hour.
+    `since` is as in `wait_for`.
+    """
+    if reset is not None:
+        waits_on = now - asked_at < LIMIT_PATIENCE
+        return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), step="agent") if waits_on else None
+    since = since or now
+    if now - since >= BUSY_PATIENCE:
         return None
-    return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), step="agent")
+    return Wait("model-busy", now + _pause(since, now), since, step="agent")
+
+
+def _pause(since: datetime, now: datetime) -> timedelta:
+    """Each wait is as long as all before it."""
+    return min(max(now - since, SHORTEST), LONGEST)
 
 
 def _reason(problem: BaseException) -> WaitReason | None:
@@ -134,11 +145,10 @@ def _reason(problem: BaseException) -> WaitReason | None:
             return "database-away" if is_transient(problem) else None
 
 
-async def put_back(
-    ctx: TurnContext, turn: ClaimedTurn, thread_ref: ThreadRef, wait: Wait, notices: tuple[str, ...]
-) -> bool:
+async def put_back(run: TurnRun, wait: Wait) -> bool:
     """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
-    now = ctx.clock()
+    turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
+    notices = tuple(dict.fromkeys(run.known.notices))
     words = reasons.waits(wait.why, wait.until, now, wait.step)
 
     async def write(connection: Connection) -> bool:
@@ -152,4 +162,4 @@ async def put_back(
         await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
         return True
 
-    return await persist(ctx.pool, write)
+    return await run.write(write)

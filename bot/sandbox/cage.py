@@ -1,17 +1,19 @@
-"""The cage: bubblewrap around everything that touches what an agent could have written."""
+"""The sandbox: a cage of bubblewrap around everything that touches what an agent could have written, or none."""
 
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import ClassVar, Literal, TypeAlias
 
+from bot.sandbox import agent_argv
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.sandbox.view import View, git_directory, mounts, private_folder
+from bot.sandbox.view import OpenView, View, git_directory, mounts, private_folder
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20
@@ -50,6 +52,7 @@ class Cage:
     `data_dir_alias` is the configured path: the same, or one that leads there through symbolic links.
     """
 
+    isolates: ClassVar = True
     data_dir: Path
     data_dir_alias: Path
     search_path: str
@@ -73,7 +76,14 @@ class Cage:
 
     def view(self, clone: Path, worktree: Path, admin: Path) -> View:
         """Return what a process in this worktree sees. All paths must be real."""
-        return View(clone, worktree, admin, private_folder(self.data_dir, worktree))
+        return View(clone, worktree, admin, self.private_folder(worktree))
+
+    def private_folder(self, worktree: Path) -> Path:
+        """Return the folder with the private state of the worktree at this real path."""
+        return private_folder(self.data_dir, worktree)
+
+    def start_directory(self, _: View) -> None:
+        """Return where git is started: the cage changes the directory itself."""
 
     def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
         """Return the argv prefix of git: no network, no HOME. Without `in_worktree` git sees the admin folder alone.
@@ -183,14 +193,60 @@ class Cage:
         yield from ("--remount-ro", str(self.data_dir), "--remount-ro", "/", "--chdir", cwd)
 
 
-def cage_for(
-    sandbox: Literal["auto", "bwrap", "off"], data_dir: Path, search_path: str, limits: Limits | None = None
-) -> Cage | None:
-    """Return the cage for this value of AGENT_SANDBOX: None for `off`, else one to `probe` before its first use."""
-    if sandbox == "off":
-        return None
+@dataclass(frozen=True, slots=True)
+class NoCage:
+    """AGENT_SANDBOX=off, with the methods of a cage: every process can do and see what this user can."""
+
+    isolates: ClassVar = False
+
+    def view(self, clone: Path, worktree: Path, admin: Path) -> View:
+        """Return what a process in this worktree sees of git: the clone itself."""
+        return OpenView(clone, worktree, admin, admin)
+
+    def private_folder(self, worktree: Path) -> Path:
+        """Return the worktree: nothing of it is elsewhere."""
+        return worktree
+
+    def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
+        """Return no prefix."""
+        return ()
+
+    def start_directory(self, view: View) -> Path:
+        """Return where git is started."""
+        return view.worktree
+
+    def agent_argv(
+        self,
+        view: View,
+        command: Sequence[str],
+        home: Path,
+        cwd: Path,
+        *,
+        network: Literal["host", "none"] = "host",
+        wrapper: Sequence[str] = (),
+        binds: Sequence[Bind] = (),
+    ) -> tuple[str, ...]:
+        """Return the argv of an agent, as `bot.sandbox.agent_argv`."""
+        return agent_argv(command)
+
+    def disk_watch(self, view: View, home: Path) -> DiskWatch:
+        """Return a watch that never ends."""
+        return DiskWatch((), sys.maxsize)
+
+
+NO_CAGE = NoCage()
+Sandbox: TypeAlias = Cage | NoCage
+
+
+def cage_for(data_dir: Path, search_path: str, limits: Limits | None = None) -> Cage:
+    """Return a cage, to `probe` before its first use."""
     bwrap = shutil.which("bwrap", path=search_path) or "/usr/bin/bwrap"
     return Cage(data_dir.resolve(), data_dir.absolute(), search_path, bwrap, enforcement(limits or Limits()))
+
+
+def sandbox_for(setting: Literal["auto", "bwrap", "off"], data_dir: Path, search_path: str) -> Sandbox:
+    """Return the sandbox for this value of AGENT_SANDBOX; a cage is to `probe` before its first use."""
+    return NO_CAGE if setting == "off" else cage_for(data_dir, search_path)
 
 
 def _bind(bind: Bind) -> tuple[str, str, str]:

@@ -42,20 +42,19 @@ class DiskWatch:
 
 
 @asynccontextmanager
-async def watched(disk: DiskWatch | None, on_overflow: Callable[[int], None]) -> AsyncIterator[None]:
-    """Call `on_overflow` with the limit once the folders hold more, while the context lasts. Without `disk`, never."""
+async def watched(disk: DiskWatch, on_overflow: Callable[[int], None]) -> AsyncIterator[None]:
+    """Call `on_overflow` with the limit once the folders hold more, while the context lasts."""
 
-    async def watch(disk: DiskWatch) -> None:
+    async def watch() -> None:
         await disk.overflow()
         on_overflow(disk.limit_bytes)
 
-    watching = asyncio.create_task(watch(disk)) if disk else None
+    watching = asyncio.create_task(watch())
     try:
         yield
     finally:
-        if watching is not None:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def used_bytes(folders: Iterable[Path], enough: int, over: Event | None = None) -> int:

@@ -19,7 +19,6 @@ from bot.sandbox.untrusted_files import (
     read_untrusted,
     remove_blocking,
     remove_untrusted,
-    write_untrusted,
 )
 
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
@@ -46,8 +45,8 @@ class View:
 
     @property
     def name(self) -> str:
-        """The name of the worktree among all worktrees of the node."""
-        return self.private.name
+        """The name of the worktree among all worktrees of this machine."""
+        return name_of(self.private)
 
     @property
     def common(self) -> Path:
@@ -69,11 +68,43 @@ class View:
         """The path of the clone's real objects in the cage."""
         return self.private / _CLONE_OBJECTS
 
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        """The host's folders of git that only this worktree's processes write."""
+        return self.common, self.refs, self.state
+
+
+class OpenView(View):
+    """The view without a cage: the clone itself. Nothing is private but the worktree's admin folder."""
+
+    __slots__ = ()
+
+    @property
+    def common(self) -> Path:
+        return self.clone
+
+    @property
+    def refs(self) -> Path:
+        return self.clone / "refs"
+
+    @property
+    def state(self) -> Path:
+        return self.admin
+
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        return (self.admin,)
+
 
 def private_folder(data_dir: Path, worktree: Path) -> Path:
-    """Return the folder with the private state of the worktree at this real path."""
-    digest = hashlib.sha256(bytes(worktree)).hexdigest()[:16]
+    """Return the folder with the private state of the worktree at this real path, also after DATA_DIR was moved."""
+    digest = hashlib.sha256(os.fsencode(os.path.relpath(worktree, data_dir))).hexdigest()[:16]
     return data_dir / "private" / f"{worktree.name[:60]}-{digest}"
+
+
+def name_of(private: Path) -> str:
+    """Return the name of a private folder's worktree among those of all nodes of this machine."""
+    return f"{private.name}-{hashlib.sha256(bytes(private.parent)).hexdigest()[:8]}"
 
 
 def make_private(view: View, ref: str | None, tip: str | None) -> None:
@@ -88,7 +119,9 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
             (fresh.common / place).mkdir(parents=True)
         (fresh.private / _EMPTY).mkdir()
         (fresh.private / _WORKTREES / view.admin.name).mkdir(parents=True)
-        (fresh.common / _ALTERNATES).write_text(f"{view.clone_objects}\n")
+        # Relative, so that DATA_DIR can be moved.
+        alternate = os.path.relpath(view.clone_objects, view.clone / "objects")
+        (fresh.common / _ALTERNATES).write_text(f"{alternate}\n")
         (fresh.common / "config").touch()
         if (view.clone / "HEAD").is_file():
             shutil.copyfile(view.clone / "HEAD", fresh.common / "HEAD")
@@ -108,19 +141,6 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         except OSError:
             if not view.private.is_dir():  # another task has made it
                 raise
-
-
-def move_private(data_dir: Path, old: Path, new: Path) -> bool:
-    """Move the private folder of the worktree that was at the real path `old` to the name that `new` gives it.
-
-    False where there is none, or the other name is taken. No process may work there. Raises OSError.
-    """
-    before, after = private_folder(data_dir, old), private_folder(data_dir, new)
-    if not before.is_dir() or after.exists():
-        return False
-    write_untrusted(before / "common", _ALTERNATES, f"{after / _CLONE_OBJECTS}\n")
-    before.rename(after)
-    return True
 
 
 def share_refs(common: Path, shared: bytes) -> bool:
@@ -195,8 +215,8 @@ def remove_locks(view: View) -> None:
 
 
 def unblock(view: View) -> None:
-    """Remove pipes and links from what git opens in the private folder: it would wait for ever. Raises OSError."""
-    for folder in (view.common, view.refs, view.state):
+    """Remove pipes and links from what git opens beside the worktree: it would wait for ever. Raises OSError."""
+    for folder in view.writable:
         remove_blocking(folder, "", links=True)
 
 

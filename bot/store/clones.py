@@ -3,22 +3,22 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.store.database import Connection
+from bot.store.database import Connection, fetch_one
 
-USE = """
+USE_OF_CLONE = """
 -- 'lost' worktrees belong to the node until it has rescued them.
 select b.default_branch,
        exists (select from turns t join worktrees w on w.id = t.worktree_id
                where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
                  and t.state = 'running') as busy,
-       (select count(*) from worktrees w
-        where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
-          and w.created_at > $3) as made_since
+       array(select distinct w.start_ref from worktrees w
+             where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+               and w.start_kind = 'detached' and w.state <> 'removed') as pull_request_heads
 from codebases b where b.folder = $1
 """
 
 
-IS_UNUSED = """
+IS_CLONE_UNUSED = """
 -- No worktree of the repository is on the node, nothing is rescued there, and no thread was used since $3.
 select b.created_at < $3
        and not exists (select from worktrees w
@@ -33,34 +33,20 @@ from codebases b where b.folder = $1
 """
 
 
-PULL_REQUEST_HEADS = """
--- The heads at which worktrees of the repository are on the node.
-select distinct w.start_ref
-from codebases b join worktrees w on (w.platform, w.repository_id) = (b.platform, b.repository_id)
-where b.folder = $1 and w.node = $2 and w.start_kind = 'detached' and w.state <> 'removed'
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class CloneUse:
-    """The use of a clone. `busy`: a turn runs in one of its worktrees. `made_since`: its new worktrees since a time."""
+    """The use of a clone. `busy`: a turn runs in one of its worktrees. The heads are those at which worktrees are."""
 
     default_branch: str | None
     busy: bool
-    made_since: int
+    pull_request_heads: tuple[str, ...]
 
 
-async def use_of(connection: Connection, folder: str, node: str, since: datetime) -> CloneUse | None:
+async def use_of(connection: Connection, folder: str, node: str) -> CloneUse | None:
     """Return the use of the clone in this folder on the node; None for a repository without a row."""
-    row = await connection.fetchrow(USE, folder, node, since)
-    return CloneUse(**row) if row else None
+    return await fetch_one(connection, CloneUse, USE_OF_CLONE, folder, node)
 
 
 async def is_unused(connection: Connection, folder: str, node: str, since: datetime) -> bool:
     """Return whether nothing needs the clone in this folder on the node; False for a repository without a row."""
-    return bool(await connection.fetchval(IS_UNUSED, folder, node, since))
-
-
-async def pull_request_heads(connection: Connection, folder: str, node: str) -> list[str]:
-    """Return the refs of the pull requests' heads at which worktrees of this folder are on the node."""
-    return [row["start_ref"] for row in await connection.fetch(PULL_REQUEST_HEADS, folder, node)]
+    return bool(await connection.fetchval(IS_CLONE_UNUSED, folder, node, since))

@@ -15,10 +15,10 @@ from bot.model import (
     Start,
     ThreadKind,
 )
-from bot.store.database import Connection, start_columns
+from bot.store.database import Connection, fetch_one, read, start_columns
 from bot.store.doorbell import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
-from bot.store.worktrees import IS_IN_THE_WAY, lock_worktree
+from bot.store.worktrees import lock_worktree
 
 _log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ FIND_CONVERSATION = """
 select id, worktree_id from conversations where platform = $1 and repository_id = $2 and number = $3
 """
 
-SET_STATE = """
+SET_THREAD_STATE = """
 -- Closed at $2, or open if $2 is null. A close or reopen of GitHub (at $3) changes nothing after a later one.
 update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2,
                          state_at = coalesce($3, state_at), updated_at = now()
@@ -88,12 +88,12 @@ where conversation_id = $1 and active returning id
 LIVE_WORKTREE = """
 -- A removal that has not started is cancelled. A worktree that was to have a branch and has none was never made. One
 -- that was purged is made again at the same path, unless another worktree is there now.
-update worktrees w set state = case when state in ('reserved', 'ready') then state
+update worktrees w set state = case when is_live then state
                                     when state = 'removed' or (branch is null and start_kind <> 'detached')
                                     then 'reserved' else 'ready' end,
                        setup_done = setup_done and state <> 'removed', removal = null, removal_error = null,
                        updated_at = now()
-where id = $1 and (state in ('reserved', 'ready')
+where id = $1 and (is_live
                    or (state = 'removing' and claim is null and removal is distinct from 'lost')
                    or (state = 'removed' and removal = 'purged'
                        and not exists (select from worktrees o where o.node = w.node and o.path = w.path
@@ -101,30 +101,21 @@ where id = $1 and (state in ('reserved', 'ready')
 returning id, node, branch, start_kind, start_number, start_ref
 """
 
-PENDING_SWITCH = """
-    -- The branch to which no turn of thread c has switched its worktree yet: a turn that ended before the switch leaves
-    -- it to the next one.
-    select t.switch_to from turns t
-    where t.conversation_id = c.id and t.worktree_id = c.worktree_id and t.switch_to is not null
-      and not exists (select from turns s
-                      where s.conversation_id = c.id and s.worktree_id = c.worktree_id and s.head_before is not null)
-    order by t.id desc limit 1
-"""
-
-OWN_READY_WORKTREE = f"""
+OWN_READY_WORKTREE = """
 -- As LIVE_WORKTREE where nothing has to be decided. The row is locked: a thread that wants to share the worktree sees
 -- what this one asks for.
 update worktrees w set removal = null, removal_error = null, updated_at = now()
-from conversations c where c.id = $1 and w.id = c.worktree_id and w.state in ('reserved', 'ready')
-returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref, ({PENDING_SWITCH}) as switch_to
-"""  # noqa: S608 - of constants
+from conversations c where c.id = $1 and w.id = c.worktree_id and w.is_live
+returning w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref,
+          (select p.switch_to from pending_switches p where p.conversation_id = c.id) as switch_to
+"""
 
-STANDING = """
+STANDING_OF_THREAD = """
 -- GitHub was asked for its state when its first turn was queued; each close that came since was recorded.
 select c.state = 'open' and exists (select from turns where conversation_id = c.id) as is_surely_open,
        exists (select from worktrees w
                where w.id = c.worktree_id
-                 and (w.state in ('reserved', 'ready')
+                 and (w.is_live
                       or (w.state = 'removing' and w.claim is null and w.removal is distinct from 'lost')
                       or (w.state = 'removed' and w.removal = 'purged'))) as has_worktree
 from conversations c where c.platform = $1 and c.repository_id = $2 and c.number = $3
@@ -136,7 +127,7 @@ WORKTREES_OF_ISSUES = """
 select w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref, c.number
 from conversations c
 join worktrees w on w.id = c.worktree_id
-                 and (w.state in ('reserved', 'ready') or (w.state = 'removed' and w.removal = 'purged'))
+                 and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
 where c.platform = $1 and c.repository_id = $2 and c.number = any ($3::integer[])
 order by w.id for no key update of w
 """
@@ -146,7 +137,7 @@ WORKTREE_ON_BRANCH = """
 -- tells the branch it will have.
 select id, node, branch, start_kind, start_number, start_ref from worktrees
 where platform = $1 and repository_id = $2 and id is distinct from $5
-  and (state in ('reserved', 'ready') or ($5::bigint is null and state = 'removed' and removal = 'purged'))
+  and (is_live or ($5::bigint is null and state = 'removed' and removal = 'purged'))
   and coalesce(branch, case start_kind when 'issue' then $4::text || start_number
                                        when 'head' then start_ref end) = $3
 order by state = 'removed', state = 'reserved', id limit 1 for no key update
@@ -157,57 +148,39 @@ RESERVE_WORKTREE = """
 insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
 values ($1, $2, $3,
         case when exists (select from worktrees o
-                          where o.node = $3 and o.path = $4 and o.state in ('reserved', 'ready'))
+                          where o.node = $3 and o.path = $4 and o.is_live)
              then $4 || '-' || (select max(id) + 1 from worktrees) else $4 end,
         $5, $6, $7, $8)
 returning id
 """
 
-USE_WORKTREE = """
-update conversations set worktree_id = $2, updated_at = now() where id = $1
-"""
-
 RELEASE_WORKTREE = """
 -- The worktree is removed when all its conversations are closed and nothing waits or runs in it.
 update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
-where w.id = $1 and w.state in ('reserved', 'ready')
+where w.id = $1 and w.is_live
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 returning w.node
 """
 
-WORKTREE_OF = """
-select worktree_id from conversations where id = $1
-"""
-
-IS_CLOSED = """
-select state = 'closed' from conversations where id = $1
-"""
-
-OVERVIEW = f"""
+STATUS_OF_THREAD = """
 -- What waits is counted with what runs, by the index of both: an index of all that waits seems small before a flood.
 select w.branch,
        exists (select from sessions s where s.conversation_id = c.id and s.active) as session_active,
        (select min(started_at) from turns t where t.conversation_id = c.id and t.state = 'running') as running_since,
        (select count(*) filter (where state = 'queued') from turns t
         where t.conversation_id = c.id and t.state in ('queued', 'running')) as waiting,
-       (select t.reason from turns t where t.conversation_id = c.id and t.state = 'queued' and t.not_before > $2
-        order by t.id limit 1) as wait,
+       (select t.reason from turns t join turn_obstacles($2) o on o.turn_id = t.id
+        where t.conversation_id = c.id and t.state = 'queued' and o.obstacle = 'time' order by t.id limit 1) as wait,
        (select max(t.id) from turns t join unposted_answers on turn_id = t.id
         where t.conversation_id = c.id) as not_posted,
        n.name as silent_node, n.heartbeat_at as silent_since,
-       (select l.removal_error from worktrees l
-        where l.node = w.node and l.removal_error is not null
-          and (l.id = w.id or (l.state in ('removing', 'lost') and {IS_IN_THE_WAY}))
-        limit 1) as removal_error
+       coalesce(w.removal_error, (select removal_error from directories_in_the_way d
+                                  where d.worktree_id = w.id and d.removal_error is not null limit 1)) as removal_error
 from conversations c
-left join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+left join worktrees w on w.id = c.worktree_id and w.is_live
 left join nodes n on n.id = w.node and n.heartbeat_at < now() - make_interval(secs => $3)
 where c.id = $1
-"""  # noqa: S608 - of constants
-
-REMEMBER_EFFECT = """
-insert into effects (key) values ($1) on conflict do nothing returning key
 """
 
 
@@ -292,23 +265,22 @@ def _columns(repository: Repository) -> tuple[object, ...]:
 
 async def find_conversation(connection: Connection, repository: Repository, number: int) -> ConversationRow | None:
     """Return the row of a thread, None where the bot was never addressed."""
-    row = await connection.fetchrow(FIND_CONVERSATION, repository.platform, repository.id, number)
-    return ConversationRow(row["id"], row["worktree_id"]) if row else None
+    return await fetch_one(connection, ConversationRow, FIND_CONVERSATION, repository.platform, repository.id, number)
 
 
 async def close_conversation(connection: Connection, conversation_id: int, closed_at: datetime) -> bool:
     """Mark the thread closed; False if it was reopened later than `closed_at`."""
-    return await connection.fetchval(SET_STATE, conversation_id, closed_at, closed_at) is not None
+    return await connection.fetchval(SET_THREAD_STATE, conversation_id, closed_at, closed_at) is not None
 
 
 async def reopen_conversation(connection: Connection, conversation_id: int, at: datetime) -> None:
     """Mark the thread open again, unless it was closed later; its next turn starts a new session."""
-    await connection.execute(SET_STATE, conversation_id, None, at)
+    await connection.execute(SET_THREAD_STATE, conversation_id, None, at)
 
 
 async def set_state(connection: Connection, conversation_id: int, closed_at: datetime | None) -> None:
     """Write the thread's state as GitHub has it now (None: open)."""
-    await connection.execute(SET_STATE, conversation_id, closed_at, None)
+    await connection.execute(SET_THREAD_STATE, conversation_id, closed_at, None)
 
 
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
@@ -342,15 +314,15 @@ async def own_live_worktree(connection: Connection, conversation_id: int) -> Liv
 
 async def standing(connection: Connection, repository: Repository, number: int) -> Standing:
     """Return what is known of the thread; nothing is written."""
-    row = await connection.fetchrow(STANDING, repository.platform, repository.id, number)
-    return Standing(**row) if row else Standing(is_surely_open=False, has_worktree=False)
+    known = await fetch_one(connection, Standing, STANDING_OF_THREAD, repository.platform, repository.id, number)
+    return known or Standing(is_surely_open=False, has_worktree=False)
 
 
 async def worktrees_of_issues(
     connection: Connection, repository: Repository, numbers: Sequence[int]
 ) -> list[tuple[int, LiveWorktree]]:
     """Return (issue number, worktree) for the issues that have a live one, in the given order."""
-    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, list(numbers))
+    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
     found = {row["number"]: live_worktree_of(row) for row in rows}
     return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 
@@ -374,15 +346,18 @@ async def reserve_worktree(
     start: Start,
 ) -> int:
     """Write the row of a worktree that `node` will make at `path` for the thread `owner`; return its id."""
-    worktree_id: int = await connection.fetchval(
-        RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *start_columns(start)
+    return int(
+        await connection.fetchval(
+            RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *start_columns(start)
+        )
     )
-    return worktree_id
 
 
 async def use_worktree(connection: Connection, conversation_id: int, worktree_id: int | None) -> None:
     """Let the conversation's turns run in this worktree, which is live, from now on."""
-    await connection.execute(USE_WORKTREE, conversation_id, worktree_id)
+    await connection.execute(
+        "update conversations set worktree_id = $2, updated_at = now() where id = $1", conversation_id, worktree_id
+    )
 
 
 async def release_worktree(connection: Connection, worktree_id: int) -> bool:
@@ -406,21 +381,25 @@ async def end_use(connection: Connection, conversation_id: int, worktree_id: int
 
 async def worktree_of(connection: Connection, conversation_id: int) -> int | None:
     """Return the worktree of a conversation, live or not."""
-    worktree_id: int | None = await connection.fetchval(WORKTREE_OF, conversation_id)
+    worktree_id: int | None = await connection.fetchval(
+        "select worktree_id from conversations where id = $1", conversation_id
+    )
     return worktree_id
 
 
 async def is_closed(connection: Connection, conversation_id: int) -> bool:
     """Return whether the thread is closed, as far as the bot knows."""
-    closed: bool = await connection.fetchval(IS_CLOSED, conversation_id)
-    return closed
+    return bool(await connection.fetchval("select state = 'closed' from conversations where id = $1", conversation_id))
 
 
 async def overview(connection: Connection, conversation_id: int, now: datetime) -> Overview:
     """Return what `/status` tells about a conversation."""
-    return Overview(**await connection.fetchrow(OVERVIEW, conversation_id, now, SILENT_AFTER_SECONDS))
+    return read(Overview, await connection.fetchrow(STATUS_OF_THREAD, conversation_id, now, SILENT_AFTER_SECONDS))
 
 
 async def first_seen(connection: Connection, effect: bytes) -> bool:
     """Record an effect key; False if it was recorded before (one comment under two GUIDs)."""
-    return await connection.fetchval(REMEMBER_EFFECT, effect) is not None
+    return (
+        await connection.fetchval("insert into effects (key) values ($1) on conflict do nothing returning key", effect)
+        is not None
+    )

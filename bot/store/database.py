@@ -1,20 +1,24 @@
-"""The pool of connections to Postgres, its errors, and values that several tables share."""
+"""The pool of connections to Postgres, its errors, and how rows become values."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import NoneType
-from typing import Any, TypeAlias, TypeVar, assert_never
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeAlias, TypeVar, assert_never, get_args, get_origin, get_type_hints
 
 import asyncpg
 import structlog
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, WorktreeRow
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
 from bot.redaction import Redactor
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool: TypeAlias = asyncpg.Pool
 T = TypeVar("T")
+P = ParamSpec("P")
+Row: TypeAlias = Mapping[str, Any]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT_SQLSTATES = (
@@ -57,22 +61,22 @@ IDLE_IN_TRANSACTION = "15s"
 """After so long Postgres ends the transaction of a suspended process: others wait for its locks."""
 IDLE_WITH_A_LOCK = "75s"
 """And after so long its session, where that holds a lock. A process that lives waits for GitHub for at most 60 s."""
-MOST_BEATEN = 3
+UNIQUE_VIOLATION_RETRIES = 3
 """How often in a row another transaction may write a unique key first; after that it is a bug."""
 _log = structlog.get_logger()
 
 
-async def again_if_beaten(work: Callable[[], Awaitable[T]]) -> T:
-    """Return what `work` returns, and do it again where another transaction wrote a unique key before it.
+async def retry_on_unique_violation(transaction: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what the transaction returns; run it again where another one wrote a unique key before it.
 
-    `work` is a whole transaction, which then sees the other one's row. Raises UniqueViolationError after MOST_BEATEN.
+    It then sees the other one's row. Raises UniqueViolationError after UNIQUE_VIOLATION_RETRIES.
     """
-    for _ in range(MOST_BEATEN):
+    for _ in range(UNIQUE_VIOLATION_RETRIES):
         try:
-            return await work()
-        except asyncpg.UniqueViolationError as beaten:
-            _log.info("beaten-to-a-key", key=beaten.constraint_name)
-    return await work()
+            return await transaction(*args, **kwargs)
+        except asyncpg.UniqueViolationError as violation:
+            _log.info("unique-violation-retried", key=violation.constraint_name)
+    return await transaction(*args, **kwargs)
 
 
 def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
@@ -86,13 +90,13 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
         match value:
             case str():
                 return redactor.redact_known(storable(value))
-            case list() if {*map(type, value)} <= {str, NoneType}:
+            case list() | tuple() if {*map(type, value)} <= {str, NoneType}:
                 # A column of many rows: one search costs less than one for each.
                 whole = "\n".join(filter(None, value))
                 if redactor.knows_nothing_of(whole) and storable(whole) == whole:
                     return value
                 return [clean(item) for item in value]
-            case list():
+            case list() | tuple():
                 return [clean(item) for item in value]
             case _:
                 return value
@@ -167,38 +171,84 @@ async def database(
             pool.terminate()
 
 
-def repository_of(row: asyncpg.Record) -> Repository:
-    """Return the repository in a row that holds the columns of `codebases`."""
-    return Repository(
-        row["platform"],
-        row["repository_id"],
-        row["owner"],
-        row["name"],
-        row["default_branch"],
-        row["installation_id"],
-    )
+_COLUMNS: Mapping[type, Mapping[str, str]] = {
+    Repository: {"id": "repository_id"},
+    Target: {"kind": "source_kind", "id": "source_id"},
+    WorktreeRow: {
+        "id": "worktree_id",
+        "state": "worktree_state",
+        "owner": "start_number",
+        "created_at": "worktree_created_at",
+        "updated_at": "worktree_updated_at",
+    },
+}
+"""The columns of fields that are called otherwise there."""
 
 
-def worktree_of(row: asyncpg.Record) -> WorktreeRow:
-    """Return the worktree in a row that holds the columns of the view `worktree_rows`."""
-    return WorktreeRow(
-        id=row["worktree_id"],
-        repository=repository_of(row),
-        folder=row["folder"],
-        node=row["node"],
-        path=row["path"],
-        state=row["worktree_state"],
-        branch=row["branch"],
-        base_branch=row["base_branch"],
-        owner=row["start_number"],
-        start=_start_of(row),
-        conversations=tuple(row["conversations"]),
-        created_at=row["worktree_created_at"],
-        updated_at=row["worktree_updated_at"],
-    )
+def read(kind: type[T], row: Row) -> T:
+    """Return the row as a dataclass: each field is the column of its name, or of `_COLUMNS`.
+
+    A field that is a dataclass is read from the same row; where it may be None, it is if its first column is null.
+    """
+    value: T = _reader(kind)(row)
+    return value
 
 
-def _start_of(row: asyncpg.Record) -> Start:
+async def fetch_one(connection: Connection, kind: type[T], statement: str, *args: object) -> T | None:
+    """Return the first row of the statement, as in `read`, or None."""
+    row = await connection.fetchrow(statement, *args)
+    return None if row is None else read(kind, row)
+
+
+async def fetch_all(connection: Connection, kind: type[T], statement: str, *args: object) -> list[T]:
+    """Return the rows of the statement, as in `read`."""
+    return [read(kind, row) for row in await connection.fetch(statement, *args)]
+
+
+async def fetch_column(connection: Connection, statement: str, *args: object) -> list[Any]:
+    """Return the first column of the statement's rows."""
+    return [row[0] for row in await connection.fetch(statement, *args)]
+
+
+async def change(connection: Connection, statement: str, *args: object) -> int:
+    """Execute the statement and return how many rows it changed, which Postgres says as in `DELETE 3`."""
+    status: str = await connection.execute(statement, *args)
+    return int(status.rpartition(" ")[2])
+
+
+def _make_reader(kind: type) -> Callable[[Row], Any]:
+    names, types = _COLUMNS.get(kind, {}), get_type_hints(kind)
+    readers = {
+        field.name: _field_reader(types[field.name], names.get(field.name, field.name)) for field in fields(kind)
+    }
+    return lambda row: kind(**{name: read_field(row) for name, read_field in readers.items()})
+
+
+_reader: Callable[[Any], Callable[[Row], Any]] = cache(_make_reader)
+
+
+def _field_reader(declared: Any, column: str) -> Callable[[Row], Any]:
+    if declared == Start:
+        return _start_of
+    if get_origin(declared) is tuple:
+        return lambda row: tuple(row[column] or ())
+    if is_dataclass(declared):
+        return _reader(declared)
+    for option in get_args(declared) if get_origin(declared) is UnionType else ():
+        if is_dataclass(option):
+            own, read_option = _own_column(option), _reader(option)
+            return lambda row: None if row[own] is None else read_option(row)
+    return lambda row: row[column]
+
+
+def _own_column(kind: Any) -> str:
+    """Return the first column that belongs to no nested value."""
+    types = get_type_hints(kind)
+    name = next(field.name for field in fields(kind) if not is_dataclass(types[field.name]))
+    return _COLUMNS.get(kind, {}).get(name, name)
+
+
+def _start_of(row: Row) -> Start:
     """Return the start of a worktree; the table's constraints define which columns each kind has."""
     match row["start_kind"]:
         case "issue":

@@ -10,8 +10,8 @@ import lz4.block
 import orjson
 
 from bot.model import Target, ThreadRef
-from bot.store.database import Connection, repository_of
-from bot.store.jobs import NewJob, defer, lock_queues, ring_deciders
+from bot.store.database import Connection, read
+from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
 -- One statement, since each round trip costs as much as the rest of the acknowledgement. In this order:
@@ -34,14 +34,14 @@ with new as materialized (
     from (select distinct hashtextextended(lock_key, 0) as hash
           from new where state = 'received' order by hash) as hashes
 ), stored as (
-    insert into deliveries (guid, event, action, conversation, lock_key, state, body, is_packed, error, finished_at)
-    select guid, event, action, conversation, lock_key, state, body, true, error,
+    insert into deliveries (guid, event, action, conversation, lock_key, state, body, error, finished_at)
+    select guid, event, action, conversation, lock_key, state, body, error,
            case when state <> 'received' then now() end
     from new, taken, known where taken.locks >= 0 and (searched_for is null or searched_for = names)
     order by guid
     on conflict (guid) do update
        set event = excluded.event, action = excluded.action, conversation = excluded.conversation,
-           lock_key = excluded.lock_key, state = 'received', body = excluded.body, is_packed = true, error = null,
+           lock_key = excluded.lock_key, state = 'received', body = excluded.body, error = null,
            stalls = 0, finished_at = null
      where excluded.state = 'received'
        and (deliveries.state = 'failed'
@@ -62,43 +62,33 @@ select array(select guid from stored) as guids, (select names from known) as nam
 
 ADD_NAME = "insert into bot_names (name) values ($1) on conflict do nothing"
 
-CHANGE_NAME = """
-insert into bot_names (name) select $1 where exists (select from bot_names) on conflict do nothing
-"""
-
 LOAD = """
-select event, body, is_packed, conversation, received_at,
+select event, body, conversation, received_at,
        extract(epoch from clock_timestamp() - received_at)::float8 as waited_seconds
 from deliveries where guid = $1 and state = 'received'
 """
 
 END = """
--- Locked until the transaction ends: the second of two workers that decide one delivery finds it ended. Its job ends in
--- the same transaction, for that lets the thread's next delivery go: its effects come after these.
-with ended as (
-    update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now()
-    where guid = $1 and state = 'received' returning guid
-), freed as (
-    delete from procrastinate_jobs
-    where id = $4 and status in ('todo', 'doing') and exists (select from ended)
-)
-select guid from ended
+-- Locked until the transaction ends: the second of two workers that decide one delivery finds it ended.
+update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now()
+where guid = $1 and state = 'received' returning guid
+"""
+
+STALL = """
+-- Not where another process has queued the job again, nor while the row is locked: its process may be suspended.
+update deliveries set stalls = stalls + 1
+where guid = (select guid from deliveries where guid = $1 and state = 'received'
+              and exists (select from procrastinate_jobs where id = $2 and status = 'doing')
+              for update skip locked)
+returning stalls
 """
 
 THREAD_OF = """
 -- From its lock, for its body may be what kills workers.
-select c.id, c.kind, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
+select c.id as conversation_id, c.kind, b.*
 from deliveries d join conversations c on d.lock_key = c.platform || '/' || c.repository_id || '#' || c.number
 join codebases b using (platform, repository_id)
 where d.guid = $1
-"""
-
-RECORD_ATTEMPT = """
-update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'
-"""
-
-FIND_DELIVERY = """
-select state, lock_key, body is not null as has_body from deliveries where guid = $1
 """
 
 RECEIVE_AGAIN = """
@@ -150,20 +140,17 @@ class Stored:
     """The GUIDs that are new, or failed before and now run again; and the bot's names now, joined by commas.
 
     A delivery that was searched for other names is not stored. The names are empty until a worker has told its own.
-    `to_decide`: there are jobs, of which the workers are not told yet.
     """
 
     guids: frozenset[str]
     names: str
-    to_decide: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A stored delivery that waits to be decided, and its job; since when is by the database's clock."""
+    """A stored delivery that waits to be decided; since when is by the database's clock."""
 
     guid: str
-    job_id: int
     event: str
     body: bytes
     conversation: str | None
@@ -180,17 +167,9 @@ def asked_by_operator(
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
-    """Commit deliveries as `commit` does, and tell the workers."""
-    stored = await commit(connection, deliveries)
-    if stored.to_decide:
-        await ring_deciders(connection)
-    return stored
-
-
-async def commit(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
     """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
 
-    Not for use inside a transaction. The caller tells the workers, by `ring_deciders`.
+    Not for use inside a transaction.
     """
     columns = ("guid", "event", "action", "conversation", "lock_key", "state")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
@@ -199,7 +178,7 @@ async def commit(connection: Connection, deliveries: Sequence[NewDelivery]) -> S
     rest = [[delivery.error for delivery in deliveries], [delivery.searched_for for delivery in deliveries]]
     priorities = [delivery.priority for delivery in deliveries]
     row = await connection.fetchrow(STORE, *values, bodies, *rest, priorities)
-    return Stored(frozenset(row["guids"]), row["names"], row["jobs"] is not None)
+    return Stored(frozenset(row["guids"]), row["names"])
 
 
 async def add_name(connection: Connection, name: str) -> None:
@@ -212,7 +191,9 @@ async def add_name(connection: Connection, name: str) -> None:
 
 async def change_name(connection: Connection, name: str) -> None:
     """Record BOT_NAME as the web process has it, unless the names of the workers are unknown as yet."""
-    await connection.execute(CHANGE_NAME, name)
+    await connection.execute(
+        "insert into bot_names (name) select $1 where exists (select from bot_names) on conflict do nothing", name
+    )
 
 
 async def replay(connection: Connection, guid: str) -> Replay:
@@ -221,7 +202,9 @@ async def replay(connection: Connection, guid: str) -> Replay:
     What it did before is remembered by effect and not done twice.
     """
     async with connection.transaction():
-        row = await connection.fetchrow(FIND_DELIVERY, guid)
+        row = await connection.fetchrow(
+            "select state, lock_key, body is not null as has_body from deliveries where guid = $1", guid
+        )
         if row is None:
             return "unknown"
         if row["state"] == "received":
@@ -232,35 +215,47 @@ async def replay(connection: Connection, guid: str) -> Replay:
         if not await connection.fetchval(RECEIVE_AGAIN, guid):
             return "waiting"
         await defer(connection, NewJob(queue="decide", task="decide", lock=row["lock_key"], args={"guid": guid}))
-        await ring_deciders(connection)
     return "replayed"
 
 
-async def load(connection: Connection, guid: str, job_id: int) -> Delivery | None:
-    """Return the delivery of a job, None if it was handled."""
+async def load(connection: Connection, guid: str) -> Delivery | None:
+    """Return a delivery that is to be decided, None if it was handled."""
     row = await connection.fetchrow(LOAD, guid)
     if row is None:
         return None
-    body = lz4.block.decompress(row["body"]) if row["is_packed"] else row["body"]
-    return Delivery(guid, job_id, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
+    body = lz4.block.decompress(row["body"])
+    return Delivery(guid, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
 
 
-async def end(connection: Connection, guid: str, job_id: int, error: str | None = None) -> bool:
-    """Record that it is done, and end its job, first in the transaction that writes its effects; with `error` it failed
-    for good. False if it was handled meanwhile.
+async def end(connection: Connection, guid: str, error: str | None = None) -> bool:
+    """Record that it is done, first in the transaction that writes its effects; with `error` it failed for good.
+
+    False if it was handled meanwhile.
     """
-    return await connection.fetchval(END, guid, "failed" if error else "done", error, job_id) is not None
+    return await connection.fetchval(END, guid, "failed" if error else "done", error) is not None
+
+
+async def count_stall(connection: Connection, guid: str, job_id: int) -> int:
+    """Count that the worker of this job died, which decided it; return how often that has happened, 0 if it counts not
+    or was handled.
+    """
+    stalls: int | None = await connection.fetchval(STALL, guid, job_id)
+    return stalls or 0
 
 
 async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Target] | None:
     """Return the thread that the delivery is about, and its own text; None where the bot does not know it."""
     row = await connection.fetchrow(THREAD_OF, guid)
-    return None if row is None else (ThreadRef(repository_of(row), row["id"]), Target(row["kind"]))
+    return None if row is None else (read(ThreadRef, row), Target(row["kind"]))
 
 
 async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
     """Record a failed attempt and its problem; the delivery will be tried again."""
-    await connection.execute(RECORD_ATTEMPT, guid, problem)
+    await connection.execute(
+        "update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'",
+        guid,
+        problem,
+    )
 
 
 async def decide_forgotten(connection: Connection) -> list[str]:
@@ -272,5 +267,4 @@ async def decide_forgotten(connection: Connection) -> list[str]:
         await lock_queues(connection, [row["lock_key"] for row in rows])
         # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
         await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
-        await ring_deciders(connection)
     return [row["guid"] for row in rows]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bot.store.database import Connection, Pool
+from bot.store.database import Connection
 
 LOCK_QUEUES = """
 -- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
@@ -27,28 +27,8 @@ from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as 
 OUTBOX = "outbox"
 """The task of a writer's doorbell, its queue, and the beginning of its lock."""
 
-WAITING_BELL = f"""
-    -- The doorbell that waits for writer $1 is kept from the workers until this transaction ends: what it commits is
-    -- seen by that job. One that a worker is just taking is skipped, and another is needed.
-    select id, queue_name from procrastinate_jobs
-    where lock = '{OUTBOX}:' || $1 and task_name = '{OUTBOX}' and status = 'todo'
-    order by id limit 1 for share skip locked
-"""  # noqa: S608 - of constants
-
-RINGS = """
-    -- Whether a doorbell waits. The workers are woken again, for they passed it by.
-    case when waiting.id is not null
-         then pg_notify('procrastinate_queue_v1#' || waiting.queue_name,
-                        json_build_object('type', 'job_inserted', 'job_id', waiting.id)::text) is not null
-         else false end
-"""
-
-RING_AGAIN = f"""
-with waiting as ({WAITING_BELL}) select {RINGS} from waiting
-"""  # noqa: S608 - of constants
-
-RING_DECIDERS = """
-select pg_notify('procrastinate_queue_v1#decide', json_build_object('type', 'job_inserted', 'job_id', 0)::text)
+BELL_WAITS = """
+select exists (select from procrastinate_jobs where lock = $1 and status = 'todo')
 """
 
 
@@ -81,18 +61,12 @@ async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
 async def ring(connection: Connection, writer: str) -> None:
     """Enqueue the writer's doorbell, in the caller's transaction, unless one waits already.
 
-    Otherwise each row of a burst, or of hours without a worker, would leave a job of its own.
+    Otherwise each row of a burst, or of hours without a worker, would leave a job of its own. The one that waits may
+    end before this transaction does: a row that nobody rang for is found by `bot.store.outbox.ring_forgotten`.
     """
-    if not await connection.fetchval(RING_AGAIN, writer):
-        await defer(connection, outbox_bell(writer))
-
-
-async def ring_deciders(connection: Connection | Pool) -> None:
-    """Tell the workers that deliveries wait to be decided, whose jobs ring no bell by themselves (migration 039).
-
-    It may get lost: the workers also look by themselves (`bot.store.engine.POLL_SECONDS`).
-    """
-    await connection.execute(RING_DECIDERS)
+    bell = outbox_bell(writer)
+    if not await connection.fetchval(BELL_WAITS, bell.lock):
+        await defer(connection, bell)
 
 
 async def defer(connection: Connection, *jobs: NewJob) -> None:

@@ -18,10 +18,10 @@ select worktree.id, owner || '/' || c.name as codebase, path, branch, n.name as 
              where worktree_id = worktree.id order by number) as conversations,
        worktree.created_at, worktree.updated_at, folder, n.id as node_id
 from worktrees as worktree join codebases c using (platform, repository_id) join nodes n on n.id = worktree.node
-where ($2 or worktree.state <> 'removed' or worktree.state = $4)
+where ($2::bigint is null or worktree.id < $2)
   and ($3::text is null or lower(owner || '/' || c.name) = lower($3))
   and ($4::text is null or worktree.state = $4)
-  and ($5::bigint is null or worktree.id < $5)
+  and ($5 or worktree.state <> 'removed' or worktree.state = $4)
 order by worktree.id desc
 limit $1
 """
@@ -30,15 +30,18 @@ FIND_WORKTREE = """
 -- A path may have had several worktrees in succession: the live one counts, else the last.
 select w.id, w.node, n.name as node_name, w.path, w.state from worktrees w join nodes n on n.id = w.node
 where w.id = $2 or (w.node = $1 and w.path = any ($3::text[]))
-order by w.state in ('reserved', 'ready') desc, w.id desc limit 1
+order by w.is_live desc, w.id desc limit 1
 """
 
-LIST_SESSIONS = """
+_SESSIONS = """
 select session.id, owner || '/' || name || '#' || number as conversation, agent, assistant_session_id, active,
        session.created_at, last_active_at, ended_at, end_reason
 from sessions as session
      join conversations on conversations.id = conversation_id
      join codebases using (platform, repository_id)
+"""
+
+LIST_SESSIONS = f"""{_SESSIONS}
 where ($2::bigint is null or session.id < $2)
   and ($3::text is null or lower(owner || '/' || name) = lower($3))
   and ($4::text is null or case when active then 'active' else 'ended' end = $4)
@@ -46,7 +49,11 @@ order by session.id desc
 limit $1
 """
 
-LIST_TURNS = """
+SESSIONS_OF_CONVERSATION = f"""{_SESSIONS}
+where session.conversation_id = $2 order by session.id desc limit $1
+"""
+
+_TURNS = """
 -- The tracking comment is the first part; later parts are the rest of a long answer.
 select turn.id, owner || '/' || name || '#' || number as conversation, turn.state,
        nullif(concat_ws(' ', reason, (select 'GitHub did not accept the answer: ' || error || '.' from unposted_answers
@@ -57,11 +64,18 @@ from turns as turn
      join conversations on conversations.id = turn.conversation_id
      join codebases using (platform, repository_id)
      left join outbox on outbox.turn_id = turn.id and outbox.kind = 'comment' and part = 1
+"""
+
+LIST_TURNS = f"""{_TURNS}
 where ($2::bigint is null or turn.id < $2)
   and ($3::text is null or lower(owner || '/' || name) = lower($3))
   and ($4::text is null or turn.state = $4)
 order by turn.id desc
 limit $1
+"""
+
+TURNS_OF_CONVERSATION = f"""{_TURNS}
+where turn.conversation_id = $2 order by turn.id desc limit $1
 """
 
 LIST_DELIVERIES = """
@@ -111,23 +125,12 @@ select c.id from conversations c join codebases b using (platform, repository_id
 where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
 """
 
-TURNS_OF_CONVERSATION = """
-select id, state, reason, case when state = 'running' then phase end as phase, requested_by, cost_usd, created_at,
-       started_at, finished_at
-from turns where conversation_id = $1 order by id desc limit $2
-"""
-
-SESSIONS_OF_CONVERSATION = """
-select id, agent, active, created_at, last_active_at, ended_at, end_reason
-from sessions where conversation_id = $1 order by id desc limit $2
-"""
-
 STEPS = """
 select at, words from steps where turn_id = $1 order by place
 """
 
 COSTS = """
--- `untold`: the turns that ran, and whose agents told no cost.
+-- `untold`: the turns that ran, and whose agents reported no cost.
 select (t.finished_at at time zone 'UTC')::date as day, b.owner || '/' || b.name as codebase, count(*) as turns,
        count(*) filter (where t.cost_usd is null and t.started_at is not null) as untold,
        sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens
@@ -153,7 +156,7 @@ NODES = """
 select n.id, n.name,
        case when n.heartbeat_at > now() - make_interval(secs => $1) then 'alive' else 'silent' end as state,
        n.started_at, nullif(n.heartbeat_at, '-infinity') as heartbeat_at,
-       (select count(*) from worktrees w where w.node = n.id and w.state in ('reserved', 'ready')) as worktrees,
+       (select count(*) from worktrees w where w.node = n.id and w.is_live) as worktrees,
        coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued, n.disk, n.disk_measured_at,
        (select coalesce(jsonb_agg(k order by k->>'created_at' desc), '[]') from jsonb_array_elements(n.kept) as k
         where not exists (select from rescues r join worktrees w on w.id = r.worktree_id
@@ -168,23 +171,6 @@ order by n.name, n.id
 
 
 @dataclass(frozen=True, slots=True)
-class Worktree:
-    """A checkout; `conversations` are those that use it, `folder` names its clone, `node` is its node's name."""
-
-    id: int
-    codebase: str
-    path: str
-    branch: str | None
-    node: str
-    state: WorktreeState
-    conversations: list[str]
-    created_at: datetime
-    updated_at: datetime
-    folder: str
-    node_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class FoundWorktree:
     """A worktree that was found by its id or its path."""
 
@@ -193,24 +179,6 @@ class FoundWorktree:
     node_name: str
     path: str
     state: WorktreeState
-
-
-async def worktrees(
-    connection: Connection,
-    limit: int | None,
-    *,
-    with_removed: bool,
-    repository: str | None,
-    state: str | None,
-    before: int | None = None,
-) -> list[Worktree]:
-    """Return the newest `limit` worktrees, all without one; of this repository (`owner/name`) and state where given.
-
-    `before`: only those with a smaller id.
-    Removed ones only `with_removed`, or when `state` asks for them.
-    """
-    rows = await connection.fetch(LIST_WORKTREES, limit, with_removed, repository, state, before)
-    return [Worktree(**row) for row in rows]
 
 
 async def find_worktree(
@@ -225,16 +193,17 @@ async def newest(
     connection: Connection,
     statement: str,
     limit: int | None,
-    *,
+    *more: object,
     before: int | None = None,
     repository: str | None = None,
     state: str | None = None,
 ) -> list[Record]:
     """Return the newest `limit` rows of one of the lists above, all without one; of this repository and state.
 
-    `before`: only those with a smaller id, of deliveries with a smaller `seq`.
+    `before`: only those with a smaller id, of deliveries with a smaller `seq`. `more`: of worktrees, whether removed
+    ones are listed when `state` does not ask for them.
     """
-    rows: list[Record] = await connection.fetch(statement, limit, before, repository, state)
+    rows: list[Record] = await connection.fetch(statement, limit, before, repository, state, *more)
     return rows
 
 
@@ -274,8 +243,8 @@ async def conversation(connection: Connection, conversation_id: int, limit: int)
     rows = await newest(connection, LIST_CONVERSATIONS, 1, before=conversation_id + 1)
     if not rows or rows[0]["id"] != conversation_id:
         return None
-    asked = [dict(row) for row in await connection.fetch(TURNS_OF_CONVERSATION, conversation_id, limit)]
-    contexts = [dict(row) for row in await connection.fetch(SESSIONS_OF_CONVERSATION, conversation_id, limit)]
+    asked = [dict(row) for row in await connection.fetch(TURNS_OF_CONVERSATION, limit, conversation_id)]
+    contexts = [dict(row) for row in await connection.fetch(SESSIONS_OF_CONVERSATION, limit, conversation_id)]
     return {**rows[0], "requests": asked, "sessions": contexts}
 
 

@@ -129,18 +129,19 @@ async def _missing(
 ) -> list[Migration]:
     applied: dict[str, str] = {row["name"]: row["sha256"] for row in await connection.fetch(SELECT_APPLIED)}
     migrations = await asyncio.to_thread(load_migrations, directory, applied, engine)
-    known = {migration.name for migration in migrations}
-    if unknown := [name for name in applied if name not in known]:
-        raise NewerSchemaError(
-            f"The database is of a newer version: it has {', '.join(unknown)}. Start that version, or restore a backup."
-        )
     for migration in migrations:
         # The engine's files are its own: a new release may word them anew.
         is_changed = applied.get(migration.name, migration.sha256) != migration.sha256
         if is_changed and not migration.name.startswith(ENGINE):
             raise MigrationError(
-                f"Migration {migration.name} was changed after it had been applied: restore it, add a new one"
+                f"The database was made by a development version: its {migration.name} is another one than this "
+                "version's. Start with an empty database: set DATABASE_URL to one, or move DATA_DIR/postgres away."
             )
+    known = {migration.name for migration in migrations}
+    if unknown := [name for name in applied if name not in known]:
+        raise NewerSchemaError(
+            f"The database is of a newer version: it has {', '.join(unknown)}. Start that version, or restore a backup."
+        )
     return [migration for migration in migrations if migration.name not in applied]
 
 

@@ -1,4 +1,4 @@
-"""Operations on a worktree, in line with its turns: enqueued, claimed on its node, ended, queued again."""
+"""Operations on a worktree, in line with its turns: enqueued, claimed by the worktree's job, ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from bot.model import Target, WorktreeRow, WorktreeState
 from bot.store.claims import claims_of_node
-from bot.store.database import Connection, worktree_of
+from bot.store.database import Connection, fetch_all, fetch_one, read
 from bot.store.doorbell import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.turns import ClaimLostError
@@ -42,28 +42,13 @@ returning (select node from worktrees where id = worktree_id)
 """
 
 CLAIM = """
--- The oldest operation that is due on this node, or in the worktree $4: no turn runs in its worktree, nothing that was
--- enqueued before it is unfinished, its path is not being removed, and the node has not lost another directory there.
-with next as (
-    select o.id from operations o
-    join worktrees w on w.id = o.worktree_id and w.node = $1
-    where o.state = 'queued' and ($4::bigint is null or w.id = $4)
-      and not exists (select from turns t where t.worktree_id = w.id
-                      and (t.state = 'running' or (t.state = 'queued' and t.id <= o.after_turn)))
-      and not exists (select from operations e where e.worktree_id = w.id and e.id < o.id
-                                                 and e.state in ('queued', 'running'))
-      and not exists (select from worktrees x where x.node = w.node and x.path = w.path
-                                                and (x.state = 'removing' or (x.state = 'lost' and x.id <> w.id)))
-    order by o.id
-    limit 1 for update of o skip locked
-)
-update operations set state = 'running', claim = $2, worker = $3
-from next where operations.id = next.id returning operations.id
+-- Also one that is carried out: the job of its worktree runs again, so the process that had it is gone or suspended.
+update operations set state = 'running', claim = $3
+where id = (select id from due_operations where node = $1 and worktree_id = $2) returning id
 """
 
 CLAIMED = """
-select o.id, o.claim, o.worker, o.kind, o.conversation_id, o.source_kind, o.source_id, o.turn_id, o.reply_id,
-       o.requested_by, o.asked_at, o.created_at, o.draft, o.title, o.rescue_id,
+select o.*, o.id as operation_id, o.claim as token,
        (select c.number from conversations c where c.id = o.conversation_id) as number,
        coalesce((select c.title from conversations c where c.id = o.conversation_id), '') as thread_title,
        (select t.conversation_id from turns t where t.id = o.turn_id) as turn_conversation_id, w.*
@@ -73,22 +58,12 @@ where o.id = $1
 """
 
 IS_CLAIMED = """
-select exists (select from operations where id = $1 and claim = $2)
+select exists (select from operations where id = $1 and claim = $2 for no key update)
 """
 
 FINISH = """
-update operations set state = $3, outcome = $4, finished_at = now(), claim = null, worker = null
+update operations set state = $3, outcome = $4, finished_at = now(), claim = null
 where id = $1 and claim = $2 returning id
-"""
-
-REQUEUE = """
--- Every step of an operation can be repeated, so it waits again at its old place.
-update operations set state = 'queued', claim = null, worker = null where id = $1 and claim = $2 returning id
-"""
-
-RUNNING_ON_NODE = """
-select o.id, o.claim, o.worker from operations o join worktrees w on w.id = o.worktree_id
-where o.state = 'running' and w.node = $1
 """
 
 WITHDRAW = """
@@ -104,7 +79,8 @@ select exists (select from operations where worktree_id = $1 and state in ('queu
 """
 
 ABANDON = """
-update operations set state = 'failed', outcome = $2, finished_at = now() where id = $1 and state = 'queued'
+update operations set state = 'failed', outcome = $2, finished_at = now(), claim = null
+where id = $1 and (state = 'queued' or (state = 'running' and $3))
 """
 
 STATUS = """
@@ -141,7 +117,6 @@ class OperationClaim:
 
     operation_id: int
     token: UUID
-    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,37 +240,15 @@ async def restore_before_newest_turn(connection: Connection, conversation_id: in
         await ring_for_work(connection, node)
 
 
-async def claim_next(
-    connection: Connection, node: str, worker: str, worktree_id: int | None = None
-) -> ClaimedOperation | None:
-    """Claim the next operation of the node, or of that worktree; None when there is none to carry out."""
-    token = uuid4()
+async def claim(connection: Connection, node: str, worktree_id: int) -> ClaimedOperation | None:
+    """Claim the operation of the worktree that may be carried out now, from the worktree's job; None without any."""
     async with claims_of_node(connection, node):
-        claimed = await connection.fetchval(CLAIM, node, token, worker, worktree_id)
-        row = None if claimed is None else await connection.fetchrow(CLAIMED, claimed)
-    if row is None:
-        return None
-    return ClaimedOperation(
-        claim=OperationClaim(row["id"], row["claim"], row["worker"]),
-        kind=row["kind"],
-        worktree=worktree_of(row),
-        conversation_id=row["conversation_id"],
-        target=Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None,
-        turn_id=row["turn_id"],
-        reply_id=row["reply_id"],
-        requested_by=row["requested_by"],
-        asked_at=row["asked_at"],
-        created_at=row["created_at"],
-        number=row["number"],
-        thread_title=row["thread_title"],
-        turn_conversation_id=row["turn_conversation_id"],
-        pull_request=None if row["draft"] is None else PullRequestAsked(row["draft"], row["title"]),
-        rescue_id=row["rescue_id"],
-    )
+        claimed = await connection.fetchval(CLAIM, node, worktree_id, uuid4())
+        return None if claimed is None else await fetch_one(connection, ClaimedOperation, CLAIMED, claimed)
 
 
 async def check_claim(connection: Connection, claim: OperationClaim) -> None:
-    """Raise ClaimLostError if the operation was claimed again or ended."""
+    """Raise ClaimLostError if the operation was claimed again or ended; else it is not before the transaction ends."""
     if not await connection.fetchval(IS_CLAIMED, claim.operation_id, claim.token):
         raise ClaimLostError
 
@@ -309,28 +262,11 @@ async def finish(
     await ring_for_work(connection, node)
 
 
-async def requeue(connection: Connection, claim: OperationClaim) -> bool:
-    """Queue a claimed operation again; False if the claim was lost."""
-    return await connection.fetchval(REQUEUE, claim.operation_id, claim.token) is not None
-
-
-async def running_on(connection: Connection, node: str) -> list[OperationClaim]:
-    """Return all claims on this node."""
-    rows = await connection.fetch(RUNNING_ON_NODE, node)
-    return [OperationClaim(row["id"], row["claim"], row["worker"]) for row in rows]
-
-
 async def withdraw(
     connection: Connection, conversation_id: int, asked_before: datetime, outcome: str
 ) -> list[Withdrawn]:
     """End the queued operations that the thread asked for before that time, and return them."""
-    rows = await connection.fetch(WITHDRAW, conversation_id, asked_before, outcome)
-    return [
-        Withdrawn(
-            row["kind"], Target(row["source_kind"], row["source_id"]) if row["source_kind"] else None, row["reply_id"]
-        )
-        for row in rows
-    ]
+    return await fetch_all(connection, Withdrawn, WITHDRAW, conversation_id, asked_before, outcome)
 
 
 async def is_busy(connection: Connection, worktree_id: int) -> bool:
@@ -339,14 +275,14 @@ async def is_busy(connection: Connection, worktree_id: int) -> bool:
     return found
 
 
-async def abandon(connection: Connection, operation_id: int, outcome: str) -> None:
-    """End an operation that no process has begun."""
-    await connection.execute(ABANDON, operation_id, outcome)
+async def abandon(connection: Connection, operation_id: int, outcome: str, *, also_begun: bool = False) -> None:
+    """End an operation that no process has begun, or with `also_begun` one whose process is gone."""
+    await connection.execute(ABANDON, operation_id, outcome, also_begun)
 
 
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Return the state of an operation."""
-    return OperationStatus(**await connection.fetchrow(STATUS, operation_id))
+    return read(OperationStatus, await connection.fetchrow(STATUS, operation_id))
 
 
 async def described(connection: Connection, operation_id: int) -> dict[str, object] | None:

@@ -5,41 +5,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from asyncpg import Record
-
 from bot.model import Repository, Target, ThreadRef
-from bot.store.database import Connection, repository_of
-from bot.store.jobs import RINGS, WAITING_BELL, defer, outbox_bell, ring
+from bot.store.database import Connection, fetch_column, fetch_one
+from bot.store.jobs import defer, outbox_bell, ring
 
-_AND_RING = f"""
-, waiting as ({WAITING_BELL})
-select written.id, {RINGS} as rings from written left join waiting on true
-"""  # noqa: S608 - of constants
-
-ENQUEUE_COMMENT = f"""
+ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
-with written as (
-    insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content,
-                        waits_for, asked_by, due_at)
-    values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
-    on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
-    set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
-        version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
-    where (outbox.content, outbox.waits_for) is distinct from (excluded.content, excluded.waits_for)
-       or outbox.state = 'failed'
-    returning id
-)
-{_AND_RING}
-"""  # noqa: S608 - of constants
+insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content,
+                    waits_for, asked_by, due_at)
+values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
+on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
+set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
+    version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
+where (outbox.content, outbox.waits_for) is distinct from (excluded.content, excluded.waits_for)
+   or outbox.state = 'failed'
+returning id
+"""
 
 REWRITE_COMMENT = """
 update outbox set content = $2, error = null, version = version + 1,
                   state = case state when 'sending' then 'sending' else 'waiting' end
 where id = $1 returning id
-"""
-
-COMMENT_OF_PART = """
-select id from outbox where kind = 'comment' and turn_id = $1 and part = $2
 """
 
 IS_PASSED = """
@@ -55,15 +41,12 @@ select exists (
                  and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
 """
 
-ENQUEUE_REACTION = f"""
-with written as (
-    insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
-    values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
-    on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
-    returning id
-)
-{_AND_RING}
-"""  # noqa: S608 - of constants
+ENQUEUE_REACTION = """
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
+values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
+on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
+returning id
+"""
 
 MAY_DECLINE = """
 -- Once a person and thread a day, and not while $4 of them wait: anybody can cause them.
@@ -129,7 +112,8 @@ with before as (select id, state, sending_at from outbox where id = $1 for updat
 update outbox o set state = 'sending', sending_at = $2
 from before, conversations c, codebases b
 where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
-returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind, o.target_id, o.content, o.version, o.comment_id,
+returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind as source_kind,
+          o.target_id as source_id, o.content, o.version, o.comment_id,
           o.attempts, o.created_at, case before.state when 'sending' then before.sending_at end as unsure_since,
           c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
           (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
@@ -152,10 +136,6 @@ update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 w
 PAUSE_WRITER = """
 insert into writers (writer, held_until) values ($1, $2)
 on conflict (writer) do update set held_until = greatest(writers.held_until, excluded.held_until)
-"""
-
-PAUSED_UNTIL = """
-select held_until from writers where writer = $1 and held_until > $2
 """
 
 POST_ANEW = """
@@ -234,15 +214,18 @@ async def enqueue_comment(
     said = (urgency, target.kind, target.id, content, waits_for, asked_by)
     row = await connection.fetchrow(ENQUEUE_COMMENT, *place, *said)
     if row is None:
-        return int(await connection.fetchval(COMMENT_OF_PART, turn_id, part))
-    await _ring_unless_rung(connection, thread_ref, row)
+        return int(
+            await connection.fetchval(
+                "select id from outbox where kind = 'comment' and turn_id = $1 and part = $2", turn_id, part
+            )
+        )
+    await ring(connection, thread_ref.repository.writer)
     return int(row["id"])
 
 
 async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
     """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
-    found: bool = await connection.fetchval(IS_PASSED, turn_id, at)
-    return found
+    return bool(await connection.fetchval(IS_PASSED, turn_id, at))
 
 
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
@@ -260,13 +243,8 @@ async def enqueue_reaction(
     place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
     row = await connection.fetchrow(ENQUEUE_REACTION, *place, content, urgency, asked_by)
     if row is not None:
-        await _ring_unless_rung(connection, thread_ref, row)
+        await ring(connection, thread_ref.repository.writer)
     return row is not None
-
-
-async def _ring_unless_rung(connection: Connection, thread_ref: ThreadRef, written: Record) -> None:
-    if not written["rings"]:
-        await defer(connection, outbox_bell(thread_ref.repository.writer))
 
 
 async def may_decline(
@@ -279,7 +257,7 @@ async def may_decline(
 
 async def ring_forgotten(connection: Connection, now: datetime) -> list[str]:
     """Ring for outbox rows that have no job; return their writers."""
-    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
+    writers = await fetch_column(connection, WRITERS_WITHOUT_A_JOB, now)
     await defer(connection, *(outbox_bell(writer) for writer in writers))
     return writers
 
@@ -308,28 +286,10 @@ async def next_due(connection: Connection, writer: str, now: datetime, last_urge
 
 async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem:
     """Mark the row `sending` and return it; on a connection outside any transaction this is committed."""
-    row = await connection.fetchrow(TAKE, row_id, now)
-    if row is None:
+    item = await fetch_one(connection, OutboxItem, TAKE, row_id, now)
+    if item is None:
         raise LookupError(f"outbox row {row_id} is gone")
-    return OutboxItem(
-        id=row["id"],
-        kind=row["kind"],
-        turn_id=row["turn_id"],
-        part=row["part"],
-        urgency=row["urgency"],
-        repository=repository_of(row),
-        number=row["number"],
-        target=Target(row["target_kind"], row["target_id"]),
-        content=row["content"],
-        version=row["version"],
-        comment_id=row["comment_id"],
-        attempts=row["attempts"],
-        unsure_since=row["unsure_since"],
-        created_at=row["created_at"],
-        linked_url=row["linked_url"],
-        linked_content=row["linked_content"],
-        is_linked=row["is_linked"],
-    )
+    return item
 
 
 async def sent(
@@ -354,7 +314,9 @@ async def pause_writer(connection: Connection, writer: str, until: datetime) -> 
 
 async def paused_until(connection: Connection, writer: str, now: datetime) -> datetime | None:
     """Return until when the writer is paused, None if it is not."""
-    until: datetime | None = await connection.fetchval(PAUSED_UNTIL, writer, now)
+    until: datetime | None = await connection.fetchval(
+        "select held_until from writers where writer = $1 and held_until > $2", writer, now
+    )
     return until
 
 
@@ -367,12 +329,12 @@ async def created_within(
     connection: Connection, writer: str, span: timedelta, now: datetime, *, first_urgency: int = 0
 ) -> list[datetime]:
     """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
-    return [row["at"] for row in await connection.fetch(CREATED_SINCE, writer, now - span, first_urgency)]
+    return await fetch_column(connection, CREATED_SINCE, writer, now - span, first_urgency)
 
 
 async def created_most_for(connection: Connection, writer: str, span: timedelta, now: datetime, most: int) -> list[int]:
     """Return the persons for whom the writer created more than `most` within `span` before `now`."""
-    return [row["asked_by"] for row in await connection.fetch(CREATED_MOST_FOR, writer, now - span, most)]
+    return await fetch_column(connection, CREATED_MOST_FOR, writer, now - span, most)
 
 
 async def record_pull_request(connection: Connection, thread_ref: ThreadRef, now: datetime) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bot.model import Repository, Target
-from bot.store.database import Connection
-from bot.store.turns import Claim, ClaimLostError
+from bot.store.database import Connection, fetch_all
+from bot.store.turns import Claim, write_under
 
 RECORD_PUSH = """
 update turns set pushed_to = $3 where id = $1 and claim = $2 returning id
@@ -16,10 +16,6 @@ select t.id, t.answer, t.requested_by, t.source_kind, t.source_id, c.number
 from turns t join conversations c on c.id = t.conversation_id
 where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
 order by t.id limit 50
-"""
-
-THREAD_TO_OPEN_FOR = """
-select kind = 'pull' as is_pull, worktree_id from conversations where id = $1
 """
 
 
@@ -36,26 +32,17 @@ class TurnOnBranch:
 
 async def record_push(connection: Connection, claim: Claim, branch: str) -> None:
     """Record that the turn's changes are on this branch on GitHub. Raises ClaimLostError."""
-    if await connection.fetchval(RECORD_PUSH, claim.turn_id, claim.token, branch) is None:
-        raise ClaimLostError
+    await write_under(connection, claim, RECORD_PUSH, branch)
 
 
 async def turns_on_branch(connection: Connection, repository: Repository, branch: str) -> list[TurnOnBranch]:
     """Return the turns that changed the branch, oldest first."""
-    rows = await connection.fetch(TURNS_ON_BRANCH, repository.platform, repository.id, branch)
-    return [
-        TurnOnBranch(
-            row["id"],
-            row["answer"],
-            row["requested_by"],
-            Target(row["source_kind"], row["source_id"]),
-            row["number"],
-        )
-        for row in rows
-    ]
+    return await fetch_all(connection, TurnOnBranch, TURNS_ON_BRANCH, repository.platform, repository.id, branch)
 
 
 async def thread_to_open_for(connection: Connection, conversation_id: int) -> tuple[bool, int | None]:
     """Return whether the thread is a pull request itself, and its worktree, live or not."""
-    row = await connection.fetchrow(THREAD_TO_OPEN_FOR, conversation_id)
+    row = await connection.fetchrow(
+        "select kind = 'pull' as is_pull, worktree_id from conversations where id = $1", conversation_id
+    )
     return row["is_pull"], row["worktree_id"]

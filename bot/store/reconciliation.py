@@ -4,22 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from bot.model import Start, WorktreeRow
-from bot.store.database import Connection, start_columns, worktree_of
+from bot.store.database import Connection, fetch_column, read, start_columns
 
-LOCATE = """
+PATHS_OF_WORKTREES = """
 -- The folders of the clones, and the paths, of the node's live worktrees; with $2 of that worktree, live or not.
 select b.folder, w.path from worktrees w join codebases b using (platform, repository_id)
-where w.node = $1 and (w.id = $2 or ($2 is null and w.state in ('reserved', 'ready')))
+where w.node = $1 and (w.id = $2 or ($2 is null and w.is_live))
 """
 
 LIVE_IN_FOLDER = """
 select w.*, exists (select from worktree_busy b where b.worktree_id = w.worktree_id) as busy
 from worktree_rows w
-where w.folder = $1 and w.node = $2 and w.worktree_state in ('reserved', 'ready')
-"""
-
-REMOVED_AT = """
-select max(id) from worktrees where node = $1 and path = any ($2::text[]) and state = 'removed'
+where w.folder = $1 and w.node = $2 and w.is_live
 """
 
 RECORD_REMOVED = """
@@ -36,25 +32,25 @@ select w.id from worktrees w join codebases b using (platform, repository_id)
 where w.id = any ($1::bigint[]) and b.folder = $2
 """
 
-INDEXED = """
-select r.ref from rescues r where r.worktree_id = any ($1::bigint[]) and r.ref is not null
-"""
-
 
 async def locate(connection: Connection, node: str, only: int | None) -> list[tuple[str, str]]:
     """Return (folder of the clone, path) of the node's live worktrees, or of the worktree `only`."""
-    return [(row["folder"], row["path"]) for row in await connection.fetch(LOCATE, node, only)]
+    return [(row["folder"], row["path"]) for row in await connection.fetch(PATHS_OF_WORKTREES, node, only)]
 
 
 async def live_in(connection: Connection, folder: str, node: str) -> dict[str, tuple[WorktreeRow, bool]]:
     """Return the live worktrees of a clone on this node by path, and whether something waits or runs there."""
     rows = await connection.fetch(LIVE_IN_FOLDER, folder, node)
-    return {row["path"]: (worktree_of(row), row["busy"]) for row in rows}
+    return {row["path"]: (read(WorktreeRow, row), row["busy"]) for row in rows}
 
 
 async def removed_at(connection: Connection, node: str, names: Sequence[str]) -> int | None:
     """Return the id of the worktree that was the last to be removed at the path with these names."""
-    worktree_id: int | None = await connection.fetchval(REMOVED_AT, node, list(names))
+    worktree_id: int | None = await connection.fetchval(
+        "select max(id) from worktrees where node = $1 and path = any ($2::text[]) and state = 'removed'",
+        node,
+        names,
+    )
     return worktree_id
 
 
@@ -85,9 +81,10 @@ async def record_removed(
 
 async def ids_in(connection: Connection, folder: str, worktrees: Sequence[int]) -> set[int]:
     """Return those of the worktrees that belong to this clone."""
-    return {row["id"] for row in await connection.fetch(IDS_IN, list(worktrees), folder)}
+    return set(await fetch_column(connection, IDS_IN, worktrees, folder))
 
 
 async def indexed(connection: Connection, worktrees: Sequence[int]) -> set[str]:
     """Return the refs of these worktrees' rescues that have a row."""
-    return {row["ref"] for row in await connection.fetch(INDEXED, list(worktrees))}
+    statement = "select ref from rescues where worktree_id = any ($1::bigint[]) and ref is not null"
+    return set(await fetch_column(connection, statement, worktrees))

@@ -1,6 +1,5 @@
-"""Worktrees that are being removed: claimed like turns, one at a time, and queued again when the process died."""
+"""Worktrees that are being removed: each under a claim, which the worktree's job takes over when its process died."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -9,29 +8,26 @@ from uuid import UUID, uuid4
 from asyncpg import Record
 
 from bot.model import Target, ThreadRef, WorktreeRow
-from bot.store.database import Connection, repository_of, worktree_of
-from bot.store.doorbell import ring_for_work
-from bot.store.worktrees import IS_IN_THE_WAY, end_sessions, lock_worktree
+from bot.store.database import Connection, fetch_column, read
+from bot.store.doorbell import ring_for_work, take_over_later
+from bot.store.worktrees import end_sessions, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged", "lost"]
 
 CLAIM = """
-update worktrees set claim = $2, worker = $3
-where id = (select id from worktrees
-            where node = $1 and state = 'removing' and claim is null and id <> all ($4::bigint[])
-            order by id limit 1 for update skip locked)
-returning id, removal
+-- Whoever held the claim before: the worktree's job runs, so that process is gone, suspended or slow.
+update worktrees set claim = $3 where id = $1 and node = $2 and state = 'removing' returning id, removal
 """
 
 CLAIM_FOR = """
 -- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
 -- afterwards.
-update worktrees w set state = 'removing', removal = $5, claim = $3, worker = $4, updated_at = now()
-where w.id = $1 and w.node = $2 and w.state in ('reserved', 'ready') and w.updated_at = coalesce($7, w.updated_at)
+update worktrees w set state = 'removing', removal = $4, claim = $3, updated_at = now()
+where w.id = $1 and w.node = $2 and w.is_live and w.updated_at = coalesce($6, w.updated_at)
   and not exists (select from turns t where t.worktree_id = w.id
-                  and (t.state = 'running' or (t.state = 'queued' and $6::bigint is null)))
-  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $6
-                  and (o.state = 'running' or (o.state = 'queued' and $6::bigint is null)))
+                  and (t.state = 'running' or (t.state = 'queued' and $5::bigint is null)))
+  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $5
+                  and (o.state = 'running' or (o.state = 'queued' and $5::bigint is null)))
 returning id, removal
 """
 
@@ -73,7 +69,7 @@ select exists (select from turns where worktree_id = $1 and state = 'queued')
 FINISH = """
 update worktrees set state = case when $3 then 'reserved' else 'removed' end,
                      removal = case when not $3 then removal end, removal_error = null,
-                     setup_done = false, claim = null, worker = null, updated_at = now()
+                     setup_done = false, claim = null, updated_at = now()
 where id = $1 and claim = $2
 """
 
@@ -83,42 +79,32 @@ KEEP = """
 update worktrees
 set state = case when removal = 'lost' then 'lost'
                  when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
-    removal = case when removal = 'closed' then removal end, removal_error = $3, claim = null, worker = null,
+    removal = case when removal = 'closed' then removal end, removal_error = $3, claim = null,
     updated_at = now()
 where id = $1 and claim = $2 returning id
 """
 
 PUT_BACK = """
-update worktrees set removal_error = $3, claim = null, worker = null where id = $1 and claim = $2
+update worktrees set removal_error = $3, claim = null where id = $1 and claim = $2
 """
 
-BLOCKED = f"""
+BLOCKED = """
 -- Turns that wait until the node has removed a directory, or let go of one that it lost.
-select t.id, t.conversation_id, t.source_kind, t.source_id, b.platform, b.repository_id, b.owner, b.name,
-       b.default_branch, b.installation_id
-from worktrees l
-join worktrees w on w.node = l.node and w.id <> l.id and w.state in ('reserved', 'ready') and {IS_IN_THE_WAY}
-join turns t on t.worktree_id = w.id and t.state = 'queued'
-join codebases b on (b.platform, b.repository_id) = (w.platform, w.repository_id)
-where l.id = $1 and l.state in ('removing', 'lost') order by t.id
-"""  # noqa: S608 - of constants
+select t.id, t.conversation_id, t.source_kind, t.source_id, b.*
+from directories_in_the_way d
+join turns t on t.worktree_id = d.worktree_id and t.state = 'queued'
+join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id)
+where d.directory_of = $1 order by t.id
+"""
 
 DETACH_CONVERSATIONS = """
 update conversations set worktree_id = null, updated_at = now() where worktree_id = $1
 """
 
-CLAIMED_ON_NODE = """
-select id, worker from worktrees where node = $1 and state = 'removing' and claim is not null
-"""
-
-REQUEUE = """
-update worktrees set claim = null, worker = null where id = $1 and worker = $2 and state = 'removing'
-"""
-
 DUE_FOR_RETRY = """
 -- Worktrees whose removal failed when their threads were closed, and that were not used since.
 select id from worktrees
-where node = $1 and state in ('reserved', 'ready') and removal = 'closed' and updated_at < now() - $2::interval
+where node = $1 and is_live and removal = 'closed' and updated_at < now() - $2::interval
 order by id
 """
 
@@ -132,13 +118,11 @@ class ClaimedRemoval:
     removal: Removal
 
 
-async def claim_next(
-    connection: Connection, node: str, worker: str, except_for: Sequence[int] = ()
-) -> ClaimedRemoval | None:
-    """Claim the oldest removal of the node that is not claimed, and none of these worktrees."""
+async def claim(connection: Connection, node: str, worktree_id: int) -> ClaimedRemoval | None:
+    """Claim a removal that is decided, from the worktree's job; None where the worktree is not to be removed."""
     token = uuid4()
     async with connection.transaction():
-        row = await connection.fetchrow(CLAIM, node, token, worker, list(except_for))
+        row = await connection.fetchrow(CLAIM, worktree_id, node, token)
         return await _claimed(connection, token, row)
 
 
@@ -146,29 +130,29 @@ async def claim_for(
     connection: Connection,
     node: str,
     worktree_id: int,
-    worker: str,
     removal: Removal,
     operation_id: int | None = None,
     last_activity: datetime | None = None,
 ) -> ClaimedRemoval | None:
     """Decide and claim the removal of a live worktree; None while a turn or an operation needs it.
 
-    `operation_id`: the running operation that removes it; turns and operations behind it do not count.
+    `operation_id`: the running operation that removes it; turns and operations behind it do not count. Without one,
+    the worktree's job goes on with the removal later.
     `last_activity`: None too if the row was used since.
     """
     token = uuid4()
     async with connection.transaction():
         await lock_worktree(connection, worktree_id)
-        row = await connection.fetchrow(
-            CLAIM_FOR, worktree_id, node, token, worker, removal, operation_id, last_activity
-        )
+        row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, removal, operation_id, last_activity)
+        if row is not None and operation_id is None:
+            await take_over_later(connection, node, worktree_id)
         return await _claimed(connection, token, row)
 
 
 async def _claimed(connection: Connection, token: UUID, row: Record | None) -> ClaimedRemoval | None:
     if row is None:
         return None
-    worktree = worktree_of(await connection.fetchrow(CLAIMED, row["id"]))
+    worktree = read(WorktreeRow, await connection.fetchrow(CLAIMED, row["id"]))
     if row["removal"] == "lost":
         worktree = replace(worktree, conversations=tuple(await connection.fetchval(USERS_OF_LOST, row["id"])))
     return ClaimedRemoval(worktree, token, row["removal"] or "closed")
@@ -221,21 +205,10 @@ async def put_back(connection: Connection, removal: ClaimedRemoval, error: str) 
 async def blocked(connection: Connection, worktree_id: int) -> list[tuple[int, ThreadRef, Target]]:
     """Return the turns, with the places of their answers, that wait for the removal of the worktree."""
     return [
-        (row["id"], ThreadRef(repository_of(row), row["conversation_id"]), Target(row["source_kind"], row["source_id"]))
-        for row in await connection.fetch(BLOCKED, worktree_id)
+        (row["id"], read(ThreadRef, row), read(Target, row)) for row in await connection.fetch(BLOCKED, worktree_id)
     ]
 
 
 async def due_for_retry(connection: Connection, node: str, after: timedelta) -> list[int]:
     """Return worktrees that could not be removed when their threads were closed, due for another attempt."""
-    return [row["id"] for row in await connection.fetch(DUE_FOR_RETRY, node, after)]
-
-
-async def claimed_on(connection: Connection, node: str) -> list[tuple[int, str]]:
-    """Return (worktree, worker) of the claimed removals."""
-    return [(row["id"], row["worker"]) for row in await connection.fetch(CLAIMED_ON_NODE, node)]
-
-
-async def requeue(connection: Connection, worktree_id: int, worker: str) -> None:
-    """Free the claim of a worker that died: every step of a removal can be repeated."""
-    await connection.execute(REQUEUE, worktree_id, worker)
+    return await fetch_column(connection, DUE_FOR_RETRY, node, after)

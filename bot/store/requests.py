@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from asyncpg import Record
+from typing import Any, Literal
 
 from bot.model import Target
-from bot.store.database import Connection
+from bot.store.database import Connection, fetch_all, fetch_column, read
 from bot.store.doorbell import TURN_WAITS
-from bot.store.worktrees import IS_IN_THE_WAY
+
+Obstacle = Literal["time", "turn", "github-limit", "operation", "directory"]
+"""What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
 
 REVIEW_TURN = """
 select id, $3 = any (review_parts) as is_held from turns where conversation_id = $1 and review_id = $2 for update
@@ -19,7 +19,8 @@ select id, $3 = any (review_parts) as is_held from turns where conversation_id =
 ADD_REVIEW_PART = """
 -- An answer that is saved is not asked for again.
 update turns set request = request || E'\\n\\n' || $3, review_parts = review_parts || $2::bigint,
-                 request_hash = sha256(convert_to(request || E'\\n\\n' || $3, 'UTF8'))
+                 request_hash = sha256(convert_to(request || E'\\n\\n' || $3, 'UTF8')),
+                 context = ltrim(context || E'\\n\\n' || $4, E'\\n')
 where id = $1 and state = 'queued' and answer is null returning id
 """
 
@@ -54,7 +55,7 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
   and (ahead.worktree_id = me.worktree_id or ahead.conversation_id = me.conversation_id)
 """
 
-ENQUEUE = f"""
+ENQUEUE_TURN = f"""
 -- With its place in line; its node's doorbell rings when the transaction commits.
 with me as (
     insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
@@ -70,29 +71,24 @@ select me.id, line.ahead, line.wait,
 from me cross join lateral ({_LINE}) line
 """  # noqa: S608 - of constants
 
-HELD_UP = f"""
--- What may keep the claim from these turns, of those that are queued; see `claims.CLAIM`.
-with running as materialized (
-    select queue_node, queue_platform, queue_repository_id from turns where state = 'running'
-)
-select me.id, case when me.not_before > $2 then me.reason end as put_back, line.ahead, line.wait,
+WHY_TURNS_WAIT = f"""
+select me.id, o.obstacle, me.reason, line.ahead, line.wait,
        (select conversation from conversation_names where id = line.behind and id <> me.conversation_id) as behind,
-       h.held_until, coalesce(n.name, '') as node, n.heartbeat_at < now() - make_interval(secs => $3) as node_is_silent,
-       w.state = 'removing' or exists (select from operations p where p.worktree_id = me.worktree_id
-                                       and (p.state = 'running' or (p.state = 'queued' and p.after_turn < me.id)))
-       as worktree_is_busy,
-       (select l.removal_error from worktrees l
-        where l.node = w.node and l.id <> w.id and l.state in ('removing', 'lost') and l.removal_error is not null
-          and {IS_IN_THE_WAY} limit 1) as removal_error,
-       (select count(*) from running r where r.queue_node = me.queue_node) as running,
-       (select count(*) from running r
-        where (r.queue_node, r.queue_platform, r.queue_repository_id)
-              = (me.queue_node, me.queue_platform, me.queue_repository_id)) as running_here
-from turns me cross join lateral ({_LINE}) line
-left join worktrees w on w.id = me.worktree_id left join nodes n on n.id = me.queue_node
-left join codebases b on (b.platform, b.repository_id) = (me.queue_platform, me.queue_repository_id)
-left join writers h on h.writer = b.platform || '/' || coalesce(b.installation_id::text, 'token') and h.held_until > $2
-where me.id = any ($1::bigint[]) and me.state = 'queued'
+       (select held_until from held_repositories h
+        where (h.platform, h.repository_id) = (me.queue_platform, me.queue_repository_id)) as held_until,
+       (select removal_error from directories_in_the_way d
+        where d.worktree_id = me.worktree_id and removal_error is not null limit 1) as removal_error,
+       coalesce(n.name, '') as node,
+       coalesce(n.heartbeat_at < now() - make_interval(secs => $3), false) as node_is_silent,
+       (select count(*) from turns r where r.state = 'running' and r.queue_node = me.queue_node) as running,
+       (select count(*) from turns r
+        where r.state = 'running' and (r.queue_node, r.queue_platform, r.queue_repository_id)
+                                      = (me.queue_node, me.queue_platform, me.queue_repository_id)) as running_here
+from turns me
+join turn_obstacles($2) o on o.turn_id = me.id
+cross join lateral ({_LINE}) line
+left join nodes n on n.id = me.queue_node
+where me.id = any ($1::bigint[])
 """  # noqa: S608 - of constants
 
 LAST_NOT_DONE = """
@@ -163,6 +159,29 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A queued turn, and why it waits. Without an obstacle, its node claims it as soon as it has room.
+
+    `reason` belongs to the obstacle `time`, `held_until` to `github-limit`. `removal_error`: why a directory that is in
+    its way cannot be removed. `ahead` and `wait` as in `Enqueued`; `behind`: the thread of the first of these, if it is
+    another one. `running` turns are on its `node`, `running_here` of its repository.
+    """
+
+    id: int
+    obstacle: Obstacle | None
+    reason: str | None
+    ahead: int
+    wait: str | None
+    behind: str | None
+    held_until: datetime | None
+    removal_error: str | None
+    node: str
+    node_is_silent: bool
+    running: int
+    running_here: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewTurn:
     """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`."""
 
@@ -193,7 +212,7 @@ async def enqueue(
     `switch_to`: the branch that the worktree is to have when the turn runs there.
     """
     row = await connection.fetchrow(
-        ENQUEUE,
+        ENQUEUE_TURN,
         conversation_id,
         now,
         worktree_id,
@@ -206,46 +225,44 @@ async def enqueue(
         request.review_id,
         request.pinned_sha,
         request.context,
-        list(request.notices),
+        request.notices,
         "refused" if refused else "queued",
         refused,
         switch_to,
-        list(request.review_parts),
+        request.review_parts,
         request.seen,
     )
-    return Enqueued(row["id"], row["ahead"], row["wait"])
+    return read(Enqueued, row)
 
 
 async def join_turn_of_review(
-    connection: Connection, conversation_id: int, review_id: int, part: int, text: str
+    connection: Connection, conversation_id: int, review_id: int, part: int, text: str, context: str
 ) -> bool | None:
-    """Return whether the review's turn was asked `part`, whose text is added while the turn waits.
+    """Return whether the review's turn was asked `part`, whose text and context are added while the turn waits.
 
     None where the review has no turn; False where its turn began without this part.
     """
     row = await connection.fetchrow(REVIEW_TURN, conversation_id, review_id, part)
     if row is None:
         return None
-    return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["id"], part, text) is not None
+    return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["id"], part, text, context) is not None
 
 
 async def is_repeated(connection: Connection, conversation_id: int, seen: str, asked_at: datetime) -> bool:
     """Return whether the text of the thread itself was a request within a minute of `asked_at` already."""
-    found: bool = await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, seen, asked_at)
-    return found
+    return bool(await connection.fetchval(SAME_TEXT_WITHIN_A_MINUTE, conversation_id, seen, asked_at))
 
 
 async def before_a_turn(connection: Connection, conversation_id: int, person_id: int) -> BeforeATurn:
     """Return what is known before a turn of this person is queued in the thread."""
-    return BeforeATurn(**await connection.fetchrow(BEFORE_A_TURN, conversation_id, person_id))
+    return read(BeforeATurn, await connection.fetchrow(BEFORE_A_TURN, conversation_id, person_id))
 
 
-async def held_up(
+async def why_turns_wait(
     connection: Connection, turn_ids: Sequence[int], silent_after_seconds: float, now: datetime
-) -> list[Record]:
-    """Return what keeps those of the turns from running that are queued, by their id."""
-    rows: list[Record] = await connection.fetch(HELD_UP, list(turn_ids), now, silent_after_seconds)
-    return rows
+) -> list[WaitingTurn]:
+    """Return those of the turns that are queued, and why."""
+    return await fetch_all(connection, WaitingTurn, WHY_TURNS_WAIT, turn_ids, now, silent_after_seconds)
 
 
 async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:
@@ -269,8 +286,7 @@ async def stop_running(
     connection: Connection, conversation_id: int, reason: str, asked_before: datetime, turn_id: int | None = None
 ) -> list[int]:
     """Ask the running turn to stop if it was requested before that time, or is `turn_id`; its process is notified."""
-    rows = await connection.fetch(STOP_RUNNING, conversation_id, reason, asked_before, turn_id)
-    return [row["id"] for row in rows]
+    return await fetch_column(connection, STOP_RUNNING, conversation_id, reason, asked_before, turn_id)
 
 
 async def stop_queued(
@@ -285,16 +301,5 @@ async def stop_queued(
 
     With `put_back_at`, only those that began and were put back until a time after it; with `turn_id`, only that one.
     """
-    rows = await connection.fetch(STOP_QUEUED, conversation_id, reason, asked_before, put_back_at, turn_id)
-    return [
-        StoppedTurn(
-            row["id"],
-            row["requested_by"],
-            Target(row["source_kind"], row["source_id"]),
-            row["answer"],
-            tuple(row["notices"]),
-            tuple(row["read"]),
-            tuple(row["steps"]),
-        )
-        for row in rows
-    ]
+    values = (conversation_id, reason, asked_before, put_back_at, turn_id)
+    return await fetch_all(connection, StoppedTurn, STOP_QUEUED, *values)

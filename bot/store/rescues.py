@@ -1,17 +1,14 @@
 """The index of what was rescued from worktrees. The work itself is on its node."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from asyncpg import Record
-
-from bot.store.database import Connection
-from bot.store.nodes import SILENT_AFTER_SECONDS
+from bot.store.database import Connection, fetch_all, fetch_one
 
 # Where a commit and a directory were kept at the same time, the commit comes first.
 
-RECORD = """
+RECORD_RESCUE = """
 -- The cause of the removal is what the row says now, and so are the threads where $8 is null. Twice is one row.
 insert into rescues (worktree_id, ref, kept, files, commits, bytes, created_at, branch, removal, conversations)
 select w.id, $2, $3, $4, $5, $6, $7, w.branch, case w.state when 'removing' then w.removal end,
@@ -20,7 +17,7 @@ from worktrees w where w.id = $1
 on conflict do nothing
 """
 
-OF_CONVERSATION = """
+RESCUES_OF_CONVERSATION = """
 select r.* from rescue_rows r join conversations c using (platform, repository_id)
 where c.id = $1 and r.conversations @> array[c.number]
 order by r.created_at desc, r.ref is null, r.id desc limit $2
@@ -37,45 +34,19 @@ where r.id = (select newest.id from rescue_rows newest join conversations c usin
                                              and t.started_at is not null)
 """
 
-OF_WORKTREE = """
+RESCUES_OF_WORKTREE = """
 select * from rescue_rows where worktree_id = $1 order by created_at desc, ref is null, id desc
 """
 
-WITH_ID = """
-select * from rescue_rows where id = $1
-"""
-
-HOME = """
--- The live worktree in which one of its threads works now, on a node that is alive; else its own.
-select w.id, w.node from rescue_rows r
-join worktrees w on w.platform = r.platform and w.repository_id = r.repository_id
+WORKTREE_TO_RESTORE_IN = """
+-- The live worktree of its node in which one of its threads works now; else its own.
+select w.id from rescue_rows r
+join worktrees w on w.platform = r.platform and w.repository_id = r.repository_id and w.node = r.node
 where r.id = $1
   and (w.id = r.worktree_id
-       or (r.kept is null and w.state in ('reserved', 'ready')
-           and exists (select from conversations c where c.worktree_id = w.id and c.number = any (r.conversations))
-           and exists (select from nodes n where n.id = w.node
-                       and (n.id = r.node or n.heartbeat_at > now() - make_interval(secs => $2)))))
-order by w.state in ('reserved', 'ready') desc, w.id = r.worktree_id desc, w.id limit 1
-"""
-
-LATEST = """
-select * from rescue_rows order by created_at desc, ref is null, id desc
-"""
-
-EXPIRED = """
-select * from rescue_rows where node = $1 and created_at < $2 order by created_at, id
-"""
-
-EXPIRED_BEFORE = """
-select least($1::timestamptz, now()) - $2::interval
-"""
-
-MARK_RESTORED = """
-update rescues set restored_at = $2 where id = $1
-"""
-
-DELETE = """
-delete from rescues where id = $1
+       or (r.kept is null and w.is_live
+           and exists (select from conversations c where c.worktree_id = w.id and c.number = any (r.conversations))))
+order by w.is_live desc, w.id = r.worktree_id desc, w.id limit 1
 """
 
 
@@ -104,11 +75,6 @@ class Rescue:
     node_name: str
 
 
-def _rescue(row: Record) -> Rescue:
-    columns = {field.name: row[field.name] for field in fields(Rescue)}
-    return Rescue(**{**columns, "conversations": tuple(row["conversations"])})
-
-
 async def record(
     connection: Connection,
     worktree_id: int,
@@ -125,24 +91,22 @@ async def record(
 
     `conversations`: the numbers of the threads that used the worktree, by default those that use it now.
     """
-    numbers = None if conversations is None else list(conversations)
-    await connection.execute(RECORD, worktree_id, ref, kept, files, commits, size, at, numbers)
+    await connection.execute(RECORD_RESCUE, worktree_id, ref, kept, files, commits, size, at, conversations)
 
 
 async def of_conversation(connection: Connection, conversation_id: int, limit: int | None = None) -> list[Rescue]:
     """Return the rescues of worktrees that this thread used, newest first."""
-    return [_rescue(row) for row in await connection.fetch(OF_CONVERSATION, conversation_id, limit)]
+    return await fetch_all(connection, Rescue, RESCUES_OF_CONVERSATION, conversation_id, limit)
 
 
 async def pending_restore(connection: Connection, conversation_id: int) -> Rescue | None:
     """Return the rescue that must be restored before the thread's next turn: no one asked for its removal."""
-    row = await connection.fetchrow(PENDING_RESTORE, conversation_id)
-    return _rescue(row) if row else None
+    return await fetch_one(connection, Rescue, PENDING_RESTORE, conversation_id)
 
 
 async def of_worktree(connection: Connection, worktree_id: int) -> list[Rescue]:
     """Return the rescues of one worktree, newest first."""
-    return [_rescue(row) for row in await connection.fetch(OF_WORKTREE, worktree_id)]
+    return await fetch_all(connection, Rescue, RESCUES_OF_WORKTREE, worktree_id)
 
 
 async def newer(connection: Connection, rescue: Rescue) -> Rescue | None:
@@ -153,19 +117,19 @@ async def newer(connection: Connection, rescue: Rescue) -> Rescue | None:
 
 async def with_id(connection: Connection, rescue_id: int) -> Rescue | None:
     """Return one rescue."""
-    row = await connection.fetchrow(WITH_ID, rescue_id)
-    return _rescue(row) if row else None
+    return await fetch_one(connection, Rescue, "select * from rescue_rows where id = $1", rescue_id)
 
 
-async def home(connection: Connection, rescue: Rescue) -> tuple[int, str]:
-    """Return the worktree in which the rescue is to be restored, and its node."""
-    row = await connection.fetchrow(HOME, rescue.id, SILENT_AFTER_SECONDS)
-    return row["id"], row["node"]
+async def home(connection: Connection, rescue: Rescue) -> int:
+    """Return the worktree of its node in which the rescue is to be restored."""
+    return int(await connection.fetchval(WORKTREE_TO_RESTORE_IN, rescue.id))
 
 
 async def latest(connection: Connection) -> list[Rescue]:
     """Return all rescues, newest first."""
-    return [_rescue(row) for row in await connection.fetch(LATEST)]
+    return await fetch_all(
+        connection, Rescue, "select * from rescue_rows order by created_at desc, ref is null, id desc"
+    )
 
 
 async def expired_before(connection: Connection, now: datetime, kept_for: timedelta) -> datetime:
@@ -173,20 +137,26 @@ async def expired_before(connection: Connection, now: datetime, kept_for: timede
 
     Rescues before a removal are dated by the database's clock: a caller whose clock is far ahead would find them old.
     """
-    before: datetime = await connection.fetchval(EXPIRED_BEFORE, now, kept_for)
+    before: datetime = await connection.fetchval("select least($1::timestamptz, now()) - $2::interval", now, kept_for)
     return before
 
 
 async def expired(connection: Connection, node: str, before: datetime) -> list[Rescue]:
     """Return the rescues of this node that are older than that time, oldest first."""
-    return [_rescue(row) for row in await connection.fetch(EXPIRED, node, before)]
+    return await fetch_all(
+        connection,
+        Rescue,
+        "select * from rescue_rows where node = $1 and created_at < $2 order by created_at, id",
+        node,
+        before,
+    )
 
 
 async def mark_restored(connection: Connection, rescue_id: int, at: datetime) -> None:
     """Record that it was restored; it is kept until it expires."""
-    await connection.execute(MARK_RESTORED, rescue_id, at)
+    await connection.execute("update rescues set restored_at = $2 where id = $1", rescue_id, at)
 
 
 async def delete(connection: Connection, rescue_id: int) -> None:
     """Delete the row of a rescue whose work was deleted."""
-    await connection.execute(DELETE, rescue_id)
+    await connection.execute("delete from rescues where id = $1", rescue_id)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bot.model import LiveWorktree, Repository, Target, ThreadRef
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
-from bot.store.database import Connection
+from bot.store.database import Connection, read
 from bot.store.doorbell import ring_for_work
 from bot.store.turns import ClaimedTurn, ClaimLostError
 
@@ -15,7 +15,7 @@ LOCK_CODEBASE = """
 select from codebases where platform = $1 and repository_id = $2 for no key update
 """
 
-USAGE = """
+USE_BY_OTHER_THREADS = """
 -- A pull request uses a worktree while its row refers to it, also when it is closed: its next request works there.
 select w.id, w.start_number as owner, w.state = 'ready' as made,
        array(select c.number from conversations c
@@ -31,26 +31,14 @@ from worktrees w where w.id = any ($1::bigint[])
 TO_BE_ON_BRANCH = """
 -- The worktree that a waiting turn will switch to the branch, locked.
 select w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
+where w.platform = $1 and w.repository_id = $2 and w.is_live
   and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
 order by w.id limit 1 for no key update of w
 """
 
-PENDING_SWITCH = f"""
-select ({conversations.PENDING_SWITCH}) from conversations c where c.id = $1
-"""  # noqa: S608 - of constants
-
 LOCK_CONVERSATION = """
 -- The conversation before the turn: every transaction locks them in this order.
 select from conversations where id = $1 for no key update
-"""
-
-LOCK_TURN = """
-select notices from turns where id = $1 and claim = $2 for update
-"""
-
-RECORD_SWITCH = """
-update worktrees set branch = $2, updated_at = now() where id = $1
 """
 
 SET_NOTICES = """
@@ -82,8 +70,8 @@ async def lock_codebase(connection: Connection, repository: Repository) -> None:
 
 async def usage(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
     """Return how other conversations than this one use these worktrees, by the worktree's id."""
-    rows = await connection.fetch(USAGE, list(worktrees), conversation_id)
-    return {row["id"]: WorktreeUsage(row["owner"], row["made"], tuple(row["other_pulls"]), row["busy"]) for row in rows}
+    rows = await connection.fetch(USE_BY_OTHER_THREADS, worktrees, conversation_id)
+    return {row["id"]: read(WorktreeUsage, row) for row in rows}
 
 
 async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
@@ -97,7 +85,8 @@ async def on_branch(connection: Connection, repository: Repository, branch: str)
 
 async def pending_switch(connection: Connection, conversation_id: int) -> str | None:
     """Return the branch to which a turn is to switch the conversation's worktree; None if none is pending."""
-    branch: str | None = await connection.fetchval(PENDING_SWITCH, conversation_id)
+    statement = "select switch_to from pending_switches where conversation_id = $1"
+    branch: str | None = await connection.fetchval(statement, conversation_id)
     return branch
 
 
@@ -108,7 +97,9 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
     """
     await lock_codebase(connection, turn.worktree.repository)
     await connection.execute(LOCK_CONVERSATION, turn.conversation_id)
-    row = await connection.fetchrow(LOCK_TURN, turn.claim.turn_id, turn.claim.token)
+    row = await connection.fetchrow(
+        "select notices from turns where id = $1 and claim = $2 for update", turn.claim.turn_id, turn.claim.token
+    )
     if row is None:
         raise ClaimLostError
     return tuple(row["notices"])
@@ -121,8 +112,10 @@ async def record_switch(
 
     `notices`: those that `lock_turn` returned, and new ones.
     """
-    await connection.execute(RECORD_SWITCH, turn.worktree.id, branch)
-    await connection.execute(SET_NOTICES, turn.id, list(notices))
+    await connection.execute(
+        "update worktrees set branch = $2, updated_at = now() where id = $1", turn.worktree.id, branch
+    )
+    await connection.execute(SET_NOTICES, turn.id, notices)
     rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
     return [(ThreadRef(turn.worktree.repository, row["id"]), Target(row["kind"])) for row in rows]
 
@@ -131,7 +124,7 @@ async def move_turn(
     connection: Connection, turn: ClaimedTurn, worktree_id: int, node: str, notices: Sequence[str]
 ) -> None:
     """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`."""
-    await connection.execute(SET_NOTICES, turn.id, list(notices))
+    await connection.execute(SET_NOTICES, turn.id, notices)
     await connection.execute(MOVE_TURN, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
     await conversations.release_worktree(connection, turn.worktree.id)
     await ring_for_work(connection, node)

@@ -3,59 +3,55 @@
 from dataclasses import dataclass
 
 from bot.model import EndReason, Repository, Target, ThreadRef
-from bot.store.database import Connection, repository_of
+from bot.store.database import Connection, fetch_all, fetch_column, read
 from bot.store.doorbell import ring_for_work
 from bot.store.operations import OperationKind
 from bot.store.turns import Claim
 
-STRANDED = """
+WORKTREES_STRANDED_ON_SILENT_NODES = """
 -- Worktrees of silent nodes in which a turn waits or, as far as the rows tell, runs.
 select distinct w.id, w.node from worktrees w join nodes n on n.id = w.node
-where w.state in ('reserved', 'ready') and n.heartbeat_at < now() - make_interval(secs => $1)
+where w.is_live and n.heartbeat_at < now() - make_interval(secs => $1)
   and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
 order by w.id
 """
 
-LOCK_STRANDED = """
+LOCK_STRANDED_WORKTREE = """
 -- The node is asked once more: it may be back. Its row stays locked, so that its next heartbeat waits.
-select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id, n.name as node_name
+select b.*, n.name as node_name
 from worktrees w join nodes n on n.id = w.node join codebases b using (platform, repository_id)
-where w.id = $1 and w.state in ('reserved', 'ready') and n.heartbeat_at < now() - make_interval(secs => $2)
+where w.id = $1 and w.is_live and n.heartbeat_at < now() - make_interval(secs => $2)
 for no key update of b, n
 """
 
 RUNNING_IN = """
-select id, worker, claim from turns where worktree_id = $1 and state = 'running'
+select id as turn_id, claim as token, worker from turns where worktree_id = $1 and state = 'running'
 """
 
 WAITING_IN = """
 select distinct conversation_id from turns where worktree_id = $1 and state = 'queued' order by conversation_id
 """
 
-LOCK_CONVERSATIONS = """
-select from conversations where id = any ($1::bigint[]) order by id for no key update
-"""
-
-LOSE = """
+MARK_WORKTREE_LOST = """
 update worktrees w
-set state = 'lost', claim = null, worker = null, updated_at = now(),
+set state = 'lost', claim = null, updated_at = now(),
     lost_threads = array(select number from conversations where worktree_id = w.id)
 where id = $1
 """
 
-SUCCEED = """
+RESERVE_SUCCESSOR = """
 -- On another node, where the directory's name may be taken. The branch is known: it is made again from what is pushed.
 insert into worktrees (platform, repository_id, node, path, branch, base_branch, start_kind, start_number, start_ref,
                        start_sha)
 select platform, repository_id, $2,
-       case when exists (select from worktrees o where o.node = $2 and o.path = relative
-                         and o.state in ('reserved', 'ready', 'removing')) then relative || '-' || id else relative end,
+       case when exists (select from worktrees o where o.node = $2 and o.path = lost.path
+                         and (o.is_live or o.state = 'removing')) then path || '-' || id else path end,
        branch, base_branch, start_kind, start_number, start_ref, start_sha
-from (select *, regexp_replace(path, '^/.*/worktrees/', 'worktrees/') as relative from worktrees where id = $1) as lost
+from worktrees lost where id = $1
 returning id
 """
 
-MOVE = """
+MOVE_TO_SUCCESSOR = """
 with thread as (
     update conversations set worktree_id = $3, updated_at = now() where id = any ($1::bigint[]) and worktree_id = $2
 ), ended as (
@@ -63,7 +59,7 @@ with thread as (
     where active and conversation_id = any ($1::bigint[])
 ), asked as (
     -- The claim of an operation is that of a process that is gone.
-    update operations o set worktree_id = $3, state = 'queued', claim = null, worker = null
+    update operations o set worktree_id = $3, state = 'queued', claim = null
     where worktree_id = $2 and state in ('queued', 'running')
       and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = any ($1::bigint[])
 )
@@ -74,20 +70,21 @@ update turns set worktree_id = $3, head_before = null, answer = null, resuming =
 where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigint[])
 """
 
-UNANSWERED = """
+OPERATIONS_OF_SILENT_NODES = """
 -- What threads asked of a silent node, where no turn waits that takes it along to another one; and what an operator
 -- asked, whose command line may carry it out itself. Locked: the node may be back.
 select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
-       b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id
+       b.*
 from operations o
 join worktrees w on w.id = o.worktree_id join nodes n on n.id = w.node join codebases b using (platform, repository_id)
-where o.state = 'queued' and n.heartbeat_at < now() - make_interval(secs => $1)
+where (o.state = 'queued' or (o.state = 'running' and o.source_kind is not null))
+  and n.heartbeat_at < now() - make_interval(secs => $1)
   and (o.source_kind is not null or (o.turn_id is null and o.created_at < now() - make_interval(secs => $1)))
   and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
 order by o.id for no key update of o skip locked
 """
 
-LET_GO = """
+REMOVE_LOST_WORKTREES = """
 -- The node is back. One that could not be removed is tried again a minute later.
 update worktrees set state = 'removing', removal = 'lost', updated_at = now()
 where node = $1 and state = 'lost' and updated_at < now() - interval '1 minute' and id <> all ($2::bigint[])
@@ -106,43 +103,35 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An operation that was asked of a silent node; `thread` is where the answer goes, None where an operator asked."""
+    """An operation that was asked of a silent node; `target` is where a thread asked, None if an operator did."""
 
     id: int
     kind: OperationKind
-    thread: tuple[ThreadRef, Target] | None
+    thread_ref: ThreadRef | None
+    target: Target | None
     reply_id: int | None
     node_name: str
 
 
 async def unanswered(connection: Connection, timeout_seconds: float) -> list[Unanswered]:
-    """Return the queued operations whose node has been silent for so long, locked by the transaction."""
-    return [
-        Unanswered(
-            row["id"],
-            row["kind"],
-            (ThreadRef(repository_of(row), row["conversation_id"]), Target(row["source_kind"], row["source_id"]))
-            if row["source_kind"]
-            else None,
-            row["reply_id"],
-            row["node_name"],
-        )
-        for row in await connection.fetch(UNANSWERED, timeout_seconds)
-    ]
+    """Return the unfinished operations whose node has been silent for so long, locked by the transaction."""
+    return await fetch_all(connection, Unanswered, OPERATIONS_OF_SILENT_NODES, timeout_seconds)
 
 
 async def stranded(connection: Connection, timeout_seconds: float) -> list[tuple[int, str]]:
     """Return (worktree, node) where a turn waits for a node that has been silent for so long."""
-    return [(row["id"], row["node"]) for row in await connection.fetch(STRANDED, timeout_seconds)]
+    return [
+        (row["id"], row["node"]) for row in await connection.fetch(WORKTREES_STRANDED_ON_SILENT_NODES, timeout_seconds)
+    ]
 
 
 async def lock_stranded(connection: Connection, worktree_id: int, timeout_seconds: float) -> Stranded | None:
     """Lock a stranded worktree until the transaction ends; None where its node is back. After `claims_of_node`."""
-    row = await connection.fetchrow(LOCK_STRANDED, worktree_id, timeout_seconds)
+    row = await connection.fetchrow(LOCK_STRANDED_WORKTREE, worktree_id, timeout_seconds)
     if row is None:
         return None
-    claims = [Claim(one["id"], one["claim"], one["worker"]) for one in await connection.fetch(RUNNING_IN, worktree_id)]
-    return Stranded(repository_of(row), row["node_name"], tuple(claims))
+    claims = await fetch_all(connection, Claim, RUNNING_IN, worktree_id)
+    return Stranded(read(Repository, row), row["node_name"], tuple(claims))
 
 
 async def move_waiting(connection: Connection, worktree_id: int, node: str, notice: str) -> int | None:
@@ -150,18 +139,20 @@ async def move_waiting(connection: Connection, worktree_id: int, node: str, noti
 
     The old worktree is `lost`. Threads in which nothing waits keep it until they are asked. After `lock_stranded`.
     """
-    threads = [row["conversation_id"] for row in await connection.fetch(WAITING_IN, worktree_id)]
+    threads = await fetch_column(connection, WAITING_IN, worktree_id)
     if not threads:
         return None
-    await connection.execute(LOCK_CONVERSATIONS, threads)
-    await connection.execute(LOSE, worktree_id)
-    successor: int = await connection.fetchval(SUCCEED, worktree_id, node)
+    await connection.execute(
+        "select from conversations where id = any ($1::bigint[]) order by id for no key update", threads
+    )
+    await connection.execute(MARK_WORKTREE_LOST, worktree_id)
+    successor: int = await connection.fetchval(RESERVE_SUCCESSOR, worktree_id, node)
     reason: EndReason = "node-lost"
-    await connection.execute(MOVE, threads, worktree_id, successor, reason, notice)
+    await connection.execute(MOVE_TO_SUCCESSOR, threads, worktree_id, successor, reason, notice)
     await ring_for_work(connection, node)
     return successor
 
 
 async def let_go(connection: Connection, node: str, busy: list[int]) -> list[int]:
     """Decide the removal of the node's lost worktrees, except those in which a run still winds down; return them."""
-    return [row["id"] for row in await connection.fetch(LET_GO, node, busy)]
+    return await fetch_column(connection, REMOVE_LOST_WORKTREES, node, busy)

@@ -3,25 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any
 from uuid import UUID
 
 from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
-from bot.store.database import Connection, repository_of
-
-T = TypeVar("T")
+from bot.store.database import Connection, fetch_all, fetch_one, read
 
 MOST_STEPS = 1000
 LONGEST_STEP = 300
 """In characters. Agents name their steps."""
 
+SAVE_ANSWER = """
+update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
+"""
+
+SAVE_PROGRESS = """
+update turns set plan = $3, latest_words = $4, phase = $5 where id = $1 and claim = $2
+"""
+
 STOP_REQUEST = """
 -- Locked until the transaction ends: what it writes next does not come after the words of a process that ends the turn.
 select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2 for share
-"""
-
-SAVE_ANSWER = """
-update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
 """
 
 RECORD_READ = """
@@ -57,10 +59,6 @@ update turns t set tokens = $4, model = left($5, 100),
 from told where t.id = told.id returning t.cost_usd, t.tokens
 """
 
-ADD_NOTICE = """
-update turns set notices = notices || $2::text where id = $1 and state = 'queued'
-"""
-
 ADD_STEPS = """
 with mine as (select id from turns where id = $1 and claim = $2)
 insert into steps (turn_id, place, words)
@@ -69,24 +67,29 @@ from mine, unnest($3::text[]) with ordinality as new (words, place)
 where new.place + (select count(*) from steps where turn_id = $1) <= $5
 """
 
-SAVE_PROGRESS = """
-update turns set plan = $3, latest_words = $4, phase = $5 where id = $1 and claim = $2
-"""
-
 END_TURN = """
-update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
-                 claim = null, worker = null
-where id = $1 and claim = $2 returning id
+-- The time of a worktree that is being removed stays: it is when the removal was decided.
+with ended as (
+    update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
+                     claim = null, worker = null
+    where id = $1 and claim = $2 returning id, session_id, worktree_id
+), session as (
+    update sessions s set last_active_at = now() from ended where s.id = ended.session_id
+), worktree as (
+    update worktrees w set updated_at = now()
+    from ended where w.id = ended.worktree_id and w.is_live
+)
+select id from ended
 """
 
-REQUEUE = """
+REQUEUE_TURN = """
 -- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
 update turns set state = 'queued', claim = null, worker = null, resuming = true, not_before = null,
                  cut_offs = cut_offs + $3::boolean::integer
 where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
 """
 
-PUT_BACK = """
+PUT_TURN_BACK = """
 -- The turn keeps its place. If it goes on then ($7), the wait does not count as its time; else it starts anew.
 update turns set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $5,
                  notices = $6, resuming = resuming or $7,
@@ -95,12 +98,12 @@ where id = $1 and claim = $2 and stop_requested_at is null returning id
 """
 
 RUNNING_ON_NODE = """
-select t.id, t.worker, t.claim from turns t join worktrees w on w.id = t.worktree_id
+select t.id as turn_id, t.claim as token, t.worker from turns t join worktrees w on w.id = t.worktree_id
 where t.state = 'running' and w.node = $1
 """
 
 THREAD_OF_TURN = """
-select b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
+select b.*,
        t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number, t.answer, t.notices,
        array(select words from steps where turn_id = t.id order by place) as steps
 from turns t
@@ -136,16 +139,6 @@ USE_SESSION = """
 with mine as (update turns set session_id = $3, agent = (select s.agent from sessions s where s.id = $3)
               where id = $1 and claim = $2 returning id)
 update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
-"""
-
-TOUCH_SESSION = """
-update sessions set last_active_at = now() where id = (select session_id from turns where id = $1)
-"""
-
-TOUCH_WORKTREE = """
--- The time of a worktree that is being removed stays: it is when the removal was decided.
-update worktrees set updated_at = now()
-where id = (select worktree_id from turns where id = $1) and state in ('reserved', 'ready')
 """
 
 
@@ -225,25 +218,28 @@ class ClaimLostError(Exception):
 
 async def stop_requested(connection: Connection, claim: Claim) -> str | None:
     """Return the reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
-    row = _unless_lost(await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token))
+    row = await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token)
+    if row is None:
+        raise ClaimLostError
     return row["stop_reason"] if row["stopping"] else None
 
 
-def _unless_lost(result: T | None) -> T:
-    if result is None:
+async def write_under(connection: Connection, claim: Claim, statement: str, *args: object) -> Any:
+    """Execute a statement about the turn $1 whose claim is $2; return its value. Raises ClaimLostError without one."""
+    value = await connection.fetchval(statement, claim.turn_id, claim.token, *args)
+    if value is None:
         raise ClaimLostError
-    return result
+    return value
 
 
 async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
     """Save the agent's answer before anything is pushed: a run that is resumed does not ask the agent again."""
-    _unless_lost(await connection.fetchval(SAVE_ANSWER, claim.turn_id, claim.token, answer, list(notices)))
+    await write_under(connection, claim, SAVE_ANSWER, answer, notices)
 
 
 async def record_read(connection: Connection, claim: Claim, read: tuple[str, ...], *, whole_thread: bool) -> None:
     """Record what the agent is given to read, right before it gets its prompt."""
-    row = await connection.fetchval(RECORD_READ, claim.turn_id, claim.token, list(read), whole_thread)
-    _unless_lost(row)
+    await write_under(connection, claim, RECORD_READ, read, whole_thread)
 
 
 async def last_read_in(connection: Connection, session: int, turn_id: int) -> datetime | None:
@@ -265,22 +261,22 @@ async def earlier_answers(
 
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
     """Add a notice to the reply of a turn that waits."""
-    await connection.execute(ADD_NOTICE, turn_id, notice)
+    await connection.execute(
+        "update turns set notices = notices || $2::text where id = $1 and state = 'queued'", turn_id, notice
+    )
 
 
 async def save_worktree(
     connection: Connection, claim: Claim, branch: str | None, base_branch: str | None, head: str
 ) -> str:
     """Record that the worktree is made; return the commit at which the turn began: `head`, unless it is resumed."""
-    head_before: str | None = await connection.fetchval(
-        SAVE_WORKTREE, claim.turn_id, claim.token, branch, base_branch, head
-    )
-    return _unless_lost(head_before)
+    head_before: str = await write_under(connection, claim, SAVE_WORKTREE, branch, base_branch, head)
+    return head_before
 
 
 async def record_setup(connection: Connection, claim: Claim) -> None:
     """Record that the set-up script succeeded in the turn's worktree. Raises ClaimLostError."""
-    _unless_lost(await connection.fetchval(RECORD_SETUP, claim.turn_id, claim.token))
+    await write_under(connection, claim, RECORD_SETUP)
 
 
 async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
@@ -291,36 +287,35 @@ async def active_session(connection: Connection, conversation_id: int) -> tuple[
 
 async def start_session(connection: Connection, claim: Claim, agent: str, assistant_session_id: str) -> int:
     """Start a session of the turn's conversation; return its id."""
-    session_id: int | None = await connection.fetchval(
-        START_SESSION, claim.turn_id, claim.token, agent, assistant_session_id
-    )
-    return _unless_lost(session_id)
+    return int(await write_under(connection, claim, START_SESSION, agent, assistant_session_id))
 
 
 async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
     """Record that the turn runs in this session."""
-    _unless_lost(await connection.fetchval(USE_SESSION, claim.turn_id, claim.token, session_id))
+    await write_under(connection, claim, USE_SESSION, session_id)
 
 
 async def record_use(
     connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None, model: str | None
 ) -> Use:
     """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost."""
-    use = RECORD_USE, claim.turn_id, claim.token, session_cost_usd, tokens, model
-    row = _unless_lost(await connection.fetchrow(*use))
-    return Use(row["cost_usd"], row["tokens"])
+    told = claim.turn_id, claim.token, session_cost_usd, tokens, model
+    use = await fetch_one(connection, Use, RECORD_USE, *told)
+    if use is None:
+        raise ClaimLostError
+    return use
 
 
 async def add_steps(connection: Connection, claim: Claim, steps: Sequence[str]) -> None:
     """Add to the steps of the turn, up to MOST_STEPS; those of a lost claim are dropped."""
-    await connection.execute(ADD_STEPS, claim.turn_id, claim.token, list(steps), LONGEST_STEP, MOST_STEPS)
+    await connection.execute(ADD_STEPS, claim.turn_id, claim.token, steps, LONGEST_STEP, MOST_STEPS)
 
 
 async def save_progress(
     connection: Connection, claim: Claim, plan: Sequence[str], latest_words: str, phase: str | None
 ) -> None:
     """Write the agent's plan, each entry after its state and a space, the end of what it says, and the phase before."""
-    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, list(plan), latest_words, phase)
+    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, plan, latest_words, phase)
 
 
 async def end(
@@ -331,10 +326,7 @@ async def end(
     notices: tuple[str, ...] | None = None,
 ) -> None:
     """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
-    noted = None if notices is None else list(notices)
-    _unless_lost(await connection.fetchrow(END_TURN, claim.turn_id, claim.token, state, reason, noted))
-    await connection.execute(TOUCH_SESSION, claim.turn_id)
-    await connection.execute(TOUCH_WORKTREE, claim.turn_id)
+    await write_under(connection, claim, END_TURN, state, reason, notices)
 
 
 async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False) -> bool:
@@ -342,7 +334,7 @@ async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False
 
     False also if the turn's process crashed before.
     """
-    return await connection.fetchval(REQUEUE, claim.turn_id, claim.token, crashed) is not None
+    return await connection.fetchval(REQUEUE_TURN, claim.turn_id, claim.token, crashed) is not None
 
 
 async def put_back(
@@ -360,7 +352,7 @@ async def put_back(
 
     `goes_on`: its agent has begun, so what the run has done counts then.
     """
-    row = PUT_BACK, claim.turn_id, claim.token, reason, until, since, list(notices), goes_on, now
+    row = PUT_TURN_BACK, claim.turn_id, claim.token, reason, until, since, notices, goes_on, now
     if await connection.fetchval(*row) is not None:
         return True
     await stop_requested(connection, claim)
@@ -369,21 +361,9 @@ async def put_back(
 
 async def running_on(connection: Connection, node: str) -> list[Claim]:
     """Return all claims on this node."""
-    return [Claim(row["id"], row["claim"], row["worker"]) for row in await connection.fetch(RUNNING_ON_NODE, node)]
+    return await fetch_all(connection, Claim, RUNNING_ON_NODE, node)
 
 
 async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     """Return the thread of the turn's answer."""
-    row = await connection.fetchrow(THREAD_OF_TURN, turn_id)
-    thread_ref = ThreadRef(repository_of(row), row["conversation_id"])
-    target = Target(row["source_kind"], row["source_id"])
-    return TurnThread(
-        thread_ref,
-        row["number"],
-        row["worktree_id"],
-        row["requested_by"],
-        target,
-        row["answer"],
-        tuple(row["notices"]),
-        tuple(row["steps"]),
-    )
+    return read(TurnThread, await connection.fetchrow(THREAD_OF_TURN, turn_id))

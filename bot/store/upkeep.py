@@ -5,11 +5,11 @@ from datetime import timedelta
 import structlog
 
 from bot.model import Repository
-from bot.store.database import APPLICATION, Connection, repository_of
+from bot.store.database import APPLICATION, Connection, change, fetch_one
 
 CODEBASE_NAMED = """
 -- A reused name belongs to the repository that last had it.
-select platform, repository_id, owner, name, default_branch, installation_id from codebases
+select * from codebases
 where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
 order by updated_at desc limit 1
 """
@@ -57,16 +57,10 @@ delete from operations
 where ctid = any (array(select ctid from operations where finished_at < now() - $1::interval limit $2
                         for update skip locked))
 """,
-    "parcels": """
-delete from parcels
-where ctid = any (array(select ctid from parcels where asked_at < now() - $1::interval limit $2
-                        for update skip locked))
-""",
-    # Workers of 0.1 leave doorbells that nobody hears any more.
     "jobs": """
 delete from procrastinate_jobs
 where id in (select id from procrastinate_jobs j
-             where (status in ('succeeded', 'failed', 'cancelled', 'aborted') or task_name = 'turns')
+             where status in ('succeeded', 'failed', 'cancelled', 'aborted')
                and not exists (select from procrastinate_events e where e.job_id = j.id and e.at > now() - $1::interval)
              limit $2 for update skip locked)
 """,
@@ -86,7 +80,6 @@ where datname = current_database() and usename = current_user and application_na
 AT_ONCE = 2000
 KEPT_A_YEAR = timedelta(days=365)
 FINISHED_JOBS_KEPT = timedelta(days=30)
-PARCELS_KEPT = timedelta(hours=1)
 SUSPENDED_AFTER = timedelta(seconds=15)
 """A process that lives sends the rest of a statement at once, and gives a statement up after 60 seconds."""
 _log = structlog.get_logger()
@@ -95,8 +88,7 @@ _log = structlog.get_logger()
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
     """Return the repository that is called `owner/name` now."""
     owner, _, name = full_name.partition("/")
-    row = await connection.fetchrow(CODEBASE_NAMED, platform, owner, name)
-    return repository_of(row) if row else None
+    return await fetch_one(connection, Repository, CODEBASE_NAMED, platform, owner, name)
 
 
 async def delete_old(connection: Connection, bodies: timedelta, history: timedelta) -> None:
@@ -108,12 +100,11 @@ async def delete_old(connection: Connection, bodies: timedelta, history: timedel
         "texts": history,
         "outbox": history,
         "operations": history,
-        "parcels": PARCELS_KEPT,
         "jobs": FINISHED_JOBS_KEPT,
     }
     for what, statement in DELETE_OLD.items():
         deleted = 0
-        while (count := _count(await connection.execute(statement, kept[what], AT_ONCE))) > 0:
+        while (count := await change(connection, statement, kept[what], AT_ONCE)) > 0:
             deleted += count
         if deleted:
             _log.info("rows-expired", what=what, count=deleted)
@@ -123,8 +114,3 @@ async def end_suspended(connection: Connection, after: timedelta = SUSPENDED_AFT
     """End the sessions of processes that were suspended in the middle of a statement: others wait for their locks."""
     for row in await connection.fetch(END_SUSPENDED, APPLICATION, after):
         _log.warning("suspended-session-ended", pid=row["pid"])
-
-
-def _count(status: str) -> int:
-    """Return how many rows a statement changed, from Postgres' words for it, such as `DELETE 3`."""
-    return int(status.rpartition(" ")[2])

@@ -6,17 +6,8 @@ from datetime import datetime
 import structlog
 
 from bot.model import EndReason, Repository, WorktreeState
-from bot.store.database import Connection
+from bot.store.database import Connection, change, fetch_column, fetch_one
 from bot.store.doorbell import ring_for_work
-
-IS_IN_THE_WAY = """
-    -- The directory of worktree l, which is being removed or is lost and not let go yet, is at the path of w or has its
-    -- branch. One that was lost before its row knew its branch is on the one of its issue.
-    (l.path = w.path
-     or (l.platform, l.repository_id) = (w.platform, w.repository_id)
-        and (l.branch = coalesce(w.branch, w.start_ref)
-             or l.branch is null and (l.start_kind, l.start_number) = (w.start_kind, w.start_number)))
-"""
 
 _log = structlog.get_logger()
 
@@ -25,19 +16,11 @@ LOCK_WORKTREE = """
 select id from worktrees where id = $1 for no key update
 """
 
-PURGE = """
+REMOVE_FOR_SPACE_UNLESS_BUSY = """
 update worktrees w set state = 'removing', removal = 'purged', updated_at = now()
 where w.id = $1 and w.state = 'ready'
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 returning w.node
-"""
-
-IS_SET_UP = """
-select setup_done from worktrees where id = $1
-"""
-
-FORGET_SETUP = """
-update worktrees set setup_done = false where id = $1 and setup_done
 """
 
 WORKTREE_OF_THREAD = """
@@ -46,17 +29,13 @@ select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
              where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
        greatest(w.updated_at, (select max(greatest(t.started_at, t.finished_at)) from turns t
                                where t.conversation_id = c.id and t.worktree_id = w.id)) as active_at
-from conversations c join worktrees w on w.id = c.worktree_id and w.state in ('reserved', 'ready')
+from conversations c join worktrees w on w.id = c.worktree_id and w.is_live
 where c.id = $1
-"""
-
-IS_REMOVING = """
-select exists (select from worktrees where id = $1 and state = 'removing')
 """
 
 THREADS_AT_PATH = """
 select distinct c.number from worktrees gone
-join worktrees w on w.node = gone.node and w.path = gone.path and w.state in ('reserved', 'ready')
+join worktrees w on w.node = gone.node and w.path = gone.path and w.is_live
 join conversations c on c.worktree_id = w.id
 where gone.id = $1 order by c.number
 """
@@ -65,7 +44,7 @@ RECORD_CHECKOUT = """
 -- The cause of an earlier, failed removal is cleared.
 update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
                      setup_done = setup_done and not $4, removal = null
-where id = $1 and state in ('reserved', 'ready')
+where id = $1 and is_live
 """
 
 RESERVE_AGAIN = """
@@ -93,7 +72,7 @@ where active and conversation_id in (select id from conversations where worktree
 WITH_ALL_THREADS_CLOSED = """
 -- Worktrees of the repository whose threads are all closed; locked, always in the same order.
 select w.id from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.state in ('reserved', 'ready')
+where w.platform = $1 and w.repository_id = $2 and w.is_live
   and exists (select from conversations c where c.worktree_id = w.id)
   and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
 order by w.id for no key update of w
@@ -114,19 +93,21 @@ class WorktreeOfThread:
 
 async def worktree_of_thread(connection: Connection, conversation_id: int) -> WorktreeOfThread | None:
     """Return the thread's live worktree, None without one."""
-    row = await connection.fetchrow(WORKTREE_OF_THREAD, conversation_id)
-    return WorktreeOfThread(**{**row, "others": tuple(row["others"])}) if row else None
+    return await fetch_one(connection, WorktreeOfThread, WORKTREE_OF_THREAD, conversation_id)
 
 
 async def is_removing(connection: Connection, worktree_id: int) -> bool:
     """Return whether the worktree is being removed: it can be made again afterwards."""
-    found: bool = await connection.fetchval(IS_REMOVING, worktree_id)
-    return found
+    return bool(
+        await connection.fetchval(
+            "select exists (select from worktrees where id = $1 and state = 'removing')", worktree_id
+        )
+    )
 
 
 async def threads_at_path(connection: Connection, worktree_id: int) -> tuple[int, ...]:
     """Return the threads that use the live worktree at the path of this one."""
-    return tuple(row["number"] for row in await connection.fetch(THREADS_AT_PATH, worktree_id))
+    return tuple(await fetch_column(connection, THREADS_AT_PATH, worktree_id))
 
 
 async def record_checkout(
@@ -146,21 +127,19 @@ async def reserve_again(connection: Connection, worktree_id: int, threads: tuple
     """
     if await connection.fetchval(RESERVE_AGAIN, worktree_id) is None:
         return False
-    await connection.execute(REATTACH_THREADS, worktree_id, list(threads))
+    await connection.execute(REATTACH_THREADS, worktree_id, threads)
     return True
 
 
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
     """End the active sessions of all threads that use the worktree."""
-    status: str = await connection.execute(END_SESSIONS, worktree_id, reason)
-    if ended := int(status.rpartition(" ")[2]):
+    if ended := await change(connection, END_SESSIONS, worktree_id, reason):
         _log.info("sessions-ended", count=ended, worktree=worktree_id, reason=reason)
 
 
 async def with_all_threads_closed(connection: Connection, repository: Repository) -> list[int]:
     """Return the live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
-    rows = await connection.fetch(WITH_ALL_THREADS_CLOSED, repository.platform, repository.id)
-    return [row["id"] for row in rows]
+    return await fetch_column(connection, WITH_ALL_THREADS_CLOSED, repository.platform, repository.id)
 
 
 async def lock_worktree(connection: Connection, worktree_id: int) -> None:
@@ -174,17 +153,16 @@ async def purge(connection: Connection, worktree_id: int) -> None:
     clean and pushed.
     """
     await lock_worktree(connection, worktree_id)
-    node: str | None = await connection.fetchval(PURGE, worktree_id)
+    node: str | None = await connection.fetchval(REMOVE_FOR_SPACE_UNLESS_BUSY, worktree_id)
     if node is not None:
         await ring_for_work(connection, node)
 
 
 async def is_set_up(connection: Connection, worktree_id: int) -> bool:
     """Return whether the repository's set-up script succeeded in this checkout."""
-    done: bool = await connection.fetchval(IS_SET_UP, worktree_id)
-    return done
+    return bool(await connection.fetchval("select setup_done from worktrees where id = $1", worktree_id))
 
 
 async def forget_setup(connection: Connection, worktree_id: int) -> None:
     """Let the set-up script run again: the checkout is new, or was reset."""
-    await connection.execute(FORGET_SETUP, worktree_id)
+    await connection.execute("update worktrees set setup_done = false where id = $1 and setup_done", worktree_id)

@@ -1,15 +1,11 @@
 """What a pull request of a branch would hold, as it is on GitHub: its commits, and the repository's template."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.errors import GitError
 
 MOST_COMMITS = 200
-# Reading this many commits one by one takes less time than starting git.
-_MOST_READ = 16
 TEMPLATE_BYTES = 20_000
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
 _FOLDERS = (".github", "", "docs")
@@ -61,14 +57,8 @@ async def proposal_of(
 
 async def _subjects(clone: Clone, tip: str, onto: str) -> tuple[str, ...]:
     """Return the subjects of the commits that `onto` lacks, oldest first."""
-    if clone.objects is not None:
-        with suppress(GitError):
-            commits, _ = await clone.objects.line(tip, {onto}, _MOST_READ) or ((), onto)
-            found = [await clone.objects.subject(commit) for commit in reversed(commits)]
-            if found and None not in found:
-                return tuple(filter(None, found))
     shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
-    listed = await clone.git.settled(clone.path, "log", *shown, tip, f"^{onto}", "--")
+    listed = await clone.run("log", *shown, tip, f"^{onto}", "--")
     return tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
 
 
@@ -106,7 +96,7 @@ async def _template(clone: Clone, default_branch: str) -> str | None:
 async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the small regular files and the folders in a tree, by name in lower case. No links."""
     files, folders = dict[str, str](), dict[str, str]()
-    for entry in (await clone.git.settled(clone.path, "ls-tree", "--long", "-z", "--full-tree", tree)).fields:
+    for entry in (await clone.run("ls-tree", "--long", "-z", "--full-tree", tree)).fields:
         facts, _, path = entry.partition("\t")
         mode, kind, name, size = facts.split()
         if kind == "tree":
@@ -117,4 +107,4 @@ async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, s
 
 
 async def _text(clone: Clone, blob: str) -> str:
-    return (await clone.git.settled(clone.path, "cat-file", "blob", blob)).stdout.decode("utf-8", "replace")
+    return (await clone.run("cat-file", "blob", blob)).stdout.decode("utf-8", "replace")

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from bot.clones import branch_history, entries
-from bot.clones.checkout import check_out
-from bot.clones.clone import Clone, CloneLock
+from bot.clones import branch_history
+from bot.clones.check_out import check_out
+from bot.clones.checkout import Checkout
+from bot.clones.clone import Clone
 from bot.clones.fetch import fetch
 from bot.clones.importing import import_commit, import_commits
 from bot.clones.start import in_its_way
@@ -57,8 +57,6 @@ class DiffStat:
 
 
 AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
-DIFFERENCE = ("diff-tree", "--raw", "--shortstat", "-r", "-t", "-z", *AS_IT_IS)
-"""Between two commits: each file and folder as https://git-scm.com/docs/diff-format says, at last their number."""
 _COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
 
 BeforePush = Callable[[str, str], Awaitable[None]]
@@ -66,8 +64,7 @@ BeforePush = Callable[[str, str], Awaitable[None]]
 
 
 async def push(
-    lock: CloneLock,
-    path: Path,
+    checkout: Checkout,
     branch: str,
     park_as: str,
     identity: Identity,
@@ -81,8 +78,8 @@ async def push(
     `identity` makes the merge commit. `is_new`: the branch's last commit was made after the last fetch. Raises GitError
     (network, credentials), InvalidNameError, what `check` raises.
     """
-    clone = lock.clone
-    await import_commits(lock, path, branch)
+    clone, lock = checkout.clone, checkout.lock
+    await import_commits(checkout, branch)
     for merged in (False, True):
         before, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         if tip is None or not (is_new or await _has_commits_to_push(clone, branch, before, tip)):
@@ -102,7 +99,7 @@ async def push(
         if not _is_race(refused):
             return Rejected(refused)
         if not (merged or await branch_history.is_rewritten(clone, branch)) and await _merge(
-            lock, path, branch, identity
+            checkout, branch, identity
         ):
             continue
         await check(tip, park_as)
@@ -114,23 +111,18 @@ async def push(
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
     # An amended first commit has no ancestor in common with what it was.
-    steps = await clone.steps(before, after)
-    base = before
-    if steps is None or steps < 0:
-        base = (await clone.run("merge-base", before, after, check=False)).text or before
-    shown = clone.git.known(clone.path, *DIFFERENCE, base, after)
-    shown = shown or await clone.git.settled(clone.path, "diff", "--shortstat", *AS_IT_IS, base, after, "--")
-    counts = shown.fields[-1] if shown.fields else ""
+    base = (await clone.run("merge-base", before, after, check=False)).text or before
+    counts = (await clone.run("diff", "--shortstat", *AS_IT_IS, base, after, "--")).text
     return DiffStat(*(int(found[1]) if (found := count.search(counts)) else 0 for count in _COUNTS))
 
 
-async def as_patch(clone: Clone, path: Path, base: str) -> bytes:
+async def as_patch(checkout: Checkout, base: str) -> bytes:
     """Return the committed work of a detached worktree since `base`, as a patch for `git apply`. Raises GitError."""
-    head = await entries.head_of(clone, path)
+    head = (await checkout.read_head()).commit
     if head is None:
         return b""
     diff = ("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", f"{base}...{head}")
-    return (await clone.run(*diff)).stdout
+    return (await checkout.clone.run(*diff)).stdout
 
 
 async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, after: str) -> bool:
@@ -159,24 +151,23 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
-async def _merge(lock: CloneLock, path: Path, branch: str, identity: Identity) -> bool:
+async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     """Merge the remote's branch; return False, with the worktree as it was, where that conflicts."""
-    clone = lock.clone
-    theirs = await clone.commit_at(refs.remote(branch))
+    theirs = await checkout.clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
-    head = await entries.head_of(clone, path) or theirs
-    merged = await clone.on_worktree(path, "merge-tree", "--write-tree", head, theirs, check=False)
+    head = (await checkout.read_head()).commit or theirs
+    merged = await checkout.git("merge-tree", "--write-tree", head, theirs, check=False)
     if merged.status:
         if (error := failure("merge-tree", merged)).problem is GitProblem.DISK_FULL:
             raise error
         return False  # it conflicts
     message = f"Merge branch '{branch}' of origin into {branch}"
     parents = ("-p", head, "-p", theirs, "-m", message)
-    commit = await clone.on_worktree(path, "commit-tree", merged.text, *parents, environment=identity.environment)
-    await import_commit(lock, path, commit.text)
+    commit = await checkout.git("commit-tree", merged.text, *parents, environment=identity.environment)
+    await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
-    if not await check_out(clone, path, branch, commit.text):
+    if not await check_out(checkout, branch, commit.text):
         return False
-    await import_commits(lock, path, branch)
+    await import_commits(checkout, branch)
     return True

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import entries
-from bot.clones.admin import Missing, admin_directory
+from bot.clones.admin import Missing, is_unfinished
 from bot.clones.branch_history import is_merged
-from bot.clones.checkout import put_back
+from bot.clones.check_out import put_back
+from bot.clones.checkout import Checkout, open_checkout
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.importing import import_commits, private_commits
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.rescue.contents import parse_entries
+from bot.messages import reasons
+from bot.rescue.contents import flagged_file
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, stashes_not_rescued
 from bot.worktrees.unlink import is_checked_out_elsewhere, rescue_first, rescued_commit, unlink_worktree
@@ -70,66 +71,59 @@ async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote
         )
         departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     except (GitError, OSError) as error:
-        return NotRemoved(f"it could not be examined or moved away: {error}")
+        return NotRemoved(reasons.not_examined(error))
     if isinstance(found, KeepDirectory):
         _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
     rescued = rescued_commit(found)
     deleted = not shared and await _delete_branch(lock, path, label.branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
-        return NotRemoved("something made its directory again while it was removed")
+        return NotRemoved(reasons.MADE_AGAIN)
     return Removed(rescued, departed.kept, deleted, departed.trashed)
 
 
 async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
     """Remove the worktree, after a fetch, if it has nothing that needs a rescue. Raises InvalidNameError."""
     try:
-        await put_back(lock.clone, path)
-        await import_commits(lock, path, label.branch)
+        checkout = await open_checkout(lock, path)
+        if isinstance(checkout, Missing):
+            return NotRemoved(reasons.no_worktree_here(checkout.why), in_use=True)
+        await put_back(checkout)
+        await import_commits(checkout, label.branch)
         why, shared = await asyncio.gather(
-            _reason_to_keep(lock, path, label.branch), _is_shared(lock.clone, path, label.branch)
+            _reason_to_keep(checkout, label.branch), _is_shared(lock.clone, path, label.branch)
         )
         if why is not None:
             return NotRemoved(why, in_use=True)
         departed = unlink_worktree(lock, path, label.at, whole=False)
     except (GitError, OSError) as error:
-        return NotRemoved(f"it could not be examined or moved away: {error}")
+        return NotRemoved(reasons.not_examined(error))
     deleted = not shared and await _delete_branch(lock, path, label.branch, None, remote)
     reached("branch-deleted")
     return Removed(None, departed.kept, deleted, departed.trashed)
 
 
-async def _reason_to_keep(lock: CloneLock, path: Path, branch: str | None) -> str | None:
+async def _reason_to_keep(checkout: Checkout, branch: str | None) -> str | None:
     """Return what a removal of this worktree would lose, or None. Raises GitError, OSError if that is unknown."""
-    clone = lock.clone
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Missing):
-        return f"the directory is not a worktree of this repository: {admin.why}"
-    if entries.is_unfinished(admin):
-        return "it was never finished"
-    if await private_commits(lock, path):
-        return "commits or stashes that are on none of the bot's branches"
-    operation = await entries.operation_in_progress(clone, path)
-    if operation:
-        return f"a {operation} is in progress"
-    changed = await entries.changed_files(clone, path)
-    if changed:
-        return f"{len(changed)} uncommitted or untracked files, among them {changed[0]!r}"
-    listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
-    flagged = next((entry.name for entry in parse_entries(listed.stdout) if entry.flagged), None)
-    if flagged is not None:
-        return f"edits of {flagged!r} would not be seen (skip-worktree or assume-unchanged)"
-    state = await clone.state_folder(path)
-    if state is not None and os.path.lexists(state / "modules"):  # noqa: ASYNC240
-        return "its submodules may have commits of their own"
+    clone = checkout.clone
+    if is_unfinished(checkout.admin):
+        return reasons.UNFINISHED_WORKTREE
+    if await private_commits(checkout):
+        return reasons.PRIVATE_COMMITS
+    if operation := checkout.operation_in_progress():
+        return reasons.operation_in_progress(operation)
+    if changed := await checkout.changed_files():
+        return reasons.uncommitted_files(len(changed), changed[0])
+    if (flagged := await flagged_file(checkout)) is not None:
+        return reasons.hidden_edits(flagged)
+    if os.path.lexists(checkout.state / "modules"):  # noqa: ASYNC240
+        return reasons.SUBMODULES
     if await stashes_not_rescued(clone, {branch}):
-        return "stashed changes"
-    head = await entries.head_of(clone, path)
-    for revision in (head, refs.local(branch) if branch else None):
+        return reasons.STASHES
+    for revision in (checkout.head.commit, refs.local(branch) if branch else None):
         commit = await clone.commit_at(revision) if revision else None
-        unpublished = await clone.unpublished(commit) if commit else 0
-        if unpublished:
-            return f"{unpublished} commits that were not pushed"
+        if commit and (unpublished := await clone.unpublished(commit)):
+            return reasons.unpushed(unpublished)
     return None
 
 
@@ -147,8 +141,7 @@ async def _delete_branch(
         if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
             return False
         await clone.run("update-ref", "-d", refs.local(branch), tip)
-        if any(key.startswith(f"branch.{branch}.") for key in (await clone.git.configuration(clone.path)).values):
-            await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
+        await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
     except (GitError, OSError) as error:
         _log.warning("branch-not-deleted", path=str(path), branch=branch, error=str(error))
         return False

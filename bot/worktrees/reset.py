@@ -2,14 +2,16 @@
 
 import itertools
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory
-from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
+from bot.clones import trash
+from bot.clones.admin import Missing, is_unfinished
+from bot.clones.checkout import Checkout, Head, open_checkout
+from bot.clones.clone import CloneLock, NoDefaultBranch
 from bot.clones.fetch import fetch_ref, remote_default_branch
 from bot.clones.importing import import_commits, move_branch
 from bot.clones.start import Refused, issue_branch
@@ -18,7 +20,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.rescue.contents import parse_entries
+from bot.rescue.contents import flagged_file
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued
 from bot.sandbox.view import forget_own_refs, own_refs
@@ -177,27 +179,25 @@ async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool
 
 async def _in_place(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
     """Make the directory equal to `commit`; return git's words on submodules. Raises _NotInPlaceError, OSError."""
-    clone = lock.clone
     try:
-        admin, state = admin_directory(clone.path, path), await clone.state_folder(path)
-        if isinstance(admin, Missing) or state is None or entries.is_unfinished(admin):
+        checkout = await open_checkout(lock, path)
+        if isinstance(checkout, Missing) or is_unfinished(checkout.admin):
             raise _NotInPlaceError("it is no finished worktree of this clone")
-        _forget_what_goes_on(clone.data_dir, state)
-        await entries.clear_stale_locks(clone, path)
-        await clone.on_worktree(path, "update-ref", "--no-deref", "HEAD", commit)
-        _forget_branches(clone, path)
+        _forget_what_goes_on(lock.clone.data_dir, checkout.state)
+        await checkout.git("update-ref", "--no-deref", "HEAD", commit)
+        _forget_branches(checkout)
         if branch is not None:
             ref = refs.local(branch)
-            await move_branch(lock, path, ref, commit, await clone.commit_at(ref))
-            await clone.on_worktree(path, "symbolic-ref", "HEAD", ref)
-        await clone.on_worktree(path, "reset", "--quiet", "--hard")
+            await move_branch(checkout, ref, commit, await lock.clone.commit_at(ref))
+            await checkout.git("symbolic-ref", "HEAD", ref)
+        await checkout.git("reset", "--quiet", "--hard")
         reached("reset-checked-out")
-        submodules = await _submodules(lock, path, commit)
-        await clone.on_worktree(path, "clean", "--quiet", "-ffdx", timeout_seconds=CLEAN_SECONDS)
-        left = await _what_is_left(lock, path, branch, commit)
+        submodules = await _submodules(checkout, commit)
+        await checkout.git("clean", "--quiet", "-ffdx", timeout_seconds=CLEAN_SECONDS)
+        left = await _what_is_left(checkout, Head(commit, branch))
         if left is not None:
             raise _NotInPlaceError(left, submodules)
-        await import_commits(lock, path, branch)
+        await import_commits(checkout, branch)
     except GitError as error:
         raise _NotInPlaceError(str(error)) from error
     return submodules
@@ -210,39 +210,33 @@ def _forget_what_goes_on(data_dir: Path, state: Path) -> None:
             trash.move_to_trash(data_dir, entry)
 
 
-def _forget_branches(clone: Clone, path: Path) -> None:
+def _forget_branches(checkout: Checkout) -> None:
     """Drop the branches and stashes that an agent made in its cage: what they reach was rescued."""
-    view = clone.existing_view(path)
-    if view is not None:
-        for place in own_refs(view):
-            trash.move_to_trash(clone.data_dir, place)
-        forget_own_refs(view)
+    if checkout.isolated:
+        for place in own_refs(checkout.view):
+            trash.move_to_trash(checkout.clone.data_dir, place)
+        forget_own_refs(checkout.view)
 
 
-async def _submodules(lock: CloneLock, path: Path, commit: str) -> str | None:
+async def _submodules(checkout: Checkout, commit: str) -> str | None:
     """Update submodules that are checked out to the commits in `commit`; return git's words where that fails."""
-    clone = lock.clone
-    if (await clone.run("cat-file", "-e", f"{commit}:.gitmodules", check=False)).status:
+    if (await checkout.clone.run("cat-file", "-e", f"{commit}:.gitmodules", check=False)).status:
         return None
-    updated = await clone.on_worktree(
-        path, "submodule", "--quiet", "update", "--force", "--checkout", "--recursive", check=False
-    )
+    updated = await checkout.git("submodule", "--quiet", "update", "--force", "--checkout", "--recursive", check=False)
     if updated.status:
         return updated.stderr.strip() or f"exit status {updated.status}"
     for clean in (("reset", "--quiet", "--hard"), ("clean", "--quiet", "-ffdx")):
-        await clone.on_worktree(path, "submodule", "--quiet", "foreach", "--recursive", "git", *clean)
+        await checkout.git("submodule", "--quiet", "foreach", "--recursive", "git", *clean)
     return None
 
 
-async def _what_is_left(lock: CloneLock, path: Path, branch: str | None, commit: str) -> str | None:
-    """Return why the worktree does not equal `commit`, ignored and hidden files included; None where it does."""
-    clone = lock.clone
-    if (await entries.head_of(clone, path), await entries.branch_of(clone, path)) != (commit, branch):
+async def _what_is_left(checkout: Checkout, wanted: Head) -> str | None:
+    """Return why the worktree does not equal what is wanted, ignored and hidden files included; None where it does."""
+    if await checkout.read_head() != wanted:
         return "its HEAD is not where it was put"
     flags = ("--porcelain=v1", "-z", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=none")
-    left = (await clone.on_worktree(path, "status", *flags)).fields
-    listed = await clone.on_worktree(path, "ls-files", "--stage", "-v", "-z")
-    if left or any(entry.flagged for entry in parse_entries(listed.stdout)):
+    left = (await checkout.git("status", *flags)).fields
+    if left or await flagged_file(checkout) is not None:
         return f"it is not clean: {left[:3]}"
     return None
 
@@ -258,7 +252,7 @@ async def _anew(lock: CloneLock, path: Path, branch: str | None, commit: str, la
 
 
 async def _head(lock: CloneLock, path: Path) -> str | None:
-    try:
-        return await entries.head_of(lock.clone, path)
-    except (GitError, OSError):
-        return None
+    with suppress(GitError, OSError):
+        checkout = await open_checkout(lock, path)
+        return checkout.head.commit if isinstance(checkout, Checkout) else None
+    return None

@@ -1,29 +1,28 @@
 """A worktree on disk as it is now: its size and changes, the time of its last change, its lock. Nothing is changed."""
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from bot.clones import entries, holding
-from bot.clones.admin import Missing, admin_directory, real_path, recorded
+from bot.clones.admin import LIVE, UNFINISHED, Missing, admin_directory, recorded
+from bot.clones.checkout import look_at
 from bot.clones.clone import Clone
-from bot.clones.status import MOST_TOGETHER, Status, changes_in, statuses
+from bot.clones.status import MOST_TOGETHER, Status, statuses
 from bot.git.errors import GitError
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.untrusted_files import entries_below
-from bot.sandbox.view import private_folder
 
 READ_AT_ONCE = 2
 _ORIGIN = "refs/remotes/origin/"
 _STATE = ("index", "HEAD")
-_OWN_LOCKS = (entries.LIVE, *entries.UNFINISHED)
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_OWN_LOCKS = (LIVE, *UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,10 @@ class Summary:
 async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
     sizes = await asyncio.to_thread(_sizes, branches)
-    theirs = await asyncio.to_thread(holding.tips, clone.path, _ORIGIN)
+    try:
+        theirs = await clone.refs(_ORIGIN)
+    except (GitError, OSError):
+        theirs = {}  # worktrees of a missing or damaged clone are listed like any other
     waiting, found = [*sizes], dict[Path, Summary]()
     together = min(MOST_TOGETHER, -(-len(waiting) // READ_AT_ONCE))
 
@@ -64,8 +66,11 @@ def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
 async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, theirs: str | None) -> Summary:
     try:
         if seen is None:
-            await entries.unblock(clone, path)
-            seen = Status(await entries.head_of(clone, path), await changes_in(clone, path))
+            found = await look_at(clone, path)
+            if isinstance(found, Missing):
+                return Summary(size)
+            await found.unblock()
+            seen = Status(found.head.commit, await found.changes())
         changed = len(seen.changes)
         if seen.head is None or theirs is None:
             return Summary(size, changed)
@@ -78,31 +83,23 @@ async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, the
         return Summary(size)  # a broken worktree is listed like any other
 
 
-async def last_change(clone: Clone, path: Path) -> datetime | None:
-    """Return the newest time of the uncommitted files, the index and HEAD; None if the path is empty. It writes nothing
-    and opens only directories that git cannot read. If git cannot list the changes, all files count.
+def last_change(clone: Clone, path: Path) -> datetime | None:
+    """Return the newest time of the files, the index and HEAD; None if nothing is there. It writes nothing.
+
+    Every file counts, also one that is committed or ignored: to keep a worktree for longer loses nothing.
     """
-    return await _by_git(clone, path) or await asyncio.to_thread(_newest, path, [""])
+    admin = admin_directory(clone.path, path)
+    states = [clone.view(path, admin).state] if isinstance(admin, Path) else []
+    top = (path, *(state / name for state in states for name in _STATE))
+    files = chain((str(place) for place in top), (child.path for child in entries_below(path)))
+    newest = max(map(_changed_at, files), default=_NEVER)
+    return newest if newest > _NEVER else None
 
 
-def is_newer(clone: Clone, path: Path, before: datetime) -> bool:
-    """Return whether `last_change` may be later: whether any file, committed or not, is. It stops at the first."""
-    cage, admin = clone.git.cage, admin_directory(clone.path, path)
-    state = private_folder(cage.data_dir, real_path(path)) / "state" if cage is not None else admin
-    places = [path, *(state / name for name in _STATE if isinstance(state, Path))]
-    times = chain(
-        (_mtime(place.lstat) for place in places),
-        (_mtime(partial(child.stat, follow_symlinks=False)) for child in entries_below(path)),
-    )
-    return any(time > before.timestamp() for time in times)
-
-
-def _mtime(look: Callable[[], os.stat_result]) -> float:
-    """Return the time of the last change in seconds, 0 for what is not there."""
-    try:
-        return look().st_mtime
-    except OSError:
-        return 0
+def _changed_at(file: str) -> datetime:
+    with suppress(OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(os.lstat(file).st_mtime, UTC)
+    return _NEVER
 
 
 def foreign_lock(clone: Path, path: Path) -> str | None:
@@ -112,43 +109,3 @@ def foreign_lock(clone: Path, path: Path) -> str | None:
         return None
     reason = recorded(admin / "locked")
     return None if not os.path.lexists(admin / "locked") or reason in _OWN_LOCKS else reason
-
-
-async def _by_git(clone: Clone, path: Path) -> datetime | None:
-    """Return None where git cannot tell, or only after a cage's private folder is made."""
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Missing):
-        return None
-    cage = clone.git.cage
-    if cage is not None and not private_folder(cage.data_dir, real_path(path)).is_dir():
-        return None
-    try:
-        await entries.unblock(clone, path)
-        state = await clone.state_folder(path)
-        names = await entries.changed_files(clone, path)
-    except (GitError, OSError):
-        return None
-    changed = await asyncio.to_thread(_newest, path, names)
-    times = [changed, *(_time_of(state / name) for name in _STATE if state is not None)]
-    return max((time for time in times if time is not None), default=None)
-
-
-def _newest(top: Path, names: Iterable[str]) -> datetime | None:
-    times = (_time_of(file) for name in names for file in _files(top, name))
-    return max((time for time in times if time is not None), default=None)
-
-
-def _files(top: Path, name: str) -> Iterator[Path]:
-    """Yield the file itself; for a deleted file its directory; for a directory also everything in it."""
-    path = top / name
-    while not os.path.lexists(path) and path != top:
-        path = path.parent
-    yield path
-    if path == top / name and path.is_dir() and not path.is_symlink():
-        yield from (Path(child.path) for child in entries_below(path))
-
-
-def _time_of(path: Path) -> datetime | None:
-    with contextlib.suppress(OSError, OverflowError, ValueError):
-        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
-    return None

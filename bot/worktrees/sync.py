@@ -1,19 +1,18 @@
 """Before a turn a worktree is compared with GitHub, and follows it where that loses nothing."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
-from bot.clones import branch_history, entries
+from bot.clones import branch_history
 from bot.clones.admin import other_holder, recorded_branch
 from bot.clones.branch_history import is_merged
-from bot.clones.checkout import check_out
+from bot.clones.check_out import check_out
+from bot.clones.checkout import Checkout, Valid
 from bot.clones.clone import Clone, CloneLock, DefaultBranch
-from bot.clones.entries import Valid
 from bot.clones.fetch import remote_default_branch
 from bot.clones.importing import import_commits
-from bot.clones.start import Checkout, resolve
+from bot.clones.start import StartPoint, resolve
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
@@ -103,28 +102,24 @@ class OfIssue:
     base_branch: str | None
 
 
-async def sync(
-    lock: CloneLock, path: Path, branch: str | None, of: OfIssue | None = None, seen: Valid | None = None
-) -> Synced:
+async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None, seen: Valid | None = None) -> Synced:
     """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. Raises GitError.
 
     With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base. `seen`
     is what the worktree was found to be a moment ago.
     """
-    clone = lock.clone
-    await entries.clear_stale_locks(clone, path)
-    imported = await import_readable_commits(lock, path, branch)
+    clone, current = checkout.clone, checkout.head.branch
+    imported = await import_readable_commits(checkout, branch)
     if branch is None:
         return NoRemoteBranch()
-    current = await entries.branch_of(clone, path)
     if current != branch:
-        return await _continued_before(lock, path, branch, current, of) or OffBranch(current)
-    files = seen.files if seen is not None else len(await entries.changed_files(clone, path))
+        return await _continued_before(checkout, branch, current, of) or OffBranch(current)
+    files = seen.files if seen is not None else len(await checkout.changes())
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     if not imported or mine is None:
         # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
         return Dirty(files, 0, 0) if files else NoRemoteBranch()
-    if of is not None and not files and (followed := await _follow_base(lock, path, branch, of)) is not None:
+    if of is not None and not files and (followed := await _follow_base(checkout, branch, of)) is not None:
         return followed
     if theirs is None:
         if await branch_history.last_pushed(clone, branch) is not None:
@@ -135,73 +130,69 @@ async def sync(
         return Dirty(files, ahead, behind)
     if ahead and behind:
         return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
-    if behind and not await _fast_forward(lock, path, branch, theirs):
+    if behind and not await _fast_forward(checkout, branch, theirs):
         return Diverged(0, behind)
-    await branch_history.record_pushed(lock, branch, theirs)
+    await branch_history.record_pushed(checkout.lock, branch, theirs)
     if ahead:
         return Ahead(ahead)
     return FastForwarded(mine, theirs, behind) if behind else UpToDate()
 
 
-async def sync_detached(lock: CloneLock, path: Path, onto: str, rescue: str) -> Synced:
+async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
     """Move a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
     `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
     """
-    clone = lock.clone
-    await entries.clear_stale_locks(clone, path)
-    await import_readable_commits(lock, path, None)
-    head = await entries.head_of(clone, path)
+    clone, head = checkout.clone, checkout.head.commit
+    await import_readable_commits(checkout, None)
     if head is None or head == onto:
         return UpToDate()
-    files = len(await entries.changed_files(clone, path))
+    files = len(await checkout.changes())
     commits = await clone.count(onto, f"^{head}")
     if files:
         return Dirty(files, 0, commits)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
-    if not await check_out(clone, path, None, onto):
+    if not await check_out(checkout, None, onto):
         return Diverged(0, commits)
-    await import_readable_commits(lock, path, None)
+    await import_readable_commits(checkout, None)
     return FastForwarded(head, onto, commits)
 
 
-async def import_readable_commits(lock: CloneLock, path: Path, branch: str | None = None) -> bool:
+async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
     """Import the commits of a worktree; return whether that worked. Without `branch` the one on record counts."""
-    view = lock.clone.existing_view(path)
-    if view is None:
+    if checkout is None:
         return True
     try:
-        await import_commits(lock, path, branch or recorded_branch(view.admin))
+        await import_commits(checkout, branch or recorded_branch(checkout.admin))
     except GitError as error:
-        _log.warning("commits-not-imported", path=str(path), problem=str(error))
+        _log.warning("commits-not-imported", path=str(checkout.path), problem=str(error))
         return False
     return True
 
 
-async def _fast_forward(lock: CloneLock, path: Path, branch: str, onto: str) -> bool:
+async def _fast_forward(checkout: Checkout, branch: str, onto: str) -> bool:
     """Fast-forward; return False, with everything as it was, where an ignored file is in the way."""
-    clone = lock.clone
-    if not await check_out(clone, path, branch, onto):
+    if not await check_out(checkout, branch, onto):
         return False
-    await import_commits(lock, path, branch)
+    await import_commits(checkout, branch)
     return True
 
 
-async def _follow_base(lock: CloneLock, path: Path, branch: str, of: OfIssue) -> Synced | None:
+async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced | None:
     """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
-    clone = lock.clone
+    clone = checkout.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     was = theirs or await branch_history.last_pushed(clone, branch)
-    base = await _base(lock, of)
+    base = await _base(checkout.lock, of)
     if mine is None or base is None or mine == base.tip:
         return None
     if was is None:
         if not await clone.is_ancestor(mine, base.tip):
             return None
-        if not await _fast_forward(lock, path, branch, base.tip):
+        if not await _fast_forward(checkout, branch, base.tip):
             return None
         return FastForwarded(mine, base.tip, await clone.count(base.tip, f"^{mine}"))
-    return await _continue(lock, path, of) if await _is_finished(clone, branch, base) else None
+    return await _continue(checkout, of) if await _is_finished(clone, branch, base) else None
 
 
 async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
@@ -217,19 +208,17 @@ async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     return await is_merged(clone, known, base.tip, None)
 
 
-async def _continued_before(
-    lock: CloneLock, path: Path, branch: str, current: str | None, of: OfIssue | None
-) -> Synced | None:
+async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced | None:
     """Finish a move to the issue's next branch that was cut off before its row was written, or return None."""
-    clone = lock.clone
+    clone = checkout.clone
     was, now = (refs.sequel_of(name, of.number) if of and name else None for name in (branch, current))
     if of is None or current is None or was is None or now is None or now <= was:
         return None
-    base = await _base(lock, of)
+    base = await _base(checkout.lock, of)
     if base is None or not await _is_finished(clone, branch, base):
         return None
-    await import_commits(lock, path, current)
-    await branch_history.record_pushed(lock, current, await clone.commit_at(refs.remote(current)))
+    await import_commits(checkout, current)
+    await branch_history.record_pushed(checkout.lock, current, await clone.commit_at(refs.remote(current)))
     tip = await clone.commit_at(refs.local(current))
     return Continued(current, base.name, tip) if tip else None
 
@@ -243,16 +232,17 @@ async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
     return default if isinstance(default, DefaultBranch) else None
 
 
-async def _continue(lock: CloneLock, path: Path, of: OfIssue) -> Synced | None:
+async def _continue(checkout: Checkout, of: OfIssue) -> Synced | None:
     """Check out the issue's next branch; the merged one stays. None where that is not possible."""
-    clone = lock.clone
-    checkout = await resolve(lock, IssueBranch(of.number))
-    if not isinstance(checkout, Checkout) or checkout.branch is None or other_holder(clone.path, path, checkout.branch):
+    clone = checkout.clone
+    start = await resolve(checkout.lock, IssueBranch(of.number))
+    if not isinstance(start, StartPoint) or start.branch is None:
         return None
     # A branch that is here already only moves forward, as `resolve` promises.
-    if not await check_out(clone, path, checkout.branch, checkout.commit):
+    taken = other_holder(clone.path, checkout.path, start.branch) is not None
+    if taken or not await check_out(checkout, start.branch, start.commit):
         return None
     reached("next-branch-checked-out")
-    await import_commits(lock, path, checkout.branch)
-    await branch_history.record_pushed(lock, checkout.branch, await clone.commit_at(refs.remote(checkout.branch)))
-    return Continued(checkout.branch, checkout.base_branch, checkout.commit)
+    await import_commits(checkout, start.branch)
+    await branch_history.record_pushed(checkout.lock, start.branch, await clone.commit_at(refs.remote(start.branch)))
+    return Continued(start.branch, start.base_branch, start.commit)

@@ -12,8 +12,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import assert_never
 
-from bot.clones import entries, trash
-from bot.clones.admin import Missing, admin_directory, holders, pointing_to, real_path, recorded
+from bot.clones import trash
+from bot.clones.admin import (
+    Missing,
+    admin_directory,
+    holders,
+    is_unfinished,
+    pointing_to,
+    real_path,
+    recorded,
+)
 from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
 from bot.git import refs
@@ -21,7 +29,8 @@ from bot.rescue.message import RescueLabel
 from bot.rescue.restore import progress_file
 from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
 from bot.rescue.stored import drop_rescue, read_rescue
-from bot.sandbox.view import private_folder
+from bot.sandbox.cage import Cage
+from bot.sandbox.view import name_of
 
 # What broken files raise, and a full disk or too many open files do not.
 _BROKEN = frozenset(
@@ -109,9 +118,9 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     """
     clone = lock.clone
     known = [(admin, f"worktrees/{admin.name}") for admin in admin_directories_of(clone.path, path)]
-    if (cage := clone.git.cage) is not None:
-        private = private_folder(cage.data_dir, real_path(path))
-        cage.enforcement.remove_group(private.name)
+    if isinstance(cage := clone.git.cage, Cage):
+        private = cage.private_folder(real_path(path))
+        cage.enforcement.remove_group(name_of(private))
         known.append((private, "private"))
     place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
     git_state = place.with_name(place.name + trash.GIT_STATE)
@@ -201,4 +210,4 @@ def _belongs(admin: Path, path: Path, named: str) -> bool:
     if pointer:
         return pointer == str(real_path(path) / ".git")
     # It names no place any more. No worktree is being made now: the clone is locked.
-    return str(admin) == named or entries.is_unfinished(admin)
+    return str(admin) == named or is_unfinished(admin)

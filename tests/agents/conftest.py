@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.agents.driver import AgentDriver, AgentEvent, Completed, Launch, Limits, Opened, Outcome
+from bot.agents.driver import AgentDone, AgentDriver, AgentEvent, Launch, Outcome, PromptLimits, SessionOpened
 from bot.agents.opening import driver_for
 from bot.agents.presets import Access, NotInstalled, Preset, command_of, preset
 from tests.agents.install import PROGRAMS, node_folder
 from tests.support.models.server import SimulatedModels
 
 AGENTS = ("claude", "claude-acp", "codex", "gemini", "opencode")
-PATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=15)
+PATIENT = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=15)
 END_SECONDS = 30.0
 """The limit of what a killed process needs to end: a busy machine takes seconds for what else takes milliseconds."""
 KEY = "a-key-that-opens-nothing"
@@ -66,18 +66,18 @@ class Stage:
             yield driver
 
     @asynccontextmanager
-    async def session(self, resume: str | None = None) -> AsyncIterator[tuple[AgentDriver, Opened]]:
+    async def session(self, resume: str | None = None) -> AsyncIterator[tuple[AgentDriver, SessionOpened]]:
         """Start a new process with a session."""
         async with self.agent() as driver:
             opened = await driver.open(resume)
-            assert isinstance(opened, Opened), opened
+            assert isinstance(opened, SessionOpened), opened
             yield driver, opened
 
-    async def says(self, *lines: str, resume: str | None = None) -> tuple[Opened, Completed]:
+    async def says(self, *lines: str, resume: str | None = None) -> tuple[SessionOpened, AgentDone]:
         """Run one turn: a process, a session, an answered prompt."""
         async with self.session(resume) as (driver, opened):
             outcome = await ask(driver, *lines)
-            assert isinstance(outcome, Completed), outcome
+            assert isinstance(outcome, AgentDone), outcome
             return opened, outcome
 
     def with_variables(self, **variables: str) -> "Stage":
@@ -115,7 +115,7 @@ def _command_line(process: Path) -> tuple[str, bytes]:
         return "", b""
 
 
-async def ask(driver: AgentDriver, *lines: str, limits: Limits = PATIENT, heard: Heard | None = None) -> Outcome:
+async def ask(driver: AgentDriver, *lines: str, limits: PromptLimits = PATIENT, heard: Heard | None = None) -> Outcome:
     """Prompt the agent with these lines as the request, the last block."""
     heard = Heard() if heard is None else heard
     return await driver.prompt(["A thread of octo/hello.", "\n".join(lines)], limits, heard.stop, heard)

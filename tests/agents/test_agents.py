@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bot.agents.driver import (
+    AgentDone,
     Cancelled,
-    Completed,
     Failed,
-    Limits,
-    Opened,
     OpenFailed,
+    PromptLimits,
+    SessionOpened,
     TimedOut,
     ToolEnded,
     ToolStarted,
@@ -21,7 +21,7 @@ from bot.agents.driver import (
 from tests.agents.conftest import KEY, Heard, Stage, ask
 from tests.agents.planted import plant
 
-IMPATIENT = Limits(total_seconds=120, idle_seconds=8, cancel_grace_seconds=15)
+IMPATIENT = PromptLimits(total_seconds=120, idle_seconds=8, cancel_grace_seconds=15)
 
 ASK_BY_A_TOOL = ("claude", "claude-acp")
 # Each agent reads some of these by itself, if it may. The prompt holds those of the default branch.
@@ -37,7 +37,7 @@ async def test_it_edits_a_file_by_its_own_tool_and_answers(stage: Stage) -> None
     async with stage.session() as (driver, opened):
         outcome = await ask(driver, "write notes.txt: hello", "say I wrote it.", heard=heard)
     assert not opened.resumed
-    assert isinstance(outcome, Completed), outcome
+    assert isinstance(outcome, AgentDone), outcome
     assert outcome.text.strip() == "I wrote it."
     assert (stage.worktree / "notes.txt").read_text() == "hello\n"
     assert len([event for event in heard if isinstance(event, ToolStarted)]) == 1
@@ -53,7 +53,7 @@ async def test_it_runs_commands_without_a_permission(stage: Stage) -> None:
 async def test_a_second_process_resumes_the_session(stage: Stage) -> None:
     first, _ = await stage.says("remember plum")
     second, recalled = await stage.says("recall", "append notes.txt: again", resume=first.assistant_session_id)
-    assert second == Opened(first.assistant_session_id, resumed=True, lost=None)
+    assert second == SessionOpened(first.assistant_session_id, resumed=True, lost=None)
     assert "I remember: plum." in recalled.text
     assert (stage.worktree / "notes.txt").read_text() == "again\n"
     third, recalled = await stage.says("recall", resume=first.assistant_session_id)
@@ -109,7 +109,7 @@ async def test_silence_ends_at_the_idle_limit(stage: Stage) -> None:
 async def test_the_idle_time_does_not_count_while_a_tool_runs(stage: Stage) -> None:
     async with stage.session() as (driver, _):
         outcome = await ask(driver, "run sleep 10; echo slept", "say Good morning.", limits=IMPATIENT)
-    assert isinstance(outcome, Completed), outcome
+    assert isinstance(outcome, AgentDone), outcome
 
 
 async def test_a_refused_key_fails_the_turn(stage: Stage) -> None:
@@ -174,8 +174,8 @@ async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path
             assert isinstance(opened, OpenFailed)
             assert ".opencode/plugin" in opened.reason
         else:
-            assert isinstance(opened, Opened)
-            assert isinstance(await ask(driver, "write notes.txt: hello", "run true"), Completed)
+            assert isinstance(opened, SessionOpened)
+            assert isinstance(await ask(driver, "write notes.txt: hello", "run true"), AgentDone)
             assert (stage.worktree / "notes.txt").exists()
     assert list(marks.iterdir()) == []
 

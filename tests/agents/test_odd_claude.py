@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bot.agents import presets
-from bot.agents.driver import Completed, Failed, Launch, Opened, OpenFailed, Outcome, ToolEnded, Usage
+from bot.agents.driver import AgentDone, Failed, Launch, OpenFailed, Outcome, SessionOpened, ToolEnded, Usage
 from bot.agents.opening import driver_for
 from bot.agents.presets import NotInstalled, command_of, preset
 from tests.agents.conftest import Heard, ask
@@ -45,13 +45,13 @@ def odd(tmp_path: Path) -> Callable[[Plan], Launch]:
 
 async def outcome_of(launch: Launch, heard: Heard | None = None) -> Outcome:
     async with driver_for("claude", launch) as driver:
-        assert isinstance(await driver.open(None), Opened)
+        assert isinstance(await driver.open(None), SessionOpened)
         return await ask(driver, "hello", heard=heard)
 
 
 async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), result(total_cost_usd=0.5)]}))
-    assert outcome == Completed("hi", Usage(7, 5, 12, 0.5, "USD"))
+    assert outcome == AgentDone("hi", Usage(7, 5, 12, 0.5, "USD"))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_an_exit_in_the_middle_reports_the_end_of_stderr(odd: Callable[[Pl
 async def test_junk_and_very_long_lines_do_no_harm(odd: Callable[[Plan], Launch]) -> None:
     junk = [{"raw": line} for line in ("not json", "[]", "42", '{"no": "type"}', '{"type": "news"}')]
     outcome = await outcome_of(odd({"prompt": [INIT, *junk, text("x" * 200_000), result()]}))
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert len(outcome.text) == 200_000
 
 
@@ -108,7 +108,7 @@ async def test_a_message_of_three_megabytes_ends_the_agent(odd: Callable[[Plan],
 
 async def test_texts_that_cannot_be_stored_are_cleaned(odd: Callable[[Plan], Launch]) -> None:
     outcome = await outcome_of(odd({"prompt": [INIT, text("O\0K \ud800"), result()]}))
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert outcome.text == "OK ?"
 
 
@@ -116,7 +116,7 @@ async def test_text_of_a_sub_agent_is_not_part_of_the_answer(odd: Callable[[Plan
     heard = Heard()
     inner = {**text("inner"), "parent_tool_use_id": "task"}
     outcome = await outcome_of(odd({"prompt": [INIT, text("one"), inner, text("two"), result()]}), heard)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert outcome.text == "one\n\ntwo"
     assert not any(isinstance(event, ToolEnded) for event in heard)
 

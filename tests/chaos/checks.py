@@ -238,7 +238,7 @@ def taken_from_the_living(lives: Iterable[tuple[BotProcess, float]]) -> Iterable
         for event in (
             "turn-started",
             "turn-ended",
-            "turn-put-back",
+            "turn-requeued-until",
             "turn-requeued",
             "turn-cut-off",
             "turn-interrupted",

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +14,7 @@ from bot.decide import decider
 from bot.github import transport
 from bot.node import identity, transactions
 from bot.reply import outbox, pacing
-from bot.run import turn, waiting
+from bot.run import turn_run, waiting
 from bot.settings import Settings
 from bot.store import engine
 
@@ -34,10 +33,10 @@ SHORT: tuple[tuple[ModuleType, str, object], ...] = (
     (pacing, "_FIRST_BACKOFF", timedelta(seconds=0.3)),
     (pacing, "_LONGEST_BACKOFF", timedelta(seconds=2)),
     (outbox, "SECOND_LOOK_SECONDS", 0.3),
-    (outbox, "LANE_TAKEN_SECONDS", 0.3),
+    (outbox, "WRITER_TAKEN_SECONDS", 0.3),
     (waiting, "SHORTEST", timedelta(seconds=0.5)),
     (waiting, "LONGEST", timedelta(seconds=2)),
-    (turn, "LOOK_AGAIN_SECONDS", 0.5),
+    (turn_run, "STOP_POLL_SECONDS", 0.5),
     (transactions, "_PAUSE_SECONDS", 0.3),
     (identity, "LOOK_SECONDS", 1.0),
     (transport, "_READ_BACKOFF_SECONDS", (0.2, 0.5, 1.0)),
@@ -55,7 +54,8 @@ def hurry() -> None:
     load = settings.load
 
     def load_with_short_timeout(*args: object, **needs: object) -> Settings:
-        return replace(load(*args, **needs), node_timeout_seconds=NODE_TIMEOUT_SECONDS)  # type: ignore[arg-type]  # passed on
+        found = load(*args, **needs)  # type: ignore[arg-type]  # passed on
+        return found.model_copy(update={"node_timeout_seconds": NODE_TIMEOUT_SECONDS})
 
     setattr(processes, "load", load_with_short_timeout)  # noqa: B010 - a function of the module is replaced
 

@@ -497,8 +497,7 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
 
 
 def _has_sandbox(data_dir: Path) -> bool:
-    cage = cage_for("bwrap", data_dir, os.environ["PATH"])
-    return cage is not None and isinstance(cage.probe(), Usable)
+    return isinstance(cage_for(data_dir, os.environ["PATH"]).probe(), Usable)
 
 
 def _free_port() -> int:

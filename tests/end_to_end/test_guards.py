@@ -94,3 +94,14 @@ async def test_a_branch_that_is_the_default_one_since_the_last_request_is_not_pu
     await pull.hears("Longer now.", "Not pushed", "protected or the default branch")
 
     assert await world.branches() == pushed
+
+
+async def test_commits_of_the_agent_that_mention_or_close_are_named(a_world: Worlds) -> None:
+    async with a_world() as world:
+        await world.maria.opens_issue("Never close this")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: x\ncommit Closes #1, thanks @acme/everyone")
+        await issue.hears("Messages of the agent's commits mention somebody or close an issue when they are merged: `")
+
+        await issue.says("@threadtree-bot write b.txt: x\ncommit Closes #2")
+        assert "Messages of the agent's commits" not in await issue.hears("1 file")

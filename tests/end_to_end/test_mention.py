@@ -145,7 +145,7 @@ async def test_a_single_inline_comment_is_answered_in_its_own_thread(world: Worl
 
     comment = await world.maria.person.review_comment(pull.pull, "a.py", 1, "@threadtree-bot echo prompt")
 
-    await pull.hears("`a.py`, line 1")
+    await pull.hears("a.py:1")
     assert [answer.in_reply_to for answer in pull.pull.review_comments[1:]] == [comment]
     assert [one.content for one in comment.reactions] == ["eyes"]
 

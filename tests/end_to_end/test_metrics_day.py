@@ -52,7 +52,8 @@ IN_ROWS: Final[Mapping[str, str]] = {
     " select '+Inf', count(finished_at - started_at) from turns",
     "operations": "select kind, state, count(*) from operations group by 1, 2",
     "outbox": "select state, count(*) from outbox where state <> 'sent' group by 1",
-    "outbox_oldest_seconds": "select state, extract(epoch from now() - min(due_at)) from outbox"
+    "outbox_oldest_seconds": "select state, extract(epoch from"
+    " now() - min(coalesce(nullif(due_at, '-infinity'), created_at))) from outbox"
     " where state <> 'sent' group by 1",
     "writers_held": "select count(*) filter (where held_until > now()) from writers",
     "writers_held_seconds": "select greatest(0, extract(epoch from max(held_until) - now())) from writers",

@@ -46,8 +46,8 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
                 gate.open()
                 assert (await api.post("/turns/1/retry")).status_code == 202
                 await issue.hears("Finished.")
-            await world.until("exists (select from counters where name = 'github_rate_remaining')")
-            await world.until("exists (select from counters where name = 'acknowledgement_seconds')")
+            await world.until("exists (select from counters where name = 'threadtree_github_rate_remaining')")
+            await world.until("exists (select from counters where name = 'threadtree_acknowledgement_seconds_bucket')")
             await world.until("exists (select from nodes where (disk ->> 'worktrees')::bigint > 0)")
             figures = (await api.get(f"{world.pair.url}/metrics")).text
             assert 'threadtree_turns_ended_total{agent="custom",state="stopped"} 1.0' in figures

@@ -47,6 +47,6 @@ async def agrees(scenario: Scenario) -> None:
     assert sorted(one.stem for one in folder.glob("*.json")) == ready
     pointers = [Path(pointer.read_text().strip()).parent for pointer in clone.glob("worktrees/*/gitdir")]
     assert sorted(one.name for one in pointers if one.parent == folder) == ready
-    assert {one.parent for one in pointers} <= {folder, here.data_dir / "spares" / "acme" / "shop"}
+    assert {one.parent for one in pointers} <= {folder}
     unfinished = "select count(*) from worktrees where state not in ('ready', 'removed') or claim is not null"
     assert await here.value(unfinished) == 0

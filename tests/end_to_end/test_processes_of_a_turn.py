@@ -1,4 +1,4 @@
-"""How many processes a turn starts: each costs time, whatever it does. None reads all registered worktrees."""
+"""How many processes a turn starts: each costs some milliseconds. None reads all registered worktrees."""
 
 import asyncio
 import os
@@ -9,11 +9,12 @@ from bot.simulated.github.faults import Held
 from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
+# Half a second of overhead (DESIGN.md §7) has room for that many, at some 5 ms each.
+MOST = 60
 
-@pytest.mark.parametrize(("sandbox", "most"), [("off", (10, 10)), ("bwrap", (13, 13))])
-async def test_a_turn_starts_few_processes(
-    a_world: Worlds, sandbox: str, most: tuple[int, int], request: pytest.FixtureRequest
-) -> None:
+
+@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
+async def test_a_turn_starts_few_processes(a_world: Worlds, sandbox: str, request: pytest.FixtureRequest) -> None:
     settings = request.getfixturevalue("caged_settings") if sandbox == "bwrap" else {}
     async with a_world(settings) as world:
         warm = await world.maria.opens_issue("First", "@threadtree-bot write first.txt: one")
@@ -42,5 +43,5 @@ async def test_a_turn_starts_few_processes(
             await world.quiet()
 
         # The agent is one of them.
-        assert len(new) <= most[0], "\n".join(new)
-        assert len(following) <= most[1], "\n".join(following)
+        assert len(new) <= MOST, "\n".join(new)
+        assert len(following) <= MOST, "\n".join(following)

@@ -2,10 +2,10 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from bot.simulated.github.faults import Latency
-from tests.support.patience import eventually
 from tests.support.processes import BotProcess, children_of, deployment, processes_with_arguments
 
 
@@ -106,35 +106,43 @@ async def test_serve_listens_while_it_waits_for_github_and_ends_with_status_0(
         assert await serve.terminate() == 0
 
 
+async def test_each_process_ends_at_once_with_status_0_while_github_does_not_answer(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        here.github.faults.add(Latency(600), path="/user", times=None)
+        for command in ("worker", "serve"):
+            process = await here.start(command)
+            await process.said("agents-run-without-a-sandbox")  # next it asks GitHub who it is
+            began = time.monotonic()
+            assert await process.terminate() == 0
+            assert time.monotonic() - began < 30, "a fraction of it where the machine is idle"
+
+
 async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url, interpreters=True) as here:
+    async with deployment(tmp_path, database_url) as here:
         serve = await here.start_listening()
         await serve.ready()
-        web = await web_process_of(serve)
-        assert _resident_mb(web) < 60
-        policies = os.sched_getscheduler(web), os.sched_getscheduler(serve.pid)
-        assert policies == (os.SCHED_OTHER, os.SCHED_BATCH), "the worker interrupts no acknowledgement"
+        web, worker = child_of(serve, "web"), child_of(serve, "worker")
+        assert _resident_mb(web) < 80
+        priorities = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (web, worker)]
+        assert priorities[0] < priorities[1], "the worker leaves the processor to acknowledgements"
         os.kill(web, signal.SIGKILL)
         assert await serve.ended() == 128 + signal.SIGKILL
-        assert [line for line in serve.lines if "SIGKILL" in line] == [
-            "threadtree: The web process was ended by SIGKILL."
-        ]
+        [killed] = serve.events("process-killed")
+        assert (killed["name"], killed["signal"]) == ("web", "SIGKILL")
+        assert all(line.startswith("{") for line in serve.lines), "every line of the log is JSON"
 
         again = await here.start_listening()
-        web = await web_process_of(again)
-        await again.kill()  # until its output is closed, which the web process shares
-        assert web not in processes_with_arguments("serve")
+        children = [child_of(again, "web"), child_of(again, "worker")]
+        os.kill(again.pid, signal.SIGKILL)
+        assert await again.ended() == -signal.SIGKILL  # until its output is closed, which its children share
+        assert not {*children} & {*processes_with_arguments("bot")}
 
 
-async def web_process_of(serve: BotProcess) -> int:
-    """Return the process that `serve` starts first and keeps, once no program that the worker runs is beside it."""
-
-    async def only_one() -> int | None:
-        children = children_of(serve.pid)
-        return children[0] if len(children) == 1 else None
-
-    found = await eventually(only_one, what=serve.tail)
-    assert found is not None
+def child_of(serve: BotProcess, command: str) -> int:
+    """Return the process that `serve` has started for this command."""
+    [found] = {*children_of(serve.pid)} & {*processes_with_arguments("bot", command)}
     return found
 
 

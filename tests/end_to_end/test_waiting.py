@@ -1,16 +1,18 @@
 """A request that meets a problem that passes waits for a time that its comment names, and then runs."""
 
+import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import NoReturn
 
 import pytest
 
+from bot.agents.acp import AcpDriver
 from bot.network.usage_limit import UsageLimit
 from bot.node import room
-from bot.run import turn, waiting
-from bot.run.context import TurnContext
+from bot.run import asking, turn, waiting
+from bot.run.turn_run import TurnRun
+from bot.run.waiting import Wait
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
-from bot.store.turns import ClaimedTurn
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
@@ -74,9 +76,9 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
 async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def late(ctx: TurnContext, claimed: ClaimedTurn, *more: Any) -> bool:
+    async def late(run: TurnRun, wait: Wait) -> bool:
         await world.database.execute("update turns set stop_requested_at = now(), stop_reason = 'Stopped by maria.'")
-        return await waiting.put_back(ctx, claimed, *more)
+        return await waiting.put_back(run, wait)
 
     monkeypatch.setattr(turn, "put_back", late)
     world.faults.add(FailBefore(503), path=FETCH)
@@ -89,28 +91,31 @@ async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
 async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reset = world.clock() + timedelta(hours=3)
+    class Reached(UsageLimit):
+        """The limit of a model that refuses the first request; the scripted agent has no model."""
+
+        until = world.clock() + timedelta(hours=3)
+
+    monkeypatch.setattr(asking, "UsageLimit", Reached)
     issue = await world.maria.opens_issue("Too much")
-    # As an agent with a login of its own says it; for the others, the proxy to the model hears it.
-    words = f"Claude AI usage limit reached|{reset.timestamp():.0f}"
-    await issue.says(f"@threadtree-bot write draft.txt: half\nfail {words}")
+    await issue.says("@threadtree-bot write draft.txt: half\nfail The limit is reached")
     await issue.sees("Waiting. The usage limit of the agent's model is reached. The agent continues at ")
     assert await world.turns("state", "resuming") == [("queued", True)]
 
+    monkeypatch.undo()
     world.clock.move(3 * 3600 + 60)
     # The same request again, in the files as they were left.
     answers = "".join(await issue.hears_all())
     assert "**Failed:**" in answers
     assert "interrupted" not in answers
 
-    class Reached(UsageLimit):
-        """The limit of a model that refuses the first request; the scripted agent has no model."""
 
-        until = world.clock() + timedelta(hours=3)
+async def test_a_model_that_takes_no_requests_is_waited_for_until_somebody_stops_it(world: World) -> None:
+    issue = await world.maria.opens_issue("Overloaded")
+    await issue.says("@threadtree-bot write draft.txt: half\nbusy 529")
+    await issue.sees("Waiting. The agent's model takes no requests at the moment. The agent continues at ")
+    assert await world.turns("state", "resuming") == [("queued", True)]
 
-    monkeypatch.setattr(turn, "UsageLimit", Reached)
-    await issue.says("/retry")
-    await world.until(PUT_BACK)
     await issue.says("@threadtree-bot stop")
     assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
 
@@ -229,3 +234,19 @@ async def test_a_repository_that_the_bot_may_not_see_now_declines_nobody(world: 
     world.clock.move(600)
     await issue.hears("The bot could not handle this. Its operator can repeat it with `threadtree deliveries replay ")
     await asked.gets("😕")
+
+
+async def test_a_stop_is_heard_while_the_agent_opens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = asyncio.Event()
+
+    async def never_opened(_: AcpDriver, resume: str | None) -> NoReturn:
+        opening.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(AcpDriver, "open", never_opened)
+    issue = await world.maria.opens_issue("Slow to open")
+    await issue.says("@threadtree-bot say hello")
+    await opening.wait()
+    await issue.says("@threadtree-bot stop")
+    assert "**Stopped** by `maria`." in "".join(await issue.hears_all())

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bot import failpoints
-from bot.compose.parts import node_context
+from bot.compose.parts import jobs_of_node, node_context
 from bot.node.context import NodeContext
-from bot.node.process_lock import worker_lock
 from bot.operations import execute
 from bot.store import operations
 from bot.store.operations import OperationKind, OperationStatus, RequestedBy
@@ -382,8 +380,8 @@ async def operate(
     said = [] if said is None else said
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
-    with worker_lock(ctx.workers) as worker:
-        return await execute.execute(ctx, worker, asked, said.append), said
+    async with jobs_of_node(ctx) as run_jobs:
+        return await execute.execute(ctx, run_jobs, asked, said.append), said
 
 
 async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:
@@ -455,8 +453,8 @@ async def test_an_operator_continues_the_operation_of_a_dead_process(world: Worl
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
     await world.database.execute(
-        "insert into operations (worktree_id, kind, requested_by, asked_at, state, claim, worker)"
-        " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid(), '0123456789abcdef')"
+        "insert into operations (worktree_id, kind, requested_by, asked_at, state, claim)"
+        " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid())"
     )
 
     async with node_context(world.pair.settings, database_url) as ctx:
@@ -467,7 +465,7 @@ async def test_an_operator_continues_the_operation_of_a_dead_process(world: Worl
 
 
 async def test_an_operator_can_work_without_credentials(world: World, database_url: str) -> None:
-    settings = replace(world.pair.settings, github_token=None)
+    settings = world.pair.settings.model_copy(update={"github_token": None})
 
     async with node_context(settings, database_url) as ctx:
         assert ctx.github is None

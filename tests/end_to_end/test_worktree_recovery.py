@@ -171,7 +171,7 @@ async def test_work_on_another_branch_from_an_earlier_request_is_reported(world:
     await issue.hears(
         "An earlier request left `idea` checked out. "
         "Its commits go to `threadtree/issue-1` if they build on that branch.",
-        "It belongs to branch `threadtree/issue-1`, but `idea` is checked out.",
+        'from="git">idea&lt;/data-',
     )
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "idea.txt"}
 

@@ -12,19 +12,19 @@ import pytest
 
 from bot.agents.acp import AcpDriver, content_of
 from bot.agents.driver import (
+    AgentDone,
     AgentDriver,
     AgentEvent,
     Block,
     Cancelled,
-    Completed,
     Failed,
     Image,
     Launch,
-    Limits,
-    Opened,
     Outcome,
     PlanChanged,
+    PromptLimits,
     Said,
+    SessionOpened,
     TimedOut,
     ToolEnded,
     ToolStarted,
@@ -33,8 +33,8 @@ from bot.messages.tracking import PlanEntry
 from bot.sandbox import agent_argv, agent_environment
 from tests.support.patience import PATIENCE_SECONDS
 
-GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
-IMPATIENT = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=0.2)
+GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
+IMPATIENT = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=0.2)
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ class Heard(list[AgentEvent]):
             self.stop.set()
 
 
-async def opened(agent: AgentDriver, resume: str | None = None) -> Opened:
+async def opened(agent: AgentDriver, resume: str | None = None) -> SessionOpened:
     result = await agent.open(resume)
-    assert isinstance(result, Opened)
+    assert isinstance(result, SessionOpened)
     return result
 
 
-async def ask(agent: AgentDriver, *lines: str, limits: Limits = GENEROUS, heard: Heard | None = None) -> Outcome:
+async def ask(agent: AgentDriver, *lines: str, limits: PromptLimits = GENEROUS, heard: Heard | None = None) -> Outcome:
     heard = Heard() if heard is None else heard
     return await agent.prompt(["some context", "\n".join(lines)], limits, heard.stop, heard)
 
 
-async def answer(launch: Launch, *lines: str, limits: Limits = GENEROUS, heard: Heard | None = None) -> Outcome:
+async def answer(launch: Launch, *lines: str, limits: PromptLimits = GENEROUS, heard: Heard | None = None) -> Outcome:
     """Return the result of one prompt in a fresh session."""
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
@@ -83,7 +83,7 @@ async def answer(launch: Launch, *lines: str, limits: Limits = GENEROUS, heard: 
 async def test_a_request_is_answered_and_the_edit_is_in_the_worktree(launch: Launch) -> None:
     heard = Heard()
     outcome = await answer(launch, "@bot write notes/a.md: hello", "say All written.", heard=heard)
-    assert outcome == Completed("All written.", None)
+    assert outcome == AgentDone("All written.", None)
     assert (launch.cwd / "notes/a.md").read_text() == "hello\n"
     assert heard == [
         ToolStarted("Edit a.md"),
@@ -96,7 +96,7 @@ async def test_an_edit_that_fails_ends_its_tool_call_as_failed(launch: Launch) -
     (launch.cwd / "taken").write_text("a file")
     heard = Heard()
     outcome = await answer(launch, "write taken/below: text", heard=heard)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert "Could not edit" in outcome.text
     assert ToolEnded("Edit below", ok=False) in heard
 
@@ -132,7 +132,7 @@ async def test_the_plan_is_reported_as_it_advances(launch: Launch) -> None:
 
 async def test_the_cost_of_a_session_is_reported(launch: Launch) -> None:
     outcome = await answer(launch, "cost 0.25")
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert outcome.usage is not None
     assert outcome.usage.session_cost == 0.25
 
@@ -142,20 +142,20 @@ async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
         await opened(agent)
         stop = asyncio.Event()
         outcome = await agent.prompt(["one\n\ttwo  ", "", "ünï\n\necho prompt"], GENEROUS, stop, lambda _: None)
-    assert outcome == Completed("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt", None)
+    assert outcome == AgentDone("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt", None)
 
 
 async def test_the_environment_is_the_launchs_and_nothing_else(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     outcome = await answer(launch, "env")
     # Python sets LC_CTYPE itself (PEP 538).
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert set(outcome.text.split(", ")) - {"LC_CTYPE"} == {"HOME", "LANG", "NAMED", "PATH"}
 
 
 async def test_a_line_far_beyond_asyncios_limit_passes(launch: Launch) -> None:
     outcome = await answer(launch, "long 200000")
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert len(outcome.text) == 200_000
 
 
@@ -168,7 +168,7 @@ async def test_a_huge_prompt_passes(launch: Launch) -> None:
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         blocks = ["x" * 3_000_000, "say Got it."]
-        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == Completed("Got it.", None)
+        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == AgentDone("Got it.", None)
 
 
 async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> None:
@@ -180,7 +180,7 @@ async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> No
 
         outcome = await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None)
 
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, AgentDone)
     assert "[block 2]\n[image/png, 5 bytes]\n[block 3]" in outcome.text
 
 
@@ -194,7 +194,7 @@ async def test_an_agent_without_images_gets_the_texts(tmp_path: Path) -> None:
 
 
 async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    assert await answer(launch, "junk", "say Still here.") == Completed("Still here.", None)
+    assert await answer(launch, "junk", "say Still here.") == AgentDone("Still here.", None)
     assert not caplog.records
 
 
@@ -203,7 +203,7 @@ async def test_an_error_of_the_agent_fails_the_prompt_but_not_the_session(launch
         await opened(agent)
         failed = await ask(agent, "stderr a last word", "fail the model is overloaded")
         assert failed == Failed("`the model is overloaded`", "a last word")
-        assert await ask(agent, "say Better now.") == Completed("Better now.", None)
+        assert await ask(agent, "say Better now.") == AgentDone("Better now.", None)
 
 
 async def test_a_crash_is_reported_with_exit_status_and_the_end_of_stderr(launch: Launch) -> None:
@@ -227,7 +227,7 @@ async def test_an_end_without_text_is_a_failure(launch: Launch) -> None:
 
 
 async def test_permissions_are_granted_once_without_a_person(launch: Launch) -> None:
-    assert await answer(launch, "permission") == Completed("Permission: once.", None)
+    assert await answer(launch, "permission") == AgentDone("Permission: once.", None)
 
 
 def tool_ended(event: AgentEvent) -> bool:
@@ -238,7 +238,7 @@ async def test_a_stop_ends_the_prompt_and_the_session_continues(launch: Launch) 
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         assert await ask(agent, "write a: b", "hang", heard=Heard(stop_at=tool_ended)) == Cancelled()
-        assert await ask(agent, "say Next.") == Completed("Next.", None)
+        assert await ask(agent, "say Next.") == AgentDone("Next.", None)
 
 
 async def test_a_stop_before_the_start_sends_nothing(launch: Launch) -> None:
@@ -254,12 +254,12 @@ async def test_an_agent_that_ignores_the_stop_is_killed(launch: Launch) -> None:
 
 
 async def test_a_prompt_over_its_time_is_cancelled(launch: Launch) -> None:
-    limits = Limits(total_seconds=0.5, idle_seconds=60, cancel_grace_seconds=120)
+    limits = PromptLimits(total_seconds=0.5, idle_seconds=60, cancel_grace_seconds=120)
     assert await answer(launch, "wait never", limits=limits) == TimedOut("total", 0.5)
 
 
 async def test_a_silent_agent_times_out(launch: Launch) -> None:
-    limits = Limits(total_seconds=120, idle_seconds=0.5, cancel_grace_seconds=0.2)
+    limits = PromptLimits(total_seconds=120, idle_seconds=0.5, cancel_grace_seconds=0.2)
     assert await answer(launch, "hang deaf", limits=limits) == TimedOut("idle", 0.5)
 
 
@@ -270,11 +270,11 @@ async def test_a_session_continues_in_a_new_process(launch: Launch, flags: tuple
         first = await opened(agent)
         await ask(agent, "remember apricot")
     async with aclosing(AcpDriver(launch)) as agent:
-        assert await opened(agent, resume=first.assistant_session_id) == Opened(
+        assert await opened(agent, resume=first.assistant_session_id) == SessionOpened(
             first.assistant_session_id, resumed=True, lost=None
         )
         # The replayed past is not part of the new answer.
-        assert await ask(agent, "recall") == Completed("I remember: apricot.", None)
+        assert await ask(agent, "recall") == AgentDone("I remember: apricot.", None)
 
 
 async def test_an_agent_without_stored_sessions_starts_a_new_one_and_says_so(launch: Launch) -> None:
@@ -283,7 +283,7 @@ async def test_an_agent_without_stored_sessions_starts_a_new_one_and_says_so(lau
         first = await opened(agent, resume="0a1b")
         assert first.lost == "the agent cannot continue earlier sessions"
         assert not first.resumed
-        assert await ask(agent, "recall") == Completed("I remember: nothing.", None)
+        assert await ask(agent, "recall") == AgentDone("I remember: nothing.", None)
 
 
 async def test_a_session_the_agent_does_not_know_is_lost(launch: Launch) -> None:
@@ -292,7 +292,7 @@ async def test_a_session_the_agent_does_not_know_is_lost(launch: Launch) -> None
         assert fresh.lost is not None
         assert "Resource not found" in fresh.lost
         assert fresh.assistant_session_id != "no-such-session"
-        assert await ask(agent, "say Hello.") == Completed("Hello.", None)
+        assert await ask(agent, "say Hello.") == AgentDone("Hello.", None)
 
 
 async def test_an_error_in_the_callback_comes_out_of_the_prompt(launch: Launch) -> None:

@@ -16,16 +16,16 @@ import pytest
 
 from bot.agents.acp import AcpDriver, OpenTimeouts
 from bot.agents.driver import (
+    AgentDone,
     AgentEvent,
     Cancelled,
-    Completed,
     Failed,
     Launch,
-    Limits,
-    Opened,
     OpenFailed,
     Outcome,
+    PromptLimits,
     Said,
+    SessionOpened,
     ToolStarted,
 )
 from bot.agents.presets import SessionOptions
@@ -33,7 +33,7 @@ from bot.sandbox import agent_argv
 from tests.support import misbehaving_agent
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
-GENEROUS = Limits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
+GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
 QUICK = OpenTimeouts(answer_seconds=60, quiet_seconds=0.3, busy_seconds=0.01)
 CAN_RESUME = [{"result": {"protocolVersion": 1, "agentCapabilities": {"sessionCapabilities": {"resume": {}}}}}]
 ENDS: dict[str, Any] = {"result": {"stopReason": "end_turn"}}
@@ -70,14 +70,16 @@ def methods(launch: Launch) -> list[str]:
     return [message["method"] for message in heard(launch)]
 
 
-async def try_to_open(launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK) -> Opened | OpenFailed:
+async def try_to_open(
+    launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK
+) -> SessionOpened | OpenFailed:
     async with aclosing(AcpDriver(launch, timeouts)) as agent:
         return await agent.open(resume)
 
 
 async def converse(
     launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK, options: SessionOptions | None = None
-) -> tuple[Opened | OpenFailed, Outcome]:
+) -> tuple[SessionOpened | OpenFailed, Outcome]:
     async with aclosing(AcpDriver(launch, timeouts, options)) as agent:
         opened = await agent.open(resume)
         return opened, await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
@@ -157,7 +159,7 @@ async def test_a_session_without_an_id_is_refused(odd: Callable[[Plan], Launch])
 
 async def test_resume_is_preferred_if_announced(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"initialize": [CAN_RESUME]})
-    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+    assert await try_to_open(launch, "kept") == SessionOpened("kept", resumed=True, lost=None)
     assert methods(launch) == ["initialize", "session/resume"]
 
 
@@ -169,8 +171,8 @@ async def test_history_replayed_before_the_answer_is_not_the_answer(
     launch = odd({"session/load": [[past, past, {"result": {}}]]})
     # A wait for silence would take longer than the test's limit.
     assert await converse(launch, "kept", OpenTimeouts(quiet_seconds=1000), SessionOptions(replay=replay)) == (
-        Opened("kept", resumed=True, lost=None),
-        Completed("the answer", None),
+        SessionOpened("kept", resumed=True, lost=None),
+        AgentDone("the answer", None),
     )
 
 
@@ -182,15 +184,15 @@ async def test_history_replayed_after_the_answer_is_not_the_answer(
     launch = odd({"session/load": [[*before, {"result": {}}, past, {"pause": 0.1}, past]]})
     options = SessionOptions(replay=replay)
     async with aclosing(AcpDriver(launch, OpenTimeouts(quiet_seconds=2), options)) as agent:
-        assert await agent.open("kept") == Opened("kept", resumed=True, lost=None)
+        assert await agent.open("kept") == SessionOpened("kept", resumed=True, lost=None)
         answer = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
-        assert answer == Completed("the answer", None)
+        assert answer == AgentDone("the answer", None)
 
 
 async def test_text_of_another_session_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     launch = odd(prompted({"text": "A"}, {"text": "?", "session": "x"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == Completed("A", None)
+    assert outcome == AgentDone("A", None)
 
 
 async def test_a_missing_login_while_resuming_is_reported(odd: Callable[[Plan], Launch]) -> None:
@@ -203,38 +205,38 @@ async def test_a_missing_login_while_resuming_is_reported(odd: Callable[[Plan], 
 async def test_a_busy_session_is_asked_for_once_more(odd: Callable[[Plan], Launch], words: str) -> None:
     busy = [{"error": {"code": -32603, "message": "Internal error", "data": {"details": words}}}]
     launch = odd({"session/load": [busy, [{"result": {}}]]})
-    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+    assert await try_to_open(launch, "kept") == SessionOpened("kept", resumed=True, lost=None)
 
 
 async def test_a_session_that_stays_busy_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [[{"error": {"code": -32603, "message": "busy"}}]]})
-    assert await try_to_open(launch, "kept") == Opened("fresh", False, "the agent could not continue it: busy")
+    assert await try_to_open(launch, "kept") == SessionOpened("fresh", False, "the agent could not continue it: busy")
     assert methods(launch).count("session/load") == 2
 
 
 async def test_an_agent_that_dies_while_resuming_is_started_once_more(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [DIES, [{"result": {}}]]})
-    assert await try_to_open(launch, "kept") == Opened("kept", resumed=True, lost=None)
+    assert await try_to_open(launch, "kept") == SessionOpened("kept", resumed=True, lost=None)
     assert methods(launch) == ["initialize", "session/load"] * 2
 
 
 async def test_a_session_that_always_kills_its_agent_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [DIES]})
     opened, outcome = await converse(launch, "kept")
-    assert opened == Opened("fresh", False, "the agent ended with exit status 7 when it should continue it")
-    assert outcome == Completed("the answer", None)
+    assert opened == SessionOpened("fresh", False, "the agent ended with exit status 7 when it should continue it")
+    assert outcome == AgentDone("the answer", None)
 
 
 async def test_a_session_that_never_loads_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"initialize": [CAN_RESUME], "session/resume": [[]]})
     # Long enough for the other answers, which have the same limit.
     opened = await try_to_open(launch, "kept", OpenTimeouts(answer_seconds=10))
-    assert opened == Opened("fresh", False, "the agent did not continue it within 10 s")
+    assert opened == SessionOpened("fresh", False, "the agent did not continue it within 10 s")
 
 
 async def test_a_session_that_comes_back_under_another_id_is_lost(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [[{"result": {"sessionId": "other"}}]]})
-    assert await try_to_open(launch, "kept") == Opened("fresh", False, "the agent answered with another session")
+    assert await try_to_open(launch, "kept") == SessionOpened("fresh", False, "the agent answered with another session")
 
 
 # Protocol errors
@@ -260,13 +262,13 @@ async def test_a_killed_agent_is_reported_with_its_signal(odd: Callable[[Plan], 
         outcome = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), kill)
         assert outcome == Failed("The agent was ended by signal 9 in the middle of its work.", "")
         # The agent works again in a new process.
-        assert isinstance(await agent.open(None), Opened)
+        assert isinstance(await agent.open(None), SessionOpened)
 
 
 async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], Launch]) -> None:
     said = ({"text": "Let "}, {"text": "me."}, TOOL_CALL, {"text": "Done."})
     _, outcome = await converse(odd(prompted(*said, ENDS)))
-    assert outcome == Completed("Let me.\n\nDone.", None)
+    assert outcome == AgentDone("Let me.\n\nDone.", None)
 
 
 async def test_unknown_messages_of_a_newer_protocol_are_ignored(
@@ -280,7 +282,7 @@ async def test_unknown_messages_of_a_newer_protocol_are_ignored(
         {"text": "O\0K \ud800"},
     ]
     _, outcome = await converse(odd(prompted(*strange, ENDS)))
-    assert outcome == Completed("OK ?", None)
+    assert outcome == AgentDone("OK ?", None)
     assert not caplog.records
 
 
@@ -289,7 +291,7 @@ async def test_a_form_that_belongs_to_no_tool_call_is_declined(odd: Callable[[Pl
     ask = {"send": {"id": "q", "method": "elicitation/create", "params": form}}
     launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == Completed("ok", None)
+    assert outcome == AgentDone("ok", None)
     assert heard(launch)[-1]["result"] == {"action": "decline"}
 
 
@@ -298,7 +300,7 @@ async def test_methods_that_the_bot_does_not_offer_are_refused(odd: Callable[[Pl
     ask = {"send": {"id": "q", "method": method, "params": {}}}
     launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == Completed("ok", None)
+    assert outcome == AgentDone("ok", None)
     assert heard(launch)[-1]["error"]["code"] == -32601
     capabilities = heard(launch)[0]["params"]["clientCapabilities"]
     assert capabilities == {

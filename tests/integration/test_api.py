@@ -18,6 +18,7 @@ from starlette.requests import Request
 from bot.api.app import api_routes, openapi
 from bot.api.calls import ApiContext, Calls
 from bot.api.events import NAMES, News
+from bot.api.rows import Delivery, Row, Session, Turn, Worktree
 from bot.compose.web import NO_API, NO_DASHBOARD
 from bot.node import identity
 from bot.store.database import Pool, database
@@ -63,7 +64,8 @@ class Api:
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["cache-control"] == "no-store"
         content = answer.json()
-        Draft202012Validator(self._schema(method, path.partition("?")[0], status)).validate(content)
+        schema = self._schema(method, path.partition("?")[0], status)
+        Draft202012Validator({**schema, "components": openapi()["components"]}).validate(content)
         return content
 
     def _schema(self, method: str, path: str, status: int) -> Any:
@@ -146,6 +148,39 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
         assert (method, path) in OPERATIONS
     answer = await api.client.get("/api/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.json() == document
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        (Worktree, "id codebase path branch node state conversations created_at updated_at"),
+        (
+            Session,
+            "id conversation agent assistant_session_id active created_at last_active_at ended_at end_reason",
+        ),
+        (Delivery, "guid event action conversation state received_at attempts error"),
+        (
+            Turn,
+            "id conversation state reason requested_by comment_url agent model cost_usd tokens started_at finished_at",
+        ),
+    ],
+)
+def test_the_json_has_the_fields_that_scripts_rely_on_in_their_order(row: type[Row], fields: str) -> None:
+    assert [name for name in row.model_fields if name in fields.split()] == fields.split()
+    assert all(hasattr(row, name) or name in row.model_fields for name in row.COLUMNS)
+
+
+async def test_a_refused_argument_is_named_with_what_can_be_given(api: Api) -> None:
+    for query, sentence in (
+        ("limit=201", "limit cannot be '201'; give the rows of a page, 1 to 200."),
+        ("repo=octo", "repo cannot be 'octo'; give a repository, as owner/name."),
+        ("state=gone", "state cannot be 'gone'; give one of 'active' or 'ended'."),
+        ("nonsense=1", "There is no parameter 'nonsense' here."),
+        ("after=1&after=2", "after is given twice."),
+    ):
+        assert (await api("GET", f"/api/sessions?{query}", 400))["error"] == sentence
+    body = await api("POST", "/api/worktrees", 400, json={})
+    assert body["error"] == "conversation is missing; give a thread, as owner/repo#42."
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -276,6 +311,8 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
         ("GET", "/api/turns?repo='or+1=1--/x", 400),
         ("GET", "/api/turns?nonsense=1", 400),
         ("GET", "/api/turns/1?limit=1", 400),
+        ("GET", "/api/turns/1?id=2", 400),
+        ("POST", "/api/turns/3/stop?id=3", 400),
         ("GET", "/api/turns?days=1", 400),
         ("GET", "/api/costs?days=0", 400),
         ("GET", "/api/costs?days=367", 400),

@@ -156,6 +156,10 @@ def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
 @given(WORKTREES, TURNS, OPERATIONS, st.booleans(), st.integers(1, 3))
 @example([(1, NODE, "ready", 0)], [(0, 0, "queued", None, 1)], [(0, "queued", 0)], False, 1)
 @example([(1, NODE, "ready", 0), (1, NODE, "removing", 0)], [(0, 0, "queued", None, 1)], [], False, 1)
+@example(
+    [(1, NODE, "ready", 0), (2, NODE, "ready", 0), (1, NODE, "lost", 0)], [(0, 0, "queued", None, 1)], [], False, 1
+)
+@example([(1, NODE, "ready", 0)], [(0, 0, "queued", 1, 1), (0, 0, "queued", None, 2)], [], False, 1)
 @example([(2, NODE, "ready", 0), (1, NODE, "ready", 0)], [(0, 0, "queued", 0, 1), (1, 1, "queued", 0, 2)], [], True, 1)
 @example(
     [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones import holding
-from bot.clones.clone import CloneLock, clone_lock
+from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.fetch import fetch_ref
 from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
 from bot.git import refs
@@ -36,7 +36,8 @@ def packs(world: GitRepositories) -> set[str]:
 
 
 def held(world: GitRepositories) -> list[str]:
-    return git(world.clone.path, "for-each-ref", "--format=%(objectname)", refs.HELD_PREFIX).split()
+    listed = git(world.clone.path, "for-each-ref", "--format=%(refname) %(objectname)", refs.HELD_PREFIX).splitlines()
+    return [sha for ref, sha in (line.split(" ") for line in listed) if ref != holding.NOTE]
 
 
 async def packed(world: GitRepositories) -> None:
@@ -73,9 +74,9 @@ async def test_an_operators_garbage_collection_breaks_nothing_between_and_during
     # Between two turns, and in the middle of an import.
     whole_hold = holding.hold
 
-    def hold(clone: Path, commits: list[str]) -> None:
+    async def hold(clone: Clone, commits: list[str], *changes: str) -> None:
         operator_collects_garbage(each)
-        whole_hold(clone, commits)
+        await whole_hold(clone, commits, *changes)
 
     monkeypatch.setattr(holding, "hold", hold)
     await each.bring_home()
@@ -108,7 +109,21 @@ async def test_a_fetch_that_is_killed_after_it_deleted_a_branch_loses_no_commit(
     assert set(held(each)) == {feature, gone}
     await each.update()
     assert set(held(each)) == {feature, gone}
-    assert not list(each.clone.path.glob("**/held/fetch"))
+
+
+async def test_what_a_fetch_brought_that_was_cut_off_is_held_too(
+    each: GitRepositories, kill_at: Callable[[str], None]
+) -> None:
+    await each.created()
+    brought = each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
+    kill_at("clone-pruned")
+    with pytest.raises(KilledError):
+        await each.update()
+    git(each.person, "push", "-q", "origin", ":feature")
+
+    await each.update()
+
+    assert held(each) == [brought]
 
 
 async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(tmp_path: Path) -> None:
@@ -265,17 +280,3 @@ async def age_objects(world: GitRepositories, lock: CloneLock) -> None:
     for file in (world.clone.path / "objects").rglob("*"):
         os.utime(file, (A_WEEK_AGO, A_WEEK_AGO))
     os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
-
-
-def test_a_ref_that_is_written_again_is_read_again(tmp_path: Path) -> None:
-    ref = tmp_path / "refs" / "remotes" / "origin" / "main"
-    ref.parent.mkdir(parents=True)
-    for sha in ("1" * 40, "2" * 40):
-        written = tmp_path / "main.lock"
-        written.write_text(f"{sha}\n")
-        os.utime(written, (A_WEEK_AGO, A_WEEK_AGO))
-        written.rename(ref)
-        for _ in range(2):
-            for beginning in ("refs/remotes/origin/", "refs/remotes/origin/ma"):
-                assert holding.tips(tmp_path, beginning) == {"refs/remotes/origin/main": sha}
-            assert holding.tips(tmp_path, "refs/remotes/origin/a") == {}

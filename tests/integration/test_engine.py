@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from bot.store import deliveries, engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
 from bot.store.deliveries import NewDelivery
-from bot.store.engine import Handlers, RetryLaterError, WorkerProcess
-from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring, ring_deciders
+from bot.store.engine import Handlers, RetryLaterError
+from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held, until, until_waiting
 
@@ -27,7 +27,6 @@ QUEUE = "decide"
 WORKERS_HEAR = f"procrastinate_queue_v1#{QUEUE}"
 SENDERS_HEAR = "procrastinate_queue_v1#outbox"
 AN_HOUR_SECONDS = 3600.0
-HERE = WorkerProcess("first", "alive")
 
 Handle = Callable[[str, int], Awaitable[None]]
 
@@ -41,7 +40,6 @@ async def put(pool: Pool, *jobs: NewJob) -> None:
     async with held(pool) as db:
         await lock_queues(db, [job.lock for job in jobs if job.lock])
         await defer(db, *jobs)
-        await ring_deciders(db)
 
 
 async def unused(*_: object) -> Any:
@@ -49,18 +47,11 @@ async def unused(*_: object) -> Any:
 
 
 @asynccontextmanager
-async def working(
-    database_url: str, handle: Handle, concurrency: int = 4, ahead: int = 0
-) -> AsyncIterator[procrastinate.App]:
+async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
     """Run a worker on the queue, whose jobs call `handle`."""
-
-    async def decide(guid: str, _job_id: int, attempts: int) -> bool:
-        await handle(guid, attempts)
-        return False
-
     stopping = asyncio.Event()
-    async with engine.engine(database_url, Handlers(decide, unused)).open_async() as app:
-        running = asyncio.create_task(engine.run_pool(app, HERE, QUEUE, concurrency, stopping, ahead=ahead))
+    async with engine.engine(database_url, Handlers(unused, handle)).open_async() as app:
+        running = asyncio.create_task(engine.run_pool(app, QUEUE, concurrency, stopping))
         try:
             yield app
         finally:
@@ -129,7 +120,7 @@ async def heard(database_url: str) -> AsyncIterator["asyncio.Queue[object]"]:
 @asynccontextmanager
 async def doing(database_url: str) -> AsyncIterator[tuple[JobManager, Job]]:
     """Yield the next job as a worker fetches it."""
-    async with engine.engine(database_url, Handlers(unused, unused)).open_async() as app:
+    async with engine.engine(database_url, Handlers(unused)).open_async() as app:
         found = await app.job_manager.fetch_job([QUEUE], await app.job_manager.register_worker())
         assert found is not None
         yield app.job_manager, found
@@ -158,25 +149,12 @@ async def test_workers_are_notified_of_a_doorbell_when_its_transaction_commits(
     assert "job_inserted" in str(await next_heard(heard))
 
 
-async def test_deliveries_are_committed_without_waiting_for_transactions_that_notify(
-    pool: Pool, heard: "asyncio.Queue[object]"
-) -> None:
-    one, other = (NewDelivery(guid, "issues", "received", lock_key="thread", body=b"{}") for guid in ("1", "2"))
-    async with pool.acquire() as db:
-        assert (await deliveries.commit(db, [one])).to_decide
-        await pool.execute("select pg_notify($1, 'nothing so far')", WORKERS_HEAR)
-        assert await next_heard(heard) == "nothing so far"
-
-        await deliveries.store(db, [other])
-
-    assert "job_inserted" in str(await next_heard(heard))
-
-
 async def test_a_replayed_delivery_and_a_forgotten_one_tell_the_workers(
     pool: Pool, heard: "asyncio.Queue[object]"
 ) -> None:
     async with pool.acquire() as db:
-        await deliveries.commit(db, [NewDelivery("one", "issues", "received", lock_key="thread", body=b"{}")])
+        await deliveries.store(db, [NewDelivery("one", "issues", "received", lock_key="thread", body=b"{}")])
+        assert "job_inserted" in str(await next_heard(heard))
         await db.execute("delete from procrastinate_jobs")
         await db.execute("update deliveries set received_at = now() - interval '1 minute'")
         assert await deliveries.decide_forgotten(db) == ["one"]
@@ -253,41 +231,6 @@ async def test_a_worker_on_another_machine_continues_with_a_lock(database_url: s
 # Order
 
 
-async def test_a_job_enqueued_during_a_fetch_does_not_wait_for_the_poll(
-    database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
-    told, late = asyncio.Event(), asyncio.Event()
-    hear, ask = Worker._handle_notification, procrastinate.PsycopgConnector.execute_query_all_async
-
-    async def hear_and_tell(self: Worker, **news: Any) -> None:
-        await hear(self, **news)
-        told.set()
-
-    async def fetch_while_news_arrive(self: procrastinate.PsycopgConnector, query: Any, **wanted: Any) -> Any:
-        found = await ask(self, query, **wanted)
-        if query == engine.FETCH and not found and late.is_set():
-            late.clear()
-            told.clear()
-            await put(pool, job("second"))
-            await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
-        return found
-
-    monkeypatch.setattr(Worker, "_handle_notification", hear_and_tell)
-    monkeypatch.setattr(procrastinate.PsycopgConnector, "execute_query_all_async", fetch_while_news_arrive)
-    record = Record()
-    async with working(database_url, record.handle):
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not told.is_set():  # until the worker listens
-                await put(pool, job("early"))
-                await asyncio.sleep(0.01)
-        late.set()
-        await put(pool, job("first"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while "second" not in record.ran:
-                await record.until(len(record.ran) + 1)
-
-
 async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(database_url: str, pool: Pool) -> None:
     record, go_on = Record(), asyncio.Event()
 
@@ -302,40 +245,6 @@ async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(databas
 
         go_on.set()
         assert (await record.until(4))[-1] == "a2"
-
-
-async def test_jobs_are_fetched_ahead_as_long_as_there_is_a_place(
-    database_url: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "POLL_SECONDS", AN_HOUR_SECONDS)
-    fetches: list[int] = []
-    ask = procrastinate.PsycopgConnector.execute_query_all_async
-
-    async def count(self: procrastinate.PsycopgConnector, query: Any, **wanted: Any) -> Any:
-        found = await ask(self, query, **wanted)
-        if query == engine.FETCH:
-            fetches.append(len(found))
-        return found
-
-    monkeypatch.setattr(procrastinate.PsycopgConnector, "execute_query_all_async", count)
-    record, go_on = Record(), {str(number): asyncio.Event() for number in range(8)}
-
-    async def wait(guid: str, attempts: int) -> None:
-        record.note(guid)
-        await go_on[guid].wait()
-
-    await put(pool, *(job(guid, f"thread {guid}") for guid in go_on))
-    async with working(database_url, wait, concurrency=2, ahead=3):
-        assert sorted(await record.until(5)) == ["0", "1", "2", "3", "4"]
-        for guid in "012":
-            go_on[guid].set()
-        await until_statuses(pool, *["doing"] * 2, *["todo"] * 3)
-        go_on["3"].set()  # fewer run than two
-        assert sorted((await record.until(8))[5:]) == ["5", "6", "7"]
-        for ended in go_on.values():
-            ended.set()
-        await until_statuses(pool)
-    assert [found for found in fetches if found] == [5, 3]
 
 
 async def test_a_fetch_takes_one_job_of_a_lock(database_url: str, pool: Pool) -> None:
@@ -449,26 +358,17 @@ async def test_a_bug_fails_its_job_at_once_and_keeps_it(database_url: str, pool:
         await until_statuses(pool, "failed")
 
     assert record.ran == ["bug"]
-    events = await pool.fetch("select type::text from procrastinate_events")
-    assert [event["type"] for event in events] == ["failed"], "the clean-up asks how old it is; nothing else is noted"
 
 
 # Doorbells
 
 
-async def test_one_doorbell_waits_for_a_writer_and_the_last_ring_is_heard(pool: Pool) -> None:
-    async def taken() -> int | None:
-        found: int | None = await pool.fetchval("select id from procrastinate_fetch_job_v2(array['outbox'], null)")
-        return found
-
+async def test_one_doorbell_waits_for_a_writer(pool: Pool) -> None:
     for _ in range(3):
         async with held(pool) as db:
             await ring(db, "octo")
     assert await statuses(pool) == ["todo"]
-    async with held(pool) as db:
-        await ring(db, "octo")
-        assert await taken() is None, "it would not see what this transaction writes"
-    assert await taken() is not None
+    assert await pool.fetchval("select id from procrastinate_fetch_job_v2(array['outbox'], null)") is not None
     # The job may have looked already.
     async with held(pool) as db:
         await ring(db, "octo")
@@ -484,13 +384,17 @@ async def killed_worker(database_url: str, pool: Pool) -> None:
     """Leave the state of a worker killed during "one", which blocks "two"."""
     await put(pool, job("one"), job("two"))
     async with doing(database_url):
-        await pool.execute("insert into engine_workers select id, 'first', 'killed' from procrastinate_workers")
+        pass
     assert await statuses(pool) == ["doing", "todo"]
 
 
-async def requeue(app: procrastinate.App, node: str) -> int:
-    """Requeue stalled jobs on this node, where only the process of HERE is alive."""
-    return (await engine.requeue_stalled_jobs(app, node, HERE.name.__eq__))[0]
+async def requeue(app: procrastinate.App) -> int:
+    """Queue stalled jobs again."""
+
+    async def stalled(guid: str, job_id: int) -> None:
+        assert guid == "one"
+
+    return await engine.retry_stalled_jobs(app, stalled)
 
 
 @pytest.fixture
@@ -499,26 +403,14 @@ async def silent_worker(pool: Pool, killed_worker: None) -> None:
     await pool.execute("update procrastinate_workers set last_heartbeat = now() - interval '1 minute'")
 
 
-@pytest.mark.usefixtures("killed_worker")
-async def test_a_node_requeues_the_jobs_of_its_dead_process_at_once(database_url: str, pool: Pool) -> None:
-    record = Record()
-    async with working(database_url, record.handle) as app:
-        assert await requeue(app, "second") == 0, "another node cannot know it"
-        assert await statuses(pool) == ["doing", "todo"]
-        assert await requeue(app, "first") == 1
-        assert await record.until(2) == ["one", "two"]
-        await until_statuses(pool)
-        assert await pool.fetchval("select array_agg(distinct process) from engine_workers") == ["alive"]
-
-
 @pytest.mark.usefixtures("silent_worker")
 async def test_jobs_of_a_silent_worker_run_again_in_their_order(database_url: str, pool: Pool) -> None:
     record = Record()
     async with working(database_url, record.handle) as app:
-        assert await requeue(app, "second") == 1
+        assert await requeue(app) == 1
         assert await record.until(2) == ["one", "two"]
         await until_statuses(pool)
-        assert await requeue(app, "second") == 0
+        assert await requeue(app) == 0
 
 
 @pytest.mark.usefixtures("killed_worker")
@@ -526,32 +418,32 @@ async def test_jobs_of_an_already_deleted_worker_are_found(database_url: str, po
     record = Record()
     await pool.execute("delete from procrastinate_workers")
     async with working(database_url, record.handle) as app:
-        assert await requeue(app, "second") == 1
+        assert await requeue(app) == 1
         assert await record.until(2) == ["one", "two"]
 
 
-@pytest.mark.usefixtures("killed_worker")
-async def test_a_delivery_that_repeatedly_kills_its_workers_is_given_up(database_url: str, pool: Pool) -> None:
-    record = Record()
-    insert = "insert into deliveries (guid, event, state, stalls) values ($1, 'issues', 'received', $2)"
-    await pool.executemany(insert, [("one", engine.MAX_STALLS - 1), ("two", 0)])
-    # What waits for GitHub for long is tried as often, and kills nothing.
-    await pool.execute("update procrastinate_jobs set attempts = 1000")
-    async with working(database_url, record.handle) as app:
-        [job_id] = await pool.fetch("select id from procrastinate_jobs where status = 'doing'")
-        assert await engine.requeue_stalled_jobs(app, "first", HERE.name.__eq__) == (1, [("one", job_id["id"])])
-        assert await statuses(pool) == ["doing", "todo"], "what the thread is told comes before its next answer"
+@pytest.mark.usefixtures("silent_worker")
+async def test_each_death_of_a_worker_is_counted_once_for_its_delivery(database_url: str, pool: Pool) -> None:
+    record, counted = Record(), list[int]()
+    await pool.execute("insert into deliveries (guid, event, state, stalls) values ('one', 'issues', 'received', 3)")
+
+    async def stalled(guid: str, job_id: int) -> None:
         async with held(pool) as db:
-            assert await deliveries.end(db, "one", job_id["id"], "given up")
-            assert not await deliveries.end(db, "one", job_id["id"], "given up")
-        assert await record.until(1) == ["two"]
-        await until_statuses(pool)
+            counted.append(await deliveries.count_stall(db, guid, job_id))
+
+    async with engine.engine(database_url, Handlers(unused)).open_async() as app:
+        await engine.retry_stalled_jobs(app, stalled)
+        [job_id] = await pool.fetch("select id from procrastinate_jobs where args ->> 'guid' = 'one'")
+        await stalled("one", job_id["id"])  # by another process, for which the job was stalled too
+    assert counted == [4, 0]
+    async with working(database_url, record.handle):
+        assert await record.until(2) == ["one", "two"]
 
 
-@pytest.mark.usefixtures("killed_worker")
+@pytest.mark.usefixtures("silent_worker")
 async def test_several_processes_requeue_a_job_once_and_each_time_counts(database_url: str, pool: Pool) -> None:
-    async with engine.engine(database_url, Handlers(unused, unused)).open_async() as app:
-        assert sum(await asyncio.gather(*(requeue(app, "first") for _ in range(4)))) == 1
+    async with engine.engine(database_url, Handlers(unused)).open_async() as app:
+        assert sum(await asyncio.gather(*(requeue(app) for _ in range(4)))) >= 1
 
     assert await pool.fetchval("select attempts from procrastinate_jobs where status = 'todo' order by id") == 1
 
@@ -566,7 +458,7 @@ async def test_the_jobs_of_a_living_worker_are_left_alone(database_url: str, poo
     async with working(database_url, wait) as app:
         await put(pool, job("one"))
         await record.until(1)
-        assert [await requeue(app, node) for node in ("first", "second")] == [0, 0]
+        assert await requeue(app) == 0
         go_on.set()
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones.admin import admin_directory
-from bot.clones.checkout import check_out, put_back
+from bot.clones.check_out import check_out, put_back
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.git.errors import GitError
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import NothingToRescue, save_rescue
@@ -92,16 +92,16 @@ async def test_a_checkout_that_was_cut_off_is_put_back_and_done_again(
     (world.path / "a.ign").write_text("ignored\n")
     marked(world)
 
-    async with clone_lock(world.clone):
-        await put_back(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        await put_back(await require_checkout(lock, world.path))
         assert files_of(world) == {
             "README.md": "hello\n", **BEFORE, **IGNORED, "mine": "mine\n", "a.ign": "ignored\n"
         }  # fmt: skip
         assert await inspect(world.clone, world.path) == Valid(head, BRANCH, files=1)
         (world.path / "mine").unlink()
-        assert await check_out(world.clone, world.path, BRANCH, tip(world))
+        assert await check_out(await require_checkout(lock, world.path), BRANCH, tip(world))
         (world.path / "mine").write_text("mine\n")
-        await put_back(world.clone, world.path)
+        await put_back(await require_checkout(lock, world.path))
         assert await inspect(world.clone, world.path) == Valid(tip(world), BRANCH, files=1), "it is not marked any more"
 
 
@@ -113,8 +113,8 @@ async def test_what_a_person_wrote_after_the_cut_stays(world: GitRepositories) -
         (world.path / name).write_text(content)
     marked(world)
 
-    async with clone_lock(world.clone):
-        await put_back(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        await put_back(await require_checkout(lock, world.path))
 
     left = files_of(world)
     assert {name: left[name] for name in mine} == mine
@@ -122,12 +122,13 @@ async def test_what_a_person_wrote_after_the_cut_stays(world: GitRepositories) -
 
 
 async def test_a_git_that_fails_in_the_middle_leaves_the_mark(world: GitRepositories) -> None:
-    async with clone_lock(world.clone):
+    async with clone_lock(world.clone) as lock:
+        checkout = await require_checkout(lock, world.path)
         (world.state / "index.lock").touch()
         with pytest.raises(GitError):
-            await check_out(world.clone, world.path, BRANCH, tip(world))
+            await check_out(checkout, BRANCH, tip(world))
         begun(world.path)
-        await put_back(world.clone, world.path)
+        await put_back(await require_checkout(lock, world.path))
         found = await inspect(world.clone, world.path)
     assert isinstance(found, Valid)
     assert found.files == 0
@@ -144,6 +145,6 @@ async def test_a_rescue_takes_no_part_of_a_cut_off_checkout_for_work(world: GitR
 
 async def test_without_a_mark_missing_files_are_deletions(world: GitRepositories) -> None:
     (world.path / "gone").unlink()
-    async with clone_lock(world.clone):
-        await put_back(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        await put_back(await require_checkout(lock, world.path))
     assert not (world.path / "gone").exists()

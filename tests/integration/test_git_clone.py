@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> GitRepositories:
 async def test_remote_branches_stay_apart_from_local_ones(world: GitRepositories) -> None:
     world.someone_pushes("feature/ü", {"a": "1"}, start="origin/main")
     await world.update()
-    assert git(world.clone.path, "for-each-ref", "--format=%(refname)").split() == [
+    assert git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/remotes").split() == [
         "refs/remotes/origin/feature/ü",
         "refs/remotes/origin/main",
     ]

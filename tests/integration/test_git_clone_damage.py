@@ -11,14 +11,14 @@ import pytest
 from bot import failpoints
 from bot.clones import branch_history
 from bot.clones.admin import Missing
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import NoAccess, Updated, replace_if_damaged, update
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.worktrees.commit import return_to_branch
-from bot.worktrees.create import Created, examine, recreate
+from bot.worktrees.create import Created, Reopened, recreate, reopen
 from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -80,13 +80,14 @@ async def assert_fetched_anew(world: GitRepositories) -> None:
 async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, str]) -> None:
     """Check that the worktree is back at the same path, and that its own work is there or kept."""
     async with clone_lock(world.clone) as lock:
-        examined = await examine(lock, world.path, BRANCH)
-        if world.clone.git.cage is not None:
+        found = await reopen(lock, world.path, BRANCH)
+        if world.clone.git.cage.isolates:
             # The cage's private folder has its commits and its index.
-            assert examined.state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
+            assert isinstance(found, Reopened)
+            assert found.state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
             assert (world.path / "uncommitted").read_text() == "2"
             return
-        assert isinstance(examined.state, Missing)
+        assert isinstance(found, Missing)
         made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
     assert isinstance(made, Created)
     assert made.kept is not None
@@ -170,7 +171,9 @@ async def test_a_damaged_clone_is_kept_and_fetched_again(
 def contents(clone: Path) -> dict[str, bytes]:
     """Return all files that git does not write again by itself, by their names in the clone."""
     files = (path for path in clone.rglob("*") if path.is_file() and path.parent != clone)
-    return {str(path.relative_to(clone)): path.read_bytes() for path in files if path.parent.name != "origin"}
+    return {
+        str(path.relative_to(clone)): path.read_bytes() for path in files if path.parent.name not in ("origin", "held")
+    }
 
 
 async def test_damage_that_a_fetch_does_not_notice_is_found_by_a_check(world: GitRepositories) -> None:
@@ -265,7 +268,7 @@ async def test_who_takes_the_clone_finds_no_lock_of_a_killed_git(world: GitRepos
         await world.clone.run("pack-refs", "--all")
         world.agent("switch", "-q", "-c", "elsewhere")
         (world.clone.path / "worktrees" / "issue-1" / "HEAD.lock").touch()
-        assert await return_to_branch(lock, world.path, branch, RESCUE, BOT) is None
+        assert await return_to_branch(await require_checkout(lock, world.path), branch, RESCUE, BOT) is None
     assert not any(map(os.path.lexists, places))
 
 

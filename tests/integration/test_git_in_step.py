@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
@@ -40,7 +40,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
 async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-1") -> Synced:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        return await sync(lock, world.path, branch)
+        return await sync(await require_checkout(lock, world.path), branch)
 
 
 async def nobody_pushed(world: GitRepositories) -> Synced:
@@ -118,11 +118,14 @@ async def test_no_git_of_a_turn_reads_all_registered_worktrees(world: GitReposit
         world.agent_commits({"b": "1"})
         world.someone_pushes("feature", {"a": "3"})
         async with clone_lock(world.clone) as lock:
-            assert await push(lock, world.path, "feature", "feature-turn-1", BOT, unchecked) == Pushed()
+            assert (
+                await push(await require_checkout(lock, world.path), "feature", "feature-turn-1", BOT, unchecked)
+                == Pushed()
+            )
         world.someone_pushes("second", {"c": "1"}, start="origin/feature")
         async with clone_lock(world.clone) as lock:
             await fetch(lock)
-            assert await switch(lock, world.path, "feature", "second") == Switched()
+            assert await switch(await require_checkout(lock, world.path), "feature", "second") == Switched()
 
 
 ISSUE = OfIssue(1, "main")
@@ -131,7 +134,7 @@ ISSUE = OfIssue(1, "main")
 async def followed(world: GitRepositories) -> Synced:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        return await sync(lock, world.path, "threadtree/issue-1", ISSUE)
+        return await sync(await require_checkout(lock, world.path), "threadtree/issue-1", ISSUE)
 
 
 async def with_published_work(world: GitRepositories) -> str:
@@ -250,7 +253,9 @@ def amended(world: GitRepositories) -> str:
 
 async def pushed(world: GitRepositories) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked)
+        return await push(
+            await require_checkout(lock, world.path), "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked
+        )
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -297,7 +302,7 @@ async def test_a_new_head_of_a_fork_overwrites_no_ignored_file(world: GitReposit
 
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await sync_detached(lock, world.path, newer, RESCUE) == Diverged(0, 1)
+        assert await sync_detached(await require_checkout(lock, world.path), newer, RESCUE) == Diverged(0, 1)
 
     assert (world.path / "results").read_text() == "hours of work"
     assert world.agent("rev-parse", "HEAD") == head

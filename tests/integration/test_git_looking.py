@@ -9,7 +9,7 @@ import pytest
 
 from bot.clones.status import statuses
 from bot.model import IssueBranch
-from bot.worktrees.summary import Summary, is_newer, last_change, summarize
+from bot.worktrees.summary import Summary, last_change, summarize
 from tests.support.git_repositories import SANDBOXES, GitRepositories
 
 BRANCH = "threadtree/issue-1"
@@ -57,33 +57,28 @@ async def test_many_worktrees_are_read_together_and_those_with_submodules_alone(
     world.agent("-C", "sub", *identity, "commit", "-q", "--allow-empty", "-m", "one", path=paths["nested"])
     world.agent("add", "sub", path=paths["nested"])
     (paths["nested"] / "sub" / "inside.txt").write_text("1")
-    (world.view(paths["damaged"]).state if world.clone.git.cage else world.state.with_name("issue-6")).joinpath(
-        "index"
-    ).write_text("no index")
+    (world.view(paths["damaged"]).state / "index").write_text("no index")
 
     seen = await summarize(world.clone, dict.fromkeys(paths.values()))
     assert {name: seen[path].changed_files for name, path in paths.items()} == {
         **dict.fromkeys(("clean", "ahead", "detached"), 0), "changed": 2, "nested": 1, "damaged": None,
     }  # fmt: skip
-    if world.clone.git.cage is not None:
+    if world.clone.git.cage.isolates:
         together = await statuses(world.clone, [*paths.values()][:-1])
         assert [*together] == [paths[name] for name in ("clean", "changed", "ahead", "detached")]
         assert together[paths["ahead"]].head == tip
 
 
-async def test_an_old_worktree_needs_no_git_and_a_committed_file_is_no_change(world: GitRepositories) -> None:
+async def test_the_last_change_is_that_of_the_newest_file_at_any_depth(world: GitRepositories) -> None:
     await world.created()
-    await summarize(world.clone, {world.path: BRANCH})
     soon, later = (datetime.now(UTC) + timedelta(hours=hours) for hours in (1, 2))
-    assert not is_newer(world.clone, world.path, soon)
-
-    committed = next(file for file in world.path.iterdir() if file.is_file() and file.name != ".git")
-    os.utime(committed, (later.timestamp(), later.timestamp()))
-    assert is_newer(world.clone, world.path, soon)
-    at = await last_change(world.clone, world.path)
+    at = last_change(world.clone, world.path)
     assert at is not None
     assert at < soon
 
-    committed.write_text("an edit")
-    os.utime(committed, (later.timestamp(), later.timestamp()))
-    assert await last_change(world.clone, world.path) == later
+    deep = world.path / "a" / "b" / "c"
+    deep.parent.mkdir(parents=True)
+    deep.write_text("1")
+    os.utime(deep, (later.timestamp(), later.timestamp()))
+    assert last_change(world.clone, world.path) == later
+    assert last_change(world.clone, world.path.with_name("gone")) is None

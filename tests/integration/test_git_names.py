@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import HeadBranch, IssueBranch
 from bot.rescue.message import RescueLabel
@@ -53,9 +53,9 @@ def blobs(world: GitRepositories, branch: str) -> dict[str, str]:
 
 async def committed_and_pushed(world: GitRepositories, branch: str) -> Committed:
     async with clone_lock(world.clone) as lock:
-        done = await commit_all(lock, world.path, "All of it", BOT, None)
+        done = await commit_all(await require_checkout(lock, world.path), "All of it", BOT, None)
         assert isinstance(done, Committed), done
-        pushed = await push(lock, world.path, branch, f"{branch}-turn-1", BOT, unchecked)
+        pushed = await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-1", BOT, unchecked)
         assert isinstance(pushed, Pushed), pushed
         return done
 
@@ -125,7 +125,9 @@ async def test_a_branch_named_like_the_folder_of_issues_branches_is_no_obstacle(
     assert (await world.created()).branch == "threadtree-issue-1"
     world.agent_commits({"a": "1"})
     async with clone_lock(world.clone) as lock:
-        assert await push(lock, world.path, "threadtree-issue-1", "x", BOT, unchecked) == Pushed()
+        assert (
+            await push(await require_checkout(lock, world.path), "threadtree-issue-1", "x", BOT, unchecked) == Pushed()
+        )
         label = RescueLabel(1, "threadtree-issue-1", (1,), datetime(2025, 1, 2, tzinfo=UTC))
         after = await reset(lock, world.path, IssueBranch(1), label)
     assert isinstance(after, WasReset)
@@ -142,7 +144,9 @@ async def test_a_branch_named_like_the_folder_that_appears_later_is_no_race(tmp_
     mine = world.agent_commits({"a": "1"})
     world.someone_pushes("threadtree", {"b": "1"}, start="origin/main")
     async with clone_lock(world.clone) as lock:
-        done = await push(lock, world.path, "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked)
+        done = await push(
+            await require_checkout(lock, world.path), "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked
+        )
     assert done == Parked("threadtree-issue-1", name_taken=True)
     assert world.remote_tip("threadtree-issue-1") == mine
     assert world.agent("rev-parse", "HEAD") == mine, "nothing was merged"

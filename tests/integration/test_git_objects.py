@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones.clone import Clone, reading
-from bot.git import objects
-from bot.git.errors import GitError
-from bot.git.objects import Object, Objects
-from tests.support.git_repositories import BOT, GitRepositories, git
+from bot.git.objects import Objects
+from tests.support.git_repositories import GitRepositories, git
 
 
 @pytest.fixture
@@ -39,7 +37,6 @@ async def test_a_reader_sees_what_is_written_after_its_start(world: GitRepositor
 
         assert await clone.commit_at("refs/remotes/origin/main") == after
         assert await clone.commit_at("refs/heads/other") == after
-        assert await of(clone).parents(after) == (first,)
         assert await clone.commit_at(first) == first
 
 
@@ -62,18 +59,6 @@ async def test_a_reader_that_was_killed_starts_again(world: GitRepositories) -> 
         assert await clone.commit_at("refs/remotes/origin/main") == first
 
 
-async def test_a_large_object_is_not_read(world: GitRepositories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "MOST_BYTES", 3)
-    world.someone_pushes("main", {"a": "four"})
-    git(world.clone.path, "fetch", "-q", "origin")
-    async with reading(world.clone) as clone:
-        blob = git(clone.path, "rev-parse", "origin/main:a")
-        assert await of(clone).info(blob) == Object(blob, "blob", 4)
-        with pytest.raises(GitError, match="more than"):
-            await of(clone).content(blob)
-        assert await of(clone).info(blob) == Object(blob, "blob", 4)
-
-
 async def test_distances_are_those_that_git_counts(world: GitRepositories) -> None:
     base = git(world.clone.path, "rev-parse", "origin/main")
     world.someone_pushes("line", {"a": "1"}, start="origin/main")
@@ -88,14 +73,3 @@ async def test_distances_are_those_that_git_counts(world: GitRepositories) -> No
             assert await clone.ahead_behind(line, line) == (0, 0)
             answers = [await clone.is_ancestor(*pair) for pair in ((base, line), (line, base), (line, side))]
             assert answers == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    "message", [b"One\n", b"\n\nTwo \t\nlines\n\nmore\n", b" - x\n \nrest", b"", b"gr\xc3\xbcn\n", b"\xff\nb\r\n"]
-)
-async def test_a_subject_is_read_as_git_shows_it(world: GitRepositories, message: bytes) -> None:
-    async with reading(world.clone) as clone:
-        made = ("commit-tree", "-F", "-", "refs/remotes/origin/main^{tree}")
-        commit = (await clone.git.on_clone(clone.path, *made, input=message, environment=BOT.environment)).text
-        shown = (await clone.run("log", "-1", "--format=%s", commit)).stdout
-        assert await of(clone).subject(commit) == shown.decode(errors="replace").removesuffix("\n")

@@ -6,9 +6,9 @@ from typing import Unpack
 import pytest
 
 from bot.clones import branch_history
-from bot.clones.checkout import put_back
-from bot.clones.clone import Clone, clone_lock
-from bot.clones.entries import Valid, inspect
+from bot.clones.check_out import put_back
+from bot.clones.checkout import Checkout, Valid, inspect, require_checkout
+from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Identity, Options
 from bot.model import DetachedHead
@@ -47,17 +47,17 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
 
 async def returned(world: GitRepositories) -> StrayWork | None:
     async with clone_lock(world.clone) as lock:
-        return await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT)
+        return await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT)
 
 
 async def committed(world: GitRepositories, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
     async with clone_lock(world.clone) as lock:
-        return await commit_all(lock, world.path, message, BOT, ALICE)
+        return await commit_all(await require_checkout(lock, world.path), message, BOT, ALICE)
 
 
 async def pushed(world: GitRepositories, branch: str = BRANCH) -> PushResult:
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, branch, f"{branch}-turn-7", BOT, unchecked)
+        return await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-7", BOT, unchecked)
 
 
 def files_at(world: GitRepositories, revision: str) -> set[str]:
@@ -116,7 +116,7 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
     world.agent("switch", "-q", BRANCH)
     world.agent_commits({"README.md": "two\n"})
     (world.path / "other").write_text("1")
-    await world.clone.on_worktree(world.path, "merge", "idea", check=False, environment=BOT.environment)
+    await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
     assert await committed(world) == Unresolved(("README.md",))
 
 
@@ -184,8 +184,8 @@ async def test_an_unfinished_rebase_is_ended(world: GitRepositories) -> None:
     world.someone_pushes("main", {"README.md": "theirs\n"})
     mine = world.agent_commits({"README.md": "mine\n"})
     await world.update()
-    await world.clone.on_worktree(
-        world.path, "rebase", "origin/main", check=False, environment=BOT.environment | {"GIT_EDITOR": "true"}
+    await (await world.looked_at()).git(
+        "rebase", "origin/main", check=False, environment=BOT.environment | {"GIT_EDITOR": "true"}
     )
     assert isinstance(await returned(world), StrayWork)
     assert world.agent("rev-parse", "HEAD") == mine
@@ -201,21 +201,21 @@ async def test_a_return_to_the_branch_that_is_cut_off_brings_no_stray_work_to_it
     world.agent_commits({"stray": "1", "both": "stray"})
     (world.path / "both").write_text("changed")
     (world.path / "new").write_text("new")
-    git_of_clone = Clone.on_worktree
+    git_of_checkout = Checkout.git
 
-    async def is_killed(clone: Clone, path: Path, *args: str, **options: Unpack[Options]) -> Completed:
+    async def is_killed(checkout: Checkout, *args: str, **options: Unpack[Options]) -> Completed:
         if args[0] == "reset":
             raise GitError(GitProblem.KILLED, "reset", "")
-        return await git_of_clone(clone, path, *args, **options)
+        return await git_of_checkout(checkout, *args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Clone, "on_worktree", is_killed)
+        patched.setattr(Checkout, "git", is_killed)
         with pytest.raises(GitError):
             await returned(world)
     (world.path / "stray").unlink()
 
-    async with clone_lock(world.clone):
-        await put_back(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        await put_back(await require_checkout(lock, world.path))
         assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
     assert (world.path / "both").read_text() == "mine"
     assert not (world.path / "new").exists()
@@ -254,14 +254,16 @@ async def test_the_work_is_merged_with_a_simultaneous_push(world: GitRepositorie
 async def test_a_merge_that_is_cut_off_is_no_work_and_is_done_again(world: GitRepositories) -> None:
     mine = world.agent_commits({"mine": "1"})
     world.someone_pushes(BRANCH, {"theirs": "1", "README.md": "theirs\n"}, start="origin/main")
-    (world.state / "index.lock").touch()
-    with pytest.raises(GitError):
-        await pushed(world)
+    async with clone_lock(world.clone) as lock:
+        checkout = await require_checkout(lock, world.path)
+        (world.state / "index.lock").touch()
+        with pytest.raises(GitError):
+            await push(checkout, BRANCH, "x", BOT, unchecked)
     (world.path / "theirs").write_text("1")
     (world.path / "README.md").unlink()
 
-    async with clone_lock(world.clone):
-        await put_back(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        await put_back(await require_checkout(lock, world.path))
     assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
 
     assert await pushed(world) == Pushed()
@@ -321,9 +323,11 @@ async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: 
     made = await world.created(DetachedHead(world.remote_tip("main"), "refs/pull/7/head"), path)
     (path / "line\nbreak").write_bytes(b"\0\xff binary")
     async with clone_lock(world.clone) as lock:
-        assert isinstance(await commit_all(lock, path, "x", BOT, None), Committed)
+        checkout = await require_checkout(lock, path)
+        assert isinstance(await commit_all(checkout, "x", BOT, None), Committed)
+        patched = await as_patch(checkout, made.tip)
     patch = world.root / "patch"
-    patch.write_bytes(await as_patch(world.clone, path, made.tip))
+    patch.write_bytes(patched)
     git(world.person, "apply", str(patch))
     assert (world.person / "line\nbreak").read_bytes() == b"\0\xff binary"
 

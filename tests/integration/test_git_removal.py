@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
+from bot.clones.checkout import Valid, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, all_entries, inspect
+from bot.clones.entries import all_entries
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
 from bot.rescue.message import RescueLabel
@@ -391,7 +392,7 @@ async def test_gits_record_of_a_kept_directory_is_kept_beside_it(world: GitRepos
     assert result.kept is not None
     git_state = result.kept.with_name(f"{result.kept.name}.git")
     assert (git_state / "worktrees" / "issue-1" / "HEAD").read_text() == f"ref: refs/heads/{BRANCH}\n"
-    assert (git_state / "private").is_dir() == (world.clone.git.cage is not None)
+    assert (git_state / "private").is_dir() == (world.clone.git.cage.isolates)
     assert result.rescue is not None
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 

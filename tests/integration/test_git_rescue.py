@@ -193,7 +193,7 @@ def submodule(world: GitRepositories) -> str:
 
 async def test_submodules_are_rescued(world: GitRepositories, submodule: str) -> None:
     await world.update()
-    await world.clone.on_worktree(world.path, "merge", "-q", "--ff-only", "refs/remotes/origin/main")
+    await (await world.looked_at()).git("merge", "-q", "--ff-only", "refs/remotes/origin/main")
     assert await rescued(world) == NothingToRescue(), "not checked out"
     write(world, "lib/stray")
     assert "lib" in (await kept_whole(world)).why
@@ -291,7 +291,7 @@ async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitRepos
     world.agent("switch", "-q", "-c", "idea")
     idea = world.agent_commits({"idea": "1"})
     world.agent("switch", "-q", BRANCH)
-    if world.clone.git.cage is None:
+    if not world.clone.git.cage.isolates:
         # The branch is the clone's own, and stays.
         assert await rescued(world) == NothingToRescue()
         world.agent("merge", "-q", "--no-commit", "--no-ff", "idea")
@@ -341,7 +341,7 @@ async def test_what_is_staged_where_a_sparse_checkout_has_no_file_is_kept(world:
 
 
 async def test_settings_of_an_agent_hide_nothing(world: GitRepositories) -> None:
-    if world.clone.git.cage is None:
+    if not world.clone.git.cage.isolates:
         for key, value in {
             "core.fileMode": "false",
             "core.autocrlf": "input",

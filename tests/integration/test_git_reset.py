@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
+from bot.clones.checkout import Valid, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, all_entries, inspect, operation_in_progress
+from bot.clones.entries import all_entries
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
@@ -44,7 +45,7 @@ async def was_reset(
     result = await tried(world, label, start, merged_head)
     assert isinstance(result, WasReset), result
     assert await inspect(world.clone, world.path) == Valid(result.after, result.branch, files=0)
-    assert await operation_in_progress(world.clone, world.path) is None
+    assert (await world.looked_at()).operation_in_progress() is None
     assert world.agent("status", "--porcelain", "--ignored=matching") == ""
     assert not any(line[0].islower() or line[0] == "S" for line in world.agent("ls-files", "-v").splitlines())
     if result.branch is not None:
@@ -143,7 +144,7 @@ async def test_an_operation_in_progress_is_ended(world: GitRepositories, operati
     what = {"cherry-pick": theirs, "revert": "HEAD~1"}.get(operation, "origin/main")
     with pytest.raises(AssertionError):
         world.agent(operation, *(("--no-edit",) if operation == "revert" else ()), what)
-    assert await operation_in_progress(world.clone, world.path) == operation
+    assert (await world.looked_at()).operation_in_progress() == operation
 
     result = await was_reset(world)
 
@@ -306,7 +307,7 @@ def library(world: GitRepositories, tmp_path: Path) -> Path:
 
 
 async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepositories) -> None:
-    if world.clone.git.cage is None:
+    if not world.clone.git.cage.isolates:
         pytest.skip("without a cage there are no refs of its own")
     world.agent("checkout", "-q", "-b", "/".join(["deep"] * 30))
     mine = world.agent_commits({"a": "1"})
@@ -334,7 +335,7 @@ async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitReposi
 async def test_a_submodule_moves_to_its_new_commit_or_is_reported(
     world: GitRepositories, library: Path, *, reachable: bool
 ) -> None:
-    if world.clone.git.cage is not None:
+    if world.clone.git.cage.isolates:
         pytest.skip("in a cage the shared configuration cannot be written: no submodule gets checked out")
     await was_reset(world)
     world.agent("-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")

@@ -284,7 +284,9 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     assert isinstance(await rescued(world), KeepDirectory)
     before = photo(world.path)
     kept, state = world.root / "data" / "kept" / "issue-1.x", world.root / "data" / "kept" / "issue-1.x.git"
-    modules = state / ("worktrees/issue-1/modules/lib" if world.clone.git.cage is None else "private/state/modules/lib")
+    modules = state / (
+        "private/state/modules/lib" if world.clone.git.cage.isolates else "worktrees/issue-1/modules/lib"
+    )
     modules.mkdir(parents=True)
     (modules / "HEAD").write_text("ref: refs/heads/main\n")
     world.path.rename(kept)
@@ -430,7 +432,7 @@ async def test_a_planted_note_of_progress_opens_no_way_to_overwrite_work(world: 
     assert not note.is_relative_to(world.path)
     assert not note.is_relative_to(world.state)
     (world.state / "threadtree-restoring").write_text(sha)
-    if world.clone.git.cage is not None:
+    if world.clone.git.cage.isolates:
         world.agent("-c", f"alias.plant=!mkdir -p {note.parent}; echo '1 {sha} None' >{note} || true", "plant")
 
     assert isinstance(await restored(world, sha), RestoreRefused)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import fetch
 from bot.git import refs
 from bot.model import HeadBranch
@@ -33,7 +33,7 @@ def no_listener() -> Iterator[None]:
 async def switched(world: GitRepositories, path: Path | None = None) -> Switched | DoesNotFit:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        return await switch(lock, path or world.path, ISSUE, HEAD)
+        return await switch(await require_checkout(lock, path or world.path), ISSUE, HEAD)
 
 
 async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
@@ -69,7 +69,7 @@ async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitRepositori
     assert world.agent("status", "--short", "--branch").startswith(f"## {HEAD}...origin/{HEAD}")
     commit = world.agent_commits({"mine.txt": "mine\n"})
     async with clone_lock(world.clone) as lock:
-        await sync(lock, world.path, HEAD)
+        await sync(await require_checkout(lock, world.path), HEAD)
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == commit
     assert world.remote_tip(ISSUE) != commit
 
@@ -262,7 +262,7 @@ async def test_an_interrupted_switch_is_completed(world: GitRepositories, place:
     assert world.agent("rev-parse", "HEAD") == head
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
     async with clone_lock(world.clone) as lock:
-        assert await sync(lock, world.path, HEAD) == UpToDate()
+        assert await sync(await require_checkout(lock, world.path), HEAD) == UpToDate()
 
 
 async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them(world: GitRepositories) -> None:
@@ -283,8 +283,8 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
     git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await switch(lock, world.path, ISSUE, name) == Switched()
-        assert await sync(lock, world.path, name) == UpToDate()
+        assert await switch(await require_checkout(lock, world.path), ISSUE, name) == Switched()
+        assert await sync(await require_checkout(lock, world.path), name) == UpToDate()
     assert world.agent("rev-parse", "HEAD") == head
     assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
 
@@ -294,4 +294,4 @@ async def test_names_with_a_special_meaning_do_not_reach_git(world: GitRepositor
     await world.created()
     async with clone_lock(world.clone) as lock:
         with pytest.raises(refs.InvalidNameError):
-            await switch(lock, world.path, ISSUE, name)
+            await switch(await require_checkout(lock, world.path), ISSUE, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones.admin import Missing
-from bot.clones.entries import Valid, branch_of, inspect
+from bot.clones.checkout import Valid, inspect
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created
@@ -146,7 +146,7 @@ async def test_a_branch_that_another_worktree_will_go_back_to_is_refused(tmp_pat
     world.someone_pushes("main", {"a": "theirs"})
     await world.update()
     git(world.path, "-c", f"alias.begin=!git {begun} || true", "begin")
-    assert await branch_of(world.clone, world.path) is None
+    assert (await world.looked_at()).head.branch is None
     refused = await world.create(path=world.path.with_name("other"))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusedReason.BRANCH_IN_USE

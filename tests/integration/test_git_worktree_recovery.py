@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.admin import Missing, real_path
+from bot.clones.admin import Missing, real_path, register
+from bot.clones.checkout import Valid, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, all_entries, inspect, register
+from bot.clones.entries import all_entries
 from bot.clones.fetch import update
 from bot.clones.start import Refused, RefusedReason
 from bot.model import DetachedHead, IssueBranch
-from bot.worktrees.create import Created, examine, recreate
+from bot.worktrees.create import Created, Reopened, recreate, reopen
 from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
 
 
@@ -127,9 +128,9 @@ async def recovered(world: GitRepositories) -> Created:
     """Do what a turn does before it starts."""
     async with clone_lock(world.clone) as lock:
         await update(lock, world.url)
-        examined = await examine(lock, world.path, BRANCH)
-        if isinstance(examined.state, Valid):
-            return Created(BRANCH, None, examined.state.head or "")
+        found = await reopen(lock, world.path, BRANCH)
+        if isinstance(found, Reopened):
+            return Created(BRANCH, None, found.state.head or "")
         made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
         assert isinstance(made, Created), made
         return made
@@ -203,7 +204,7 @@ async def test_a_lost_record_of_git_costs_no_file(
     mine = await with_work(world)
     damage(world)
     made = await recovered(world)
-    if world.clone.git.cage is not None:
+    if world.clone.git.cage.isolates:
         assert made == Created(BRANCH, None, mine)
         assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=1)
         assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
@@ -234,7 +235,7 @@ async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitRepositorie
         await world.created()
     git(world.clone.path, "worktree", "unlock", str(world.path))
     async with clone_lock(world.clone) as lock:
-        assert isinstance((await examine(lock, world.path, branch)).state, Valid)
+        assert isinstance(await reopen(lock, world.path, branch), Reopened)
     entry = await entry_of(world.clone, world.path)
     assert entry is not None
     assert entry.lock_reason == "threadtree: in use"
@@ -309,7 +310,7 @@ async def test_a_registration_can_be_interrupted_anywhere(world: GitRepositories
     await world.update()
     world.path.parent.mkdir(parents=True)
     async with clone_lock(world.clone) as lock:
-        register(lock, world.path, world.remote_tip("main"))
+        register(lock.clone.path, world.path, world.remote_tip("main"))
     (world.path / ".git").unlink()
     if left == "the entry":
         world.path.rmdir()
@@ -317,3 +318,13 @@ async def test_a_registration_can_be_interrupted_anywhere(world: GitRepositories
     assert made.kept is None
     assert await inspect(world.clone, world.path) == Valid(made.tip, "threadtree/issue-1", files=0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]
+
+
+async def test_a_link_to_another_repository_with_a_worktree_of_that_name_is_no_worktree(
+    world: GitRepositories, tmp_path: Path
+) -> None:
+    other = GitRepositories.make(tmp_path / "other")
+    await world.created()
+    await other.created()
+    (world.path / ".git").write_text((other.path / ".git").read_text())
+    assert isinstance(await inspect(world.clone, world.path), Missing)

@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from bot.postgres.embedded import embedded_postgres
-from bot.receive import inbox as inbox_module
 from bot.receive.inbox import Floods, Inbox, Unavailable
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
@@ -67,25 +66,6 @@ async def test_deliveries_that_arrive_together_are_committed_together_and_decide
     groups = await pool.fetch("select count(*) as size from deliveries group by xmin order by min(seq)")
     assert [group["size"] for group in groups] == [1, 16, 4]
     assert [guid for *_, guid in await jobs(pool)] == ["first", *(f"other-{n}" for n in range(20))]
-
-
-async def test_workers_are_told_of_what_is_committed_also_after_a_notification_was_lost(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    problems: list[Exception] = [ConnectionError("lost")]
-
-    async def ring(pool: Pool) -> None:
-        told.put_nowait(",".join(sorted([guid for *_, guid in await jobs(pool)])))
-        if problems:
-            raise problems.pop()
-
-    monkeypatch.setattr(inbox_module, "ring_deciders", ring)
-    async with Inbox(pool) as inbox:
-        await inbox.store(delivery("first"))
-        assert await asyncio.wait_for(told.get(), PATIENCE_SECONDS) == "first"
-        await inbox.store(delivery("second"))
-        assert await asyncio.wait_for(told.get(), PATIENCE_SECONDS) == "first,second"
 
 
 async def decided_in(pool: Pool) -> AsyncIterator[str]:

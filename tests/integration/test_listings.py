@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner, Result
 
-from bot.cli.listings import ROWS_FOR_PEOPLE
+from bot.cli.calls import ROWS_FOR_PEOPLE
 from bot.cli.main import app
+from bot.node.identity import record
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
@@ -47,6 +48,7 @@ def cli(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     # The log belongs to the whole process, and later tests need it.
     monkeypatch.setattr("bot.cli.running.configure_logs", lambda *_: None)
     monkeypatch.chdir(tmp_path)
+    record(tmp_path, "here")
     return Cli(database_url, tmp_path)
 
 
@@ -94,18 +96,26 @@ values (2, 'refs/threadtree/rescue/2/20260502T120000.000000Z', '{9}', null, 2, 1
 async def test_rescued_work_is_listed_with_its_age_and_size(cli: Cli, database_url: str) -> None:
     await execute(database_url, A_RESCUE)
     removed, _ = await cli.json("worktrees", "list", "--all")
-    assert removed["rescues"] == [
-        {
-            "name": "refs/threadtree/rescue/2/20260502T120000.000000Z",
-            "files": 2,
-            "commits": 1,
-            "bytes": 4096,
-            "created_at": "2026-05-02T12:00:00Z",
-            "restored_at": None,
-        }
-    ]
+    assert removed["rescues"] == await cli.json("rescues", "list")
+    [rescue] = removed["rescues"]
+    assert rescue == {
+        "id": 1,
+        "worktree": 2,
+        "codebase": "octo/world",
+        "conversations": ["octo/world#9"],
+        "branch": None,
+        "removal": None,
+        "name": "refs/threadtree/rescue/2/20260502T120000.000000Z",
+        "files": 2,
+        "commits": 1,
+        "bytes": 4096,
+        "node": "here",
+        "created_at": "2026-05-02T12:00:00Z",
+        "expires_at": "2026-10-29T12:00:00Z",
+        "restored_at": None,
+    }
     table = (await cli("worktrees", "list")).stdout
-    assert "threadtree worktrees restore ID" in table
+    assert "threadtree rescues restore ID" in table
     assert "4.1 kB" in table
 
 
@@ -183,11 +193,11 @@ async def test_deliveries_show_their_result(cli: Cli) -> None:
 async def test_without_a_terminal_each_row_of_a_table_is_one_line(cli: Cli) -> None:
     tables = {name: (await cli(name, "list")).stdout for name in NAMES}
     assert [len(tables[name].splitlines()) for name in ("sessions", "turns", "deliveries")] == [3, 4, 3], "a line a row"
-    assert "5 min 0 s $0.25 custom" in tables["turns"]
+    assert "5 min 0 s  $0.25  custom" in tables["turns"]
     assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   2026-05-01 10:00" in tables["deliveries"]
     assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
     assert "octo/hello#4" in tables["turns"]
-    assert "ended: reset-requested" in tables["sessions"]
+    assert "ended   reset-requested" in tables["sessions"]
     assert " worktrees/octo/hello/issue-1" in tables["worktrees"]
 
 
@@ -201,7 +211,8 @@ async def test_removed_worktrees_are_listed_on_demand_only(cli: Cli) -> None:
     assert await ids("--all", "--repo", "Octo/hello") == [1]
     assert await ids("--state", "removed") == await ids("--all", "--repo", "octo/world") == [2]
     assert "(detached)" in (await cli("worktrees", "list", "--all")).stdout
-    assert "'gone' is no state" in (await cli("worktrees", "list", "--state", "gone", status=2)).stderr
+    refused = (await cli("worktrees", "list", "--state", "gone", status=2)).stderr
+    assert "state cannot be 'gone'; give one of 'reserved', 'ready'" in refused
 
 
 @pytest.mark.usefixtures("a_past")
@@ -243,7 +254,7 @@ async def test_people_see_the_newest_and_that_there_are_more_while_scripts_get_a
 async def test_a_replayed_delivery_is_received_again_with_one_new_job(cli: Cli, database_url: str) -> None:
     guid = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
     assert "is handled again" in (await cli("deliveries", "replay", guid)).stdout
-    assert "waiting to be handled already" in (await cli("deliveries", "replay", guid)).stdout
+    assert "waiting to be handled already" in (await cli("deliveries", "replay", guid, status=1)).stderr
     received, _ = await cli.json("deliveries", "list")
     assert (received["state"], received["error"]) == ("received", None)
     connection = await asyncpg.connect(database_url)
@@ -255,10 +266,10 @@ async def test_a_replayed_delivery_is_received_again_with_one_new_job(cli: Cli, 
 
 
 @pytest.mark.usefixtures("a_past")
-async def test_a_delivery_that_cannot_be_replayed_gives_exit_status_1(cli: Cli, database_url: str) -> None:
+async def test_a_delivery_that_cannot_be_replayed_gives_1_and_an_unknown_one_2(cli: Cli, database_url: str) -> None:
     ignored, failed = "11111111-aaaa-4bbb-8ccc-dddddddddddd", "22222222-aaaa-4bbb-8ccc-dddddddddddd"
     await execute(database_url, "update deliveries set body = null, state = 'done'")
-    assert "There is no delivery nonesuch" in (await cli("deliveries", "replay", "nonesuch", status=1)).stderr
+    assert "There is no delivery nonesuch" in (await cli("deliveries", "replay", "nonesuch", status=2)).stderr
     for guid in (ignored, failed):
         assert "cannot be run" in (await cli("deliveries", "replay", guid, status=1)).stderr
 
@@ -280,7 +291,7 @@ async def test_what_the_api_tells_and_does_the_command_line_does_too(cli: Cli, a
     assert rows[0]["conversation"] in (await cli("conversations", "list", "--limit", "1")).stdout
     assert (await cli("conversations", "list", "--repo", "no/where")).stdout == ""
     assert [one["name"] for one in await cli.json("nodes", "list")]
-    assert "LAST SIGN OF LIFE" in (await cli("nodes", "list")).stdout
+    assert "HEARTBEAT (UTC)" in (await cli("nodes", "list")).stdout
     assert isinstance(await cli.json("costs", "--days", "366"), list)
     unended = next(one for one in await cli.json("turns", "list") if one["state"] == "queued")
     turn = str(unended["id"])
@@ -292,5 +303,5 @@ async def test_what_the_api_tells_and_does_the_command_line_does_too(cli: Cli, a
     assert "stopped" in (await cli("turns", "show", turn)).stdout
     await cli("turns", "retry", turn)
     for wrong in ("999999", "x", "-1"):
-        refused = await cli("turns", "show", "--", wrong, status=1)
+        refused = await cli("turns", "show", "--", wrong, status=2)
         assert "There is no" in refused.stderr or "There is nothing" in refused.stderr

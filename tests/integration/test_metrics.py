@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Collection
+from math import isfinite
 from pathlib import Path
-from typing import get_args
 
 import httpx
 import pytest
@@ -31,13 +31,20 @@ insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'r
 update nodes set disk = '{"clones": 7000, "homes": 0}';
 insert into procrastinate_jobs (task_name, queue_name, args) values ('decide', 'decide', '{}')
 """
+
+
+def counted(name: str, value: float, **labels: str) -> str:
+    """Return the statement that writes a counter."""
+    return f"insert into counters values ('threadtree_{name}', '{json.dumps(labels, separators=(',', ':'))}', {value})"  # noqa: S608 -- a test's own
+
+
 # What makes each rule of alerts.yml tell, one after the other; its state before is a good one.
 BAD = {
     "ThreadtreeDeliveriesWait": "update deliveries set state = 'received', error = null,"
     " received_at = now() - interval '1 h' where state = 'ignored'",
     "ThreadtreeDeliveryFailed": "update deliveries set state = 'failed', error = 'x' where state = 'received'",
-    "ThreadtreeWrongSignatures": "insert into counters values ('deliveries_refused_total', '401', 11)",
-    "ThreadtreeDeliveriesRefused": "insert into counters values ('deliveries_refused_total', '503', 1)",
+    "ThreadtreeWrongSignatures": counted("deliveries_refused_total", 11, status="401"),
+    "ThreadtreeDeliveriesRefused": counted("deliveries_refused_total", 1, status="503"),
     "ThreadtreeTurnsWait": "update turns set created_at = now() - interval '2 h' where state = 'queued'",
     "ThreadtreeTurnsFail": "insert into turns (conversation_id, state, request, request_hash, requested_by,"
     " requested_by_id, asked_at, source_kind, finished_at, cost_usd, agent, reason) select 1, state, '', '', 'ada', 7,"
@@ -46,12 +53,14 @@ BAD = {
     "ThreadtreeCost": "update turns set cost_usd = 26 where state = 'failed'",
     "ThreadtreeAnswersWait": "update outbox set due_at = now() - interval '1 h' where state = 'waiting'",
     "ThreadtreeAnswerNotPosted": "update outbox set state = 'failed' where state = 'waiting'",
-    "ThreadtreeGitHubCredentials": "insert into counters values ('github_requests_total', '401', 4)",
+    "ThreadtreeGitHubCredentials": counted("github_requests_total", 4, status="401"),
     "ThreadtreeGitHubLimit": "insert into writers (writer, held_until) values ('w', now() + interval '10 minutes')",
-    "ThreadtreeCrashes": "insert into counters values ('recoveries_total', 'turn', 1)",
-    "ThreadtreeHousekeepingFails": "insert into counters values ('sweeps_total', 'failed', 1)",
-    "ThreadtreeDiskShort": "insert into counters values ('disk_free_bytes', 'here', 5e9)",
-    "ThreadtreeSlowAcknowledgement": "insert into counters values ('acknowledgement_seconds', '5.0', 2)",
+    "ThreadtreeCrashes": counted("recoveries_total", 1, what="turn"),
+    "ThreadtreeHousekeepingFails": counted("sweeps_total", 1, end="failed"),
+    "ThreadtreeDiskShort": counted("disk_free_bytes", 5e9, node="here"),
+    "ThreadtreeSlowAcknowledgement": "; ".join(
+        counted("acknowledgement_seconds_bucket", 2, le=end) for end in ("5.0", "10.0", "+Inf")
+    ),
     "ThreadtreeWithoutWorker": "update nodes set heartbeat_at = now() - interval '2 minutes'",
     "ThreadtreeNodeSilent": "update nodes set heartbeat_at = now() - interval '10 minutes'",
 }
@@ -120,10 +129,20 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "node_silent_seconds", node="here") < 100
 
 
+async def test_what_is_due_at_once_has_a_finite_age(pool: Pool) -> None:
+    await pool.execute("update outbox set due_at = '-infinity', created_at = now() - interval '5 minutes'")
+    for name, value in (await scrape(pool)).items():
+        assert isfinite(value), name
+        if name == ("outbox_oldest_seconds", frozenset({("state", "waiting")})):
+            assert 290 < value < 400
+
+
 async def test_alerts_and_dashboard_ask_for_figures_that_exist_and_the_page_names_them_all(pool: Pool) -> None:
-    for name in get_args(counters.Name):
-        counters.count(name, "a b")
-    counters.acknowledged(1)
+    for metric in (counters.GITHUB_RATE_REMAINING, counters.DISK_FREE_BYTES):
+        metric.labels("a").set(1)
+    for counter in (counters.WORKTREES_PRUNED, counters.RECLAIMED_BYTES, counters.LOST_CLAIMS):
+        counter.labels("a").inc()
+    counters.DELIVERIES_RECEIVED.labels("a", "b").inc()
     await save_counts(pool)
     exist = {name for name, _ in await scrape(pool)}
     folder = Path(__file__).parents[2] / "docs" / "monitoring"
@@ -138,7 +157,7 @@ async def test_alerts_and_dashboard_ask_for_figures_that_exist_and_the_page_name
 async def test_each_alert_is_silent_in_a_good_state_and_tells_in_a_bad_one(pool: Pool) -> None:
     await pool.execute("delete from writers")
     await pool.execute("update turns set created_at = now() where state = 'queued'")
-    await pool.execute("insert into counters values ('github_rate_remaining', 'core', 5000)")
+    await pool.execute(counted("github_rate_remaining", 5000, resource="core"))
     rules = dict(RULE.findall((Path(__file__).parents[2] / "docs" / "monitoring" / "alerts.yml").read_text()))
     down = rules.pop("ThreadtreeDown")
     assert rules.keys() == BAD.keys()
@@ -197,16 +216,16 @@ def tells(rule: str, before: Figures, now: Figures) -> bool:
 
 async def test_two_processes_tell_what_both_have_counted(pool: Pool) -> None:
     for answer in ("accepted", "accepted", "duplicate"):
-        counters.count("deliveries_received_total", f"issue_comment {answer}")
+        counters.DELIVERIES_RECEIVED.labels("issue_comment", answer).inc()
     for seconds in (0.004, 0.01, 0.3, 99):
-        counters.acknowledged(seconds)
-    counters.count("github_requests_total", "200", 5)
-    counters.note("github_rate_remaining", "core", 4000)
+        counters.ACKNOWLEDGED_AFTER.observe(seconds)
+    counters.GITHUB_REQUESTS.labels("200").inc(5)
+    counters.GITHUB_RATE_REMAINING.labels("core").set(4000)
     await save_counts(pool)
     # The other process.
-    counters.count("github_requests_total", "200", 2)
-    counters.count("github_requests_total", "unreachable")
-    counters.note("github_rate_remaining", "core", 3999)
+    counters.GITHUB_REQUESTS.labels("200").inc(2)
+    counters.GITHUB_REQUESTS.labels("unreachable").inc()
+    counters.GITHUB_RATE_REMAINING.labels("core").set(3999)
     await save_counts(pool)
     await save_counts(pool)
     first, second = await scrape(pool), await scrape(pool)
@@ -223,16 +242,16 @@ async def test_two_processes_tell_what_both_have_counted(pool: Pool) -> None:
 
 
 async def test_what_an_outage_keeps_from_the_rows_is_added_later(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    counters.count("sweeps_total", "done")
-    counters.note("disk_free_bytes", "here", 1)
+    counters.SWEEPS.labels("done").inc()
+    counters.DISK_FREE_BYTES.labels("here").set(1)
     with monkeypatch.context() as patch:
         patch.setattr(
             "bot.store.measures.ADD",
             "select pg_terminate_backend(pg_backend_pid()), $1::text[], $2::text[], $3::float8[]",
         )
         await save_counts(pool)
-    counters.count("sweeps_total", "done")
-    counters.note("disk_free_bytes", "here", 2)
+    counters.SWEEPS.labels("done").inc()
+    counters.DISK_FREE_BYTES.labels("here").set(2)
     await save_counts(pool)
     found = await scrape(pool)
     assert of(found, "sweeps_total", end="done") == 2

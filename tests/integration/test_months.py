@@ -15,13 +15,13 @@ from bot.maintenance.clones import care_for_clones
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import policy_for
-from bot.operations.remove import remove_all
 from bot.store import upkeep
 from bot.store.retention import delete_old_sessions
 from tests.support.git_repositories import git
 from tests.support.histories.database import history_database
 from tests.support.histories.inventory import refs_of
 from tests.support.histories.node import REPOSITORY, HistoryNode, close
+from tests.support.worktree_jobs import remove_all
 
 TABLES = ("worktrees", "rescues", "sessions", "conversations", "turns")
 FORK = "refs/pull/5/head"
@@ -112,7 +112,7 @@ class Months:
         at = self.node.later()
         async with self.node.pool.acquire() as connection, connection.transaction():
             await closing.close(connection, "https://github.example", REPOSITORY, number, at, at)
-        await remove_all(self.node.ctx, self.node.worker.name)
+        await remove_all(self.node.ctx)
 
     async def use(self, number: int) -> None:
         """Note a use of the thread's worktree now."""

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bot.network import egress, sockets
 from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
-from bot.network.rules import Target
+from bot.network.rules import Destination
 from bot.network.sockets import connect_private, private_socket
 from tests.support.network import ALSO_PUBLIC, PUBLIC, Handler, SimulatedInternet, site, status_of
 from tests.support.patience import PATIENCE_SECONDS
@@ -27,7 +27,7 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 @asynccontextmanager
 async def proxy(
-    directory: Path, world: SimulatedInternet, local: dict[Target, Path] | None = None
+    directory: Path, world: SimulatedInternet, local: dict[Destination, Path] | None = None
 ) -> AsyncIterator[Path]:
     path = directory / "egress.sock"
     with private_socket(path) as listener:
@@ -271,7 +271,7 @@ def read_all(client: socket.socket) -> bytes:
 
 async def test_a_client_without_no_proxy_finds_the_turns_own_service(tmp_path: Path) -> None:
     service = tmp_path / "model.sock"
-    thread_ref = Target(ip_address("127.0.0.1"), 19502)
+    thread_ref = Destination(ip_address("127.0.0.1"), 19502)
     with private_socket(service) as listener:
         async with (
             sockets.serving(listener, backwards),

@@ -15,7 +15,8 @@ from bot.agents.presets import ANTHROPIC
 from bot.network import egress
 from bot.network.models import ModelRoute
 from bot.network.turn_network import Network, open_network
-from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, needs_bubblewrap, run, site
+from tests.support.git_repositories import usable_cage
+from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, run, site
 
 REAL = "sk-real-" + "a1b2c3" * 6
 
@@ -46,6 +47,13 @@ with urllib.request.urlopen(request, timeout=60) as answer:
         print(piece.decode(), flush=True)
         sys.stdin.readline()
 """
+
+needs_bubblewrap = pytest.mark.usefixtures("usable_bubblewrap")
+
+
+@pytest.fixture
+def usable_bubblewrap(tmp_path: Path) -> None:
+    usable_cage(tmp_path)
 
 
 def python(network: Network, program: str, *arguments: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which node this is: an id in DATA_DIR that survives another host name, another version and another place."""
+"""Which node this is: an id in DATA_DIR that survives another host name and another place."""
 
 import asyncio
 import shutil
@@ -11,16 +11,15 @@ from typing import Literal
 import orjson
 import pytest
 
-from bot.clones import entries
+from bot.clones.checkout import Valid, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid
+from bot.clones.entries import all_entries
 from bot.maintenance.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
 from bot.node.move_in import move_in
-from bot.node.process_lock import worker_lock
 from bot.operations.execute import carry_out
-from bot.sandbox.cage import cage_for
+from bot.sandbox.cage import sandbox_for
 from bot.store import nodes, operations
 from bot.store.database import Pool, database
 from bot.store.operations import RequestedBy
@@ -28,6 +27,7 @@ from bot.worktrees.create import Created, create, recreate
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
+from tests.support.worktree_jobs import claim_operation
 
 
 @pytest.fixture
@@ -56,20 +56,6 @@ async def test_a_new_host_name_is_only_another_label(pool: Pool, data_dir: Path)
 async def test_processes_that_start_at_the_same_time_are_one_node(pool: Pool, data_dir: Path) -> None:
     assert len({*await asyncio.gather(*(node_of(pool, data_dir) for _ in range(8)))}) == 1
     assert await pool.fetchval("select count(*) from nodes") == 1
-
-
-async def test_the_node_of_an_older_version_is_adopted_once(pool: Pool, data_dir: Path, tmp_path: Path) -> None:
-    await pool.execute("insert into nodes (id, name, claimed) values ('host', 'host', false)")
-    (tmp_path / "other").mkdir()
-    assert await node_of(pool, data_dir) == "host"
-    assert await node_of(pool, tmp_path / "other") != "host", "another DATA_DIR with the same host name"
-
-
-async def test_a_node_is_not_made_where_a_process_without_one_is_at_work(pool: Pool, data_dir: Path) -> None:
-    with worker_lock(data_dir / "workers"), pytest.raises(NodeInUseError, match="stop it first"):
-        await node_of(pool, data_dir)
-    assert not (data_dir / "node.json").exists()
-    assert await node_of(pool, data_dir)
 
 
 async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
@@ -140,17 +126,10 @@ async def test_a_damaged_file_is_refused(pool: Pool, data_dir: Path, content: st
         await node_of(pool, data_dir)
 
 
-# A node of an older version: absolute paths, and a name in the files beside the worktrees.
-
-
-async def old_node(node: Node) -> int:
-    """Make a worktree as an older version left it, with a change that is nowhere else; return its id."""
-    worktree = await node.add(1)
-    place = node.ctx.data_dir / "worktrees" / "octo" / "hello" / "issue-1"
-    assert node.path(1) == place
-    (place / "README.md").write_text("changed\n")
-    await node.db.execute("update nodes set claimed = false")
-    return worktree
+async def with_work(node: Node) -> None:
+    """Make a worktree with a change that is nowhere else."""
+    await node.add(1)
+    (node.path(1) / "README.md").write_text("changed\n")
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -165,7 +144,7 @@ async def each(request: pytest.FixtureRequest, tmp_path: Path, database_url: str
 async def started(node: Node, data_dir: Path, name: str) -> Node:
     """Start the node at this place, as a process does."""
     identified = await identify(node.ctx.pool, data_dir, name)
-    cage = cage_for("bwrap", data_dir, SEARCH_PATH) if node.ctx.git.cage else None
+    cage = sandbox_for("bwrap" if node.ctx.git.cage.isolates else "off", data_dir, SEARCH_PATH)
     ctx = replace(node.ctx, node=identified.node.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
     await move_in(ctx, identified.was_at)
     return replace(node, ctx=ctx)
@@ -175,25 +154,18 @@ async def state_of(node: Node) -> tuple[str, str, object]:
     """Return the row's node and path, and whether git finds the worktree there with its change."""
     row = await node.db.fetchrow("select node, path from worktrees")
     path = node.ctx.directory(row["path"])
-    found = await entries.inspect(node.ctx.clone("octo/hello"), path)
+    found = await inspect(node.ctx.clone("octo/hello"), path)
     return row["node"], row["path"], isinstance(found, Valid) and found.files and (path / "README.md").read_text()
 
 
 PATH = "worktrees/octo/hello/issue-1"
 
 
-async def test_an_older_versions_worktrees_are_adopted_under_another_host_name(each: Node) -> None:
-    await old_node(each)
-    now = await started(each, each.ctx.data_dir, "a new host name")
-    assert await state_of(now) == ("here", PATH, "changed\n")
-    assert await repair(now.ctx) == []
-
-
 async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_path: Path) -> None:
-    await old_node(each)
+    await with_work(each)
     await state_of(each)  # in a sandbox, the private state is made now
     now = each.ctx.data_dir
-    for number in (1, 2):  # once by an operator who upgrades at the same time, once more afterwards
+    for number in (1, 2):
         now = tmp_path / f"bigger-{number}"
         each.ctx.data_dir.rename(now)
         each = await started(each, now, "host")
@@ -201,7 +173,7 @@ async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_p
         assert len(await repair(each.ctx)) == number - 1
         async with clone_lock(each.ctx.clone("octo/hello")) as lock:  # the second time there is one without a row
             without_row = each.ctx.directory(PATH).with_name("issue-2")
-            assert isinstance(await entries.inspect(lock.clone, without_row), Valid) == (number == 2)
+            assert isinstance(await inspect(lock.clone, without_row), Valid) == (number == 2)
             await create(lock, without_row, IssueBranch(2), RESCUE)
     assert orjson.loads((now / "node.json").read_bytes()) == {"id": "here", "data_dir": str(now)}
 
@@ -232,7 +204,7 @@ BRANCH = "threadtree/issue-1"
 @pytest.fixture(params=[gone, a_file, empty, another_repository])
 async def moved(each: Node, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Node, str]:
     """Return a node whose DATA_DIR was moved, and a commit of its worktree, whose directory is not there any more."""
-    await old_node(each)
+    await with_work(each)
     commit = each.git.agent_commits({"work": "only here"})
     each.ctx.data_dir.rename(tmp_path / "bigger")
     request.param(tmp_path / "bigger" / PATH)
@@ -250,8 +222,8 @@ async def test_a_worktree_that_a_move_lost_is_made_again_with_its_commits(moved:
         made = await recreate(lock, path, BRANCH, None, RESCUE)
         assert isinstance(made, Created)
         assert (made.branch, made.tip, (path / "work").read_text()) == (BRANCH, commit, "only here")
-        assert await entries.inspect(lock.clone, path) == Valid(commit, BRANCH, 0)
-        [entry] = await entries.all_entries(lock.clone)
+        assert await inspect(lock.clone, path) == Valid(commit, BRANCH, 0)
+        [entry] = await all_entries(lock.clone)
     assert entry.path == path
     assert await repair(node.ctx) == []
 
@@ -266,19 +238,8 @@ async def test_a_worktree_that_a_move_lost_is_pruned_and_restored_with_its_commi
     assert list((node.ctx.data_dir / "private").glob("*")) == []
     worktree = await node.db.fetchval("select id from worktrees")
     await operations.enqueue(node.db, worktree, "restore", RequestedBy("an operator", node.ctx.clock()))
-    claimed = await operations.claim_next(node.db, node.ctx.node, "worker", worktree)
+    claimed = await claim_operation(node.db, node.ctx.node, worktree)
     assert claimed is not None
     await carry_out(node.ctx, claimed)
     assert (await operations.status_of(node.db, claimed.id)).state == "done"
     assert head_of(node) == commit
-
-
-async def test_worktrees_of_another_data_directory_that_still_exists_stay_where_they_are(
-    each: Node, tmp_path: Path
-) -> None:
-    await old_node(each)
-    path = str(each.path(1))
-    (tmp_path / "empty").mkdir()
-    now = await started(each, tmp_path / "empty", "here")
-    assert await now.db.fetchval("select path from worktrees") == path
-    assert now.ctx.directory(path) == Path(path)

@@ -3,24 +3,20 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import cast
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from bot.model import Target
-from bot.operations import execute
-from bot.run.context import TurnContext
-from bot.run.runner import Runner
-from bot.store import conversations, operations, removals, rescues, turns, worktrees
+from bot.store import conversations, operations, rescues, turns, worktrees
 from bot.store.database import Pool
+from bot.store.doorbell import ring_for_work
 from bot.store.operations import ClaimedOperation, OperationKind, RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
-from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
+from tests.support.worktree_jobs import claim_operation, claim_removal
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(hours=1)
@@ -33,7 +29,7 @@ async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", con
 
 
 async def claim(world: TurnRows, node: str = NODE, worktree: int | None = None) -> ClaimedOperation | None:
-    return await operations.claim_next(world.db, node, WORKER, worktree)
+    return await claim_operation(world.db, node, worktree)
 
 
 async def claimed(world: TurnRows) -> ClaimedOperation:
@@ -166,27 +162,51 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRow
     thread, worktree = await world.home()
     await world.close(thread)
     await conversations.release_worktree(world.db, worktree)
-    removal = await removals.claim_next(world.db, NODE, WORKER)
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
     await ask(world, worktree, "restore")
     assert await claim(world) is None
 
-    await world.db.execute("update worktrees set state = 'removed', claim = null, worker = null")
+    await world.db.execute("update worktrees set state = 'removed', claim = null")
 
     assert (await claimed(world)).worktree.state == "removed"
 
 
-async def test_one_operation_goes_to_one_worker(world: TurnRows, pool: Pool) -> None:
+async def jobs(world: TurnRows) -> list[tuple[str, str]]:
+    rows = await world.db.fetch("select queue_name, lock from procrastinate_jobs order by id")
+    return [(row["queue_name"], row["lock"]) for row in rows]
+
+
+async def test_an_operation_gets_a_job_when_it_may_begin_and_one_waits_for_a_worktree(world: TurnRows) -> None:
+    thread, worktree = await world.home()
+    turn = await world.ask(thread)
+    await ask(world, worktree)
+    assert await jobs(world) == []
+    running = await world.claimed()
+    assert running.id == turn
+    await world.end(running.claim)
+
+    for _ in range(2):
+        await ring_for_work(world.db, NODE)
+
+    assert await jobs(world) == [("node:here", f"worktree:{worktree}")]
+
+
+async def test_the_end_of_an_operation_enqueues_the_next_one(world: TurnRows) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
+    await ask(world, worktree)
+    await world.db.execute("update procrastinate_jobs set status = 'doing'")
+    await finish(world, await claimed(world))
+    assert await jobs(world) == [("node:here", f"worktree:{worktree}")] * 2
 
-    async def try_it() -> ClaimedOperation | None:
-        async with pool.acquire() as db:
-            return await operations.claim_next(db, NODE, WORKER)
 
-    found = await asyncio.gather(*(try_it() for _ in range(4)))
-
-    assert len([one for one in found if one is not None]) == 1
+async def test_a_removal_that_is_decided_gets_a_job(world: TurnRows) -> None:
+    thread, worktree = await world.home()
+    await world.close(thread)
+    async with world.db.transaction():
+        await conversations.release_worktree(world.db, worktree)
+    assert await jobs(world) == [("node:here", f"worktree:{worktree}")]
 
 
 @pytest.mark.parametrize("first", ["turn", "operation"])
@@ -202,13 +222,13 @@ async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: TurnRows
 
     async def operate() -> bool:
         async with pool.acquire() as db:
-            return await operations.claim_next(db, NODE, WORKER) is not None
+            return await operations.claim(db, NODE, worktree) is not None
 
     async with held(pool) as db:
         if first == "turn":
             assert await world.claim(db=db) is not None
         else:
-            assert await operations.claim_next(db, NODE, WORKER) is not None
+            assert await claim_operation(db, NODE) is not None
         other = asyncio.create_task(operate() if first == "turn" else run_turn())
         await until_waiting(pool)
     assert not await other
@@ -260,25 +280,25 @@ async def test_a_lost_claim_ends_nothing(world: TurnRows) -> None:
 
     with pytest.raises(ClaimLostError):
         await operations.finish(world.db, stale, "done", "It was reset.", NODE)
-    assert not await operations.requeue(world.db, stale)
 
     assert await state(world, operation.id) == "running"
 
 
-async def test_an_operation_of_a_dead_worker_waits_again_at_its_old_place(world: TurnRows) -> None:
+async def test_an_operation_of_a_dead_worker_is_claimed_again_at_its_old_place(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
-    operation = await claimed(world)
+    dead = await claimed(world)
     await world.ask(thread)
-    assert await operations.running_on(world.db, NODE) == [operation.claim]
-    assert await operations.running_on(world.db, "there") == []
+    assert await operations.claim(world.db, "there", worktree) is None, "on its node"
 
-    assert await operations.requeue(world.db, operation.claim)
+    again = await operations.claim(world.db, NODE, worktree)
 
     assert await world.claim() is None
-    again = await claimed(world)
-    assert again.id == operation.id
-    assert again.claim.token != operation.claim.token
+    assert again is not None
+    assert again.id == dead.id
+    with pytest.raises(ClaimLostError):
+        await operations.finish(world.db, dead.claim, "done", "It was reset.", NODE)
+    await operations.finish(world.db, again.claim, "done", "It was reset.", NODE)
 
 
 async def test_a_withdrawn_operation_is_not_done(world: TurnRows) -> None:
@@ -536,39 +556,3 @@ async def test_worktrees_used_only_by_closed_threads_are_left_over(world: TurnRo
 
     assert found == [kept]
     assert not {used, shared, unused, other_repository} & set(found)
-
-
-async def test_an_operation_that_is_claimed_again_before_its_first_run_is_over_runs_once(
-    pool: Pool, world: TurnRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, worktree = await world.home()
-    asked = await ask(world, worktree)
-    begun: asyncio.Queue[asyncio.Event] = asyncio.Queue()
-
-    async def carry_out(_: object, operation: ClaimedOperation) -> None:
-        if not is_queued_again.is_set():
-            is_queued_again.set()
-            async with pool.acquire() as db:
-                await operations.requeue(db, operation.claim)
-        go_on = asyncio.Event()
-        begun.put_nowait(go_on)
-        await go_on.wait()
-
-    is_queued_again, stopping = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(execute, "carry_out", carry_out)
-    ctx = cast("TurnContext", SimpleNamespace(pool=pool, node=NODE, clock=lambda: NOON))
-    runner = Runner(ctx, WORKER, 1, 1)
-    serving = asyncio.create_task(runner.serve(stopping, PATIENCE_SECONDS))
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        first = await begun.get()
-        runner.ring()
-        second = await begun.get()
-        over = {task for task in asyncio.all_tasks() if task.get_name() == f"operation {asked}"}
-        first.set()
-        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-        await runner.recover()
-        assert await state(world, asked) == "running", "its second run goes on"
-        assert begun.empty()
-        second.set()
-        stopping.set()
-        await serving

@@ -15,7 +15,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot import failpoints
-from bot.clones import entries, metadata
+from bot.clones import metadata
+from bot.clones.admin import UNFINISHED
+from bot.clones.entries import all_entries
 from bot.clones.metadata import Metadata
 from bot.store import conversations, retention, turns
 from tests.support.git_repositories import SANDBOXES, git
@@ -36,7 +38,7 @@ async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 
 
 async def on_record(node: Node) -> set[str]:
-    return {entry.path.name for entry in await entries.all_entries(node.git.clone)}
+    return {entry.path.name for entry in await all_entries(node.git.clone)}
 
 
 # Removed and kept worktrees
@@ -232,7 +234,7 @@ async def test_a_damaged_worktree_is_removed_and_no_work_is_lost(node: Node, dam
         case "clone":
             shutil.rmtree(clone)
         case "half-made":
-            (clone / "worktrees" / "issue-1" / "locked").write_text(entries.UNFINISHED[0])
+            (clone / "worktrees" / "issue-1" / "locked").write_text(UNFINISHED[0])
         case _:
             for gone in (path, clone):
                 shutil.rmtree(gone)

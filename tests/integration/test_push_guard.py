@@ -8,13 +8,14 @@ from urllib.parse import quote
 
 import pytest
 
-from bot.clones.clone import clone_lock, reading
+from bot.clones.checkout import require_checkout
+from bot.clones.clone import clone_lock
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.run import push_guard
 from bot.run.push_guard import Guard, PushWithheldError
 from bot.worktrees.commit import NothingToCommit, commit_all
-from bot.worktrees.push import DIFFERENCE, DiffStat, Parked, Pushed, PushResult, changes, push
+from bot.worktrees.push import DiffStat, Parked, Pushed, PushResult, changes, push
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -53,21 +54,15 @@ async def pushed(world: GitRepositories, guard: Guard | None = None, target: str
     chosen = guard or guard_with()
 
     async def check(commit: str, to: str) -> None:
-        try:
-            await chosen.check(world.clone, world.path, BRANCH, commit, to)  # in full
-        except PushWithheldError as withheld:
-            with pytest.raises(PushWithheldError, match=withheld.rule):
-                await chosen.check(lock.clone, world.path, BRANCH, commit, to)
-            raise
-        await chosen.check(lock.clone, world.path, BRANCH, commit, to)
+        await chosen.check(await require_checkout(lock, world.path), BRANCH, commit, to)
 
     async with clone_lock(world.clone) as lock:
-        return await push(lock, world.path, target, f"{target}-turn-7", BOT, check)
+        return await push(await require_checkout(lock, world.path), target, f"{target}-turn-7", BOT, check)
 
 
 async def committed(world: GitRepositories) -> object:
     async with clone_lock(world.clone) as lock:
-        return await commit_all(lock, world.path, "the turn", BOT, None)
+        return await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
 
 
 async def withheld(world: GitRepositories, guard: Guard | None = None) -> tuple[PushRule, tuple[str, ...]]:
@@ -147,10 +142,10 @@ async def test_a_merge_of_simultaneous_work_is_checked_again(small: GitRepositor
 
     async def check(commit: str, target: str) -> None:
         checked.append((commit, target))
-        await guard_with().check(small.clone, small.path, BRANCH, commit, target)
+        await guard_with().check(await require_checkout(lock, small.path), BRANCH, commit, target)
 
     async with clone_lock(small.clone) as lock:
-        assert isinstance(await push(lock, small.path, BRANCH, "x", BOT, check), Pushed)
+        assert isinstance(await push(await require_checkout(lock, small.path), BRANCH, "x", BOT, check), Pushed)
     assert [target for _, target in checked] == [BRANCH, BRANCH]
     assert checked[-1][0] == small.remote_tip(BRANCH)
 
@@ -245,12 +240,8 @@ async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositor
     assert max(pauses) < 0.5
 
 
-async def test_what_the_guard_looked_at_is_counted_from_the_same_answer(small: GitRepositories) -> None:
+async def test_what_changed_between_two_commits_is_counted(small: GitRepositories) -> None:
     before = git(small.clone.path, "rev-parse", "refs/remotes/origin/main")
     after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "new": "y\n"})
     await small.bring_home()
-    counted = await changes(small.clone, before, after)
-    async with reading(small.clone) as clone:
-        await guard_with().check(clone, small.path, BRANCH, after, BRANCH)
-        assert clone.git.known(clone.path, *DIFFERENCE, before, after) is not None
-        assert await changes(clone, before, after) == counted == DiffStat(3, 4, 1)
+    assert await changes(small.clone, before, after) == DiffStat(3, 4, 1)

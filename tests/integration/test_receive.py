@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -8,22 +7,18 @@ from urllib.parse import urlencode
 import httpx
 import orjson
 import pytest
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.types import Send
 from structlog.testing import capture_logs
-from uvicorn.server import ServerState
 
 from bot.json_values import MOST_VALUES
-from bot.receive import connections, endpoint
+from bot.receive import endpoint
 from bot.receive.delivery import LARGEST_USED_BYTES, TOO_LARGE, delivery_of, is_signed, sign
 from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
 from bot.receive.inbox import Inbox
 from bot.store import deliveries
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads
-from tests.support.patience import PATIENCE_SECONDS
 from tests.support.webhook_sender import OLD_SECRET, SECRET, Sender, comment, jobs, receiving_app, rows, sending_to
 
 NAMED = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1", "X-Hub-Signature-256": "sha256=" + "0" * 64}
@@ -187,117 +182,6 @@ async def test_a_body_that_does_not_arrive_is_given_up(inbox: Inbox) -> None:
     transport = httpx.ASGITransport(receiving_app(inbox, body_seconds=0.05))
     async with httpx.AsyncClient(transport=transport, base_url="http://bot") as client:
         assert (await client.post(PATH, content=chunks(), headers=NAMED)).status_code == 408
-
-
-@contextlib.asynccontextmanager
-async def limited(inbox: Inbox) -> AsyncIterator[int]:
-    """Serve over TCP as the web part does. Yield the port."""
-    config = uvicorn.Config(receiving_app(inbox), http=connections.LimitedHttp, lifespan="off", log_config=None)
-    config.load()
-    state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: connections.LimitedHttp(config, state, {}), "127.0.0.1"
-    )
-    async with server, asyncio.timeout(PATIENCE_SECONDS):
-        yield server.sockets[0].getsockname()[1]
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send a request on an open connection and read its answer."""
-    writer.write(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
-    await reader.readexactly(9)
-
-
-async def test_a_head_that_does_not_end_closes_the_connection(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with limited(inbox) as port:
-        with monkeypatch.context() as impatient:
-            impatient.setattr(connections, "HEAD_SECONDS", 0.2)
-            for sent in (b"", b"POST / HTTP/1.1\r\nX: y", b"POST / HTTP/1.1\r\nX: " + bytes([97]) * 10**6):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(sent)
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-                writer.close()
-        # Two requests on one connection are answered.
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(2):
-            await ask(reader, writer)
-        writer.close()
-
-
-class Packets(asyncio.Transport):
-    """A transport that keeps what is written, each time apart."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written: asyncio.Queue[bytes] = asyncio.Queue()
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.written.put_nowait(bytes(data))
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1", b"HEAD / HTTP/1.1", b"GET / HTTP/1.0", b"HEAD / HTTP/1.0"])
-async def test_an_answer_is_one_packet_and_leaves_before_its_connection_is_closed(inbox: Inbox, head: bytes) -> None:
-    config = uvicorn.Config(receiving_app(inbox), http=connections.LimitedHttp, lifespan="off", log_config=None)
-    connection, packets = connections.LimitedHttp(config, ServerState(), {}), Packets()
-    connection.connection_made(packets)
-    for _ in range(1 if head.endswith(b"1.0") else 3):
-        connection.data_received(head + b"\r\nHost: bot\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            answer = await packets.written.get()
-        assert answer.startswith(b"HTTP/1.1 404")
-        assert answer.endswith(b"\r\n\r\n" if head.startswith(b"HEAD") else b"\r\n\r\nNot Found")
-        assert packets.written.empty()
-    connection.connection_lost(None)
-
-
-async def test_parts_that_are_not_sent_together_leave_at_once(inbox: Inbox) -> None:
-    more, end = asyncio.Event(), asyncio.Event()
-
-    async def stream(_: object, __: object, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await more.wait()
-        await send({"type": "http.response.body", "body": b"one", "more_body": True})
-        await end.wait()
-        await send({"type": "http.response.body", "body": b""})
-
-    config = uvicorn.Config(stream, http=connections.LimitedHttp, lifespan="off", log_config=None, interface="asgi3")
-    connection, packets = connections.LimitedHttp(config, ServerState(), {}), Packets()
-    connection.connection_made(packets)
-    connection.data_received(b"GET / HTTP/1.1\r\nHost: bot\r\n\r\n")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert (await packets.written.get()).endswith(b"\r\n\r\n")
-        more.set()
-        assert await packets.written.get() == b"3\r\none\r\n"
-        end.set()
-        assert await packets.written.get() == b"0\r\n\r\n"
-    connection.connection_lost(None)
-
-
-async def test_an_idle_connection_is_left_to_its_client_to_close_while_half_of_the_places_are_free(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert max(httpx.Limits().keepalive_expiry or 0, 120) < connections.IDLE_SECONDS
-    monkeypatch.setattr(connections, "CONNECTIONS_AT_ONCE", 4)
-    monkeypatch.setattr(connections, "IDLE_SECONDS_OF_MANY", 0)
-    async with limited(inbox) as port:
-        first = await asyncio.open_connection("127.0.0.1", port)
-        await ask(*first)
-        second = await asyncio.open_connection("127.0.0.1", port)
-        await ask(*second)
-        assert await second[0].read() == b"", "half of the places are taken: it is closed"
-        await ask(*first)
-        for _, writer in (first, second):
-            writer.close()
 
 
 async def test_large_bodies_in_flight_are_limited_and_leave_room_for_usual_ones(inbox: Inbox) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
 from bot.node.context import NodeContext
-from bot.operations.remove import delete_trashed, remove_all, remove_claimed
+from bot.operations.remove import delete_trashed, remove_claimed
 from bot.redaction import Redactor
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
@@ -22,6 +22,7 @@ from bot.worktrees.remove import NotRemoved, Removed
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.turn_rows import NODE, TurnRows
+from tests.support.worktree_jobs import remove_all
 
 WORKER = "0123456789abcdef"
 BRANCH = "threadtree/issue-1"
@@ -43,7 +44,7 @@ class Place:
         return self.git_world.path
 
     async def claimed(self, why: Removal = "closed") -> ClaimedRemoval:
-        removal = await removals.claim_for(self.rows.db, NODE, self.worktree, WORKER, why)
+        removal = await removals.claim_for(self.rows.db, NODE, self.worktree, why)
         assert removal is not None
         return removal
 
@@ -203,7 +204,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
 
 async def test_a_process_that_lost_the_claim_touches_nothing(place: Place) -> None:
     removal = await place.claimed()
-    await removals.requeue(place.rows.db, place.worktree, WORKER)
+    await place.rows.db.execute("update worktrees set claim = null where id = $1", place.worktree)
     assert isinstance(await remove_claimed(place.ctx, removal), NotRemoved)
     assert (place.path / "README.md").exists()
     assert await place.row() == ("removing", "closed")
@@ -213,9 +214,9 @@ async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_
     bin_ = trash.trash_folder(place.ctx.data_dir)
     bin_.write_text("in the way of the folder")
     (place.path / "new").write_text("new")
-    await removals.requeue(place.rows.db, (await place.claimed()).worktree.id, WORKER)
+    await place.rows.db.execute("update worktrees set claim = null where id = $1", (await place.claimed()).worktree.id)
 
-    await remove_all(place.ctx, WORKER)
+    await remove_all(place.ctx)
 
     why = "select removal_error from worktrees"
     assert await place.row() == ("ready", "closed")
@@ -223,7 +224,7 @@ async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_
     bin_.unlink()
     await place.rows.db.execute("update worktrees set updated_at = now() - interval '1 hour'")
     await place.rows.db.execute("update conversations set state = 'closed', closed_at = now()")
-    await remove_all(place.ctx, WORKER)
+    await remove_all(place.ctx)
     assert await place.row() == ("removed", "closed")
     assert await place.rows.db.fetchval(why) is None
 
@@ -232,7 +233,7 @@ async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_
 async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
     await interrupt(place, cut, kill_at)
 
-    await remove_all(place.ctx, "fedcba9876543210")
+    await remove_all(place.ctx)
 
     [rescue] = await place.rescues()
     assert (rescue.files, rescue.commits) == (1, 1)
@@ -248,12 +249,12 @@ async def test_an_interrupted_removal_is_continued_once_github_is_back(
 ) -> None:
     await interrupt(place, cut, kill_at)
 
-    await remove_all(cut_off_from(place), "fedcba9876543210")
+    await remove_all(cut_off_from(place))
 
     assert await place.row() == ("removing", "closed"), "it was called ready, without a directory"
     assert await place.rows.db.fetchval("select removal_error from worktrees")
 
-    await remove_all(place.ctx, "fedcba9876543210")
+    await remove_all(place.ctx)
 
     [rescue] = await place.rescues()
     assert (rescue.files, rescue.commits) == (1, 1)
@@ -268,13 +269,13 @@ async def interrupt(place: Place, cut: str, kill_at: Callable[[str], None]) -> N
     kill_at(cut)
     with pytest.raises(KilledError):
         await remove_claimed(place.ctx, removal)
-    await removals.requeue(place.rows.db, place.worktree, WORKER)
+    await place.rows.db.execute("update worktrees set claim = null where id = $1", place.worktree)
 
 
 async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
-    await asyncio.gather(*(remove_all(place.ctx, WORKER) for _ in range(2)))
+    await asyncio.gather(*(remove_all(place.ctx) for _ in range(2)))
     assert (await place.row())[0] == "removed"
     assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
 
@@ -282,12 +283,12 @@ async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -
 async def test_a_failed_removal_succeeds_when_it_is_retried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
-    await remove_all(cut_off_from(place), WORKER)
+    await remove_all(cut_off_from(place))
     assert await place.row() == ("ready", "closed")
-    await remove_all(place.ctx, WORKER)
+    await remove_all(place.ctx)
     assert (await place.row())[0] == "ready", "not again at once"
     monkeypatch.setattr("bot.operations.remove.TRY_AGAIN_AFTER", timedelta(0))
 
-    await remove_all(place.ctx, WORKER)
+    await remove_all(place.ctx)
 
     assert (await place.row())[0] == "removed"

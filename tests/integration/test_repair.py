@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import entries, metadata
+from bot.clones import metadata
+from bot.clones.admin import LIVE
 from bot.clones.clone import clone_lock
+from bot.clones.entries import all_entries
 from bot.clones.metadata import Metadata
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
@@ -69,7 +71,7 @@ async def test_a_worktree_that_is_not_locked_is_locked_again(node: Node) -> None
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
 
     assert await mended(node) == {"issue-1": [Action.LOCK]}
-    assert await lock_of(node, 1) == entries.LIVE
+    assert await lock_of(node, 1) == LIVE
     assert await mended(node) == {}
 
 
@@ -212,17 +214,6 @@ def metadata_for(node: Node, worktree: int) -> Metadata:
     )
 
 
-async def test_worktrees_of_a_node_without_an_id_are_not_orphans(node: Node) -> None:
-    worktree = await node.add(1)
-    await node.db.execute("insert into nodes (id) values ('before')")
-    await node.db.execute("update worktrees set node = 'before'")
-    rows = await node.rows()
-
-    assert await mended(node) == {}
-    assert await mended(node, worktree) == {}
-    assert await node.rows() == rows
-
-
 async def test_worktrees_that_the_node_has_lost_are_left_to_whoever_rescues_them(node: Node) -> None:
     await node.add(1)
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
@@ -240,7 +231,7 @@ async def test_an_entry_without_directory_and_row_goes_and_its_commits_are_rescu
 
     assert await mended(each) == {"issue-1": [Action.DROP_ENTRY, Action.DELETE_METADATA]}
 
-    assert await entries.all_entries(each.git.clone) == []
+    assert await all_entries(each.git.clone) == []
     assert not metadata.metadata_path(each.path(1)).exists()
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await mended(each) == {}
@@ -252,7 +243,7 @@ async def test_a_worktree_that_a_person_made_elsewhere_is_not_ours(node: Node, t
     shutil.rmtree(tmp_path / "mine")
 
     assert await mended(node) == {}
-    assert len(await entries.all_entries(node.git.clone)) == 2
+    assert len(await all_entries(node.git.clone)) == 2
 
 
 async def test_repairing_one_worktree_leaves_the_others_alone(node: Node) -> None:

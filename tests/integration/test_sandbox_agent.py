@@ -9,9 +9,9 @@ import pytest
 
 import bot
 from bot.agents.acp import AcpDriver
-from bot.agents.driver import Completed, Launch, Opened
+from bot.agents.driver import AgentDone, Launch, SessionOpened
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import fetch
 from bot.sandbox import agent_environment
 from bot.sandbox.cage import Bind
@@ -38,16 +38,18 @@ def launch(world: GitRepositories) -> Launch:
     return Launch(tuple(argv), agent_environment(world.home, SEARCH_PATH, "C.UTF-8", variables), world.path)
 
 
-async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Opened:
+async def turn(world: GitRepositories, resume: str | None, *lines: str) -> SessionOpened:
     """Run one turn as the bot does, from the agent's start to the push."""
     async with aclosing(AcpDriver(launch(world))) as agent:
         session = await agent.open(resume)
-        assert isinstance(session, Opened), session
-        assert isinstance(await ask(agent, *lines), Completed)
+        assert isinstance(session, SessionOpened), session
+        assert isinstance(await ask(agent, *lines), AgentDone)
     async with clone_lock(world.clone) as lock:
-        assert await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT) is None
-        assert isinstance(await commit_all(lock, world.path, "rest", BOT, None), Committed)
-        assert await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT, unchecked) == Pushed()
+        assert await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT) is None
+        assert isinstance(await commit_all(await require_checkout(lock, world.path), "rest", BOT, None), Committed)
+        assert (
+            await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked) == Pushed()
+        )
     return session
 
 
@@ -62,7 +64,7 @@ async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_d
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"})
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await sync(lock, world.path, BRANCH) == FastForwarded(first, theirs, 1)
+        assert await sync(await require_checkout(lock, world.path), BRANCH) == FastForwarded(first, theirs, 1)
     again = await turn(world, session.assistant_session_id, "write c: 3", "commit Add c", "write d: 4")
     assert again.resumed
     subjects = git(world.remote, "log", "--format=%s", "--reverse", BRANCH).splitlines()
@@ -84,8 +86,8 @@ async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
     (world.view().private / lock).touch()
     (world.path / "a").write_text("1")
     async with clone_lock(world.clone) as held:
-        assert await return_to_branch(held, world.path, BRANCH, RESCUE, BOT) is None
-        assert isinstance(await commit_all(held, world.path, "rest", BOT, None), Committed)
+        assert await return_to_branch(await require_checkout(held, world.path), BRANCH, RESCUE, BOT) is None
+        assert isinstance(await commit_all(await require_checkout(held, world.path), "rest", BOT, None), Committed)
 
 
 async def test_commits_on_a_detached_head_disturb_no_fetch_and_are_imported_by_name(world: GitRepositories) -> None:

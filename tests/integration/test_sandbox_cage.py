@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.sandbox import command_of
-from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
+from bot.sandbox.cage import Bind, Cage, NoCage, Unusable, sandbox_for
 from bot.sandbox.limits import Enforcement, Limits
 from bot.sandbox.system import UnsafeCommandError
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_cage
@@ -27,7 +27,7 @@ async def world(tmp_path: Path) -> GitRepositories:
 
 
 def cage_of(world: GitRepositories) -> Cage:
-    assert world.clone.git.cage is not None
+    assert isinstance(world.clone.git.cage, Cage)
     return world.clone.git.cage
 
 
@@ -43,12 +43,12 @@ def program(path: Path, text: str) -> Path:
 
 
 def test_the_setting_off_means_no_cage(tmp_path: Path) -> None:
-    assert cage_for("off", tmp_path, SEARCH_PATH) is None
+    assert isinstance(sandbox_for("off", tmp_path, SEARCH_PATH), NoCage)
 
 
 def test_without_bubblewrap_the_remedy_is_named(tmp_path: Path) -> None:
-    cage = cage_for("auto", tmp_path, SEARCH_PATH)
-    assert cage is not None
+    cage = sandbox_for("auto", tmp_path, SEARCH_PATH)
+    assert isinstance(cage, Cage)
     answer = replace(cage, bwrap=str(tmp_path / "bwrap")).probe()
     assert isinstance(answer, Unusable)
     assert "not installed" in answer.why

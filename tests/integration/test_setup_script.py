@@ -13,7 +13,6 @@ from bot.run.setup_script import (
     MAX_SCRIPT_BYTES,
     Ended,
     OutOfTime,
-    Stopped,
     Unusable,
     command_for,
     readable,
@@ -44,7 +43,7 @@ def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
     file.write_text(text)
     command = command_for(text.encode(), file)
     argv = tuple(world.agent_argv(*command, binds=(Bind(file),)))
-    if world.clone.git.cage is None:
+    if not world.clone.git.cage.isolates:
         argv = agent_argv(command)
     return Launch(argv, {"PATH": SEARCH_PATH, "HOME": str(world.home)}, world.path)
 
@@ -88,43 +87,34 @@ async def test_an_empty_repository_has_none(tmp_path: Path) -> None:
 
 
 async def test_it_runs_in_the_worktree_and_what_it_says_is_kept(world: GitRepositories, tmp_path: Path) -> None:
-    ended = await run_script(launch(world, "pwd\ncat README.md >&2\nexit 4\n", tmp_path), 30, asyncio.Event())
+    ended = await run_script(launch(world, "pwd\ncat README.md >&2\nexit 4\n", tmp_path), 30)
     assert ended == Ended(4, f"{world.path.resolve()}\nhello")
 
 
 async def test_its_first_line_says_what_runs_it(world: GitRepositories, tmp_path: Path) -> None:
     text = "#!/usr/bin/env python3\nprint(6 * 7)\n"
-    assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "42")
+    assert await run_script(launch(world, text, tmp_path), 30) == Ended(0, "42")
 
 
 async def test_processes_of_the_script_end_with_it(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"{sleep} &\necho begun\n"
-    assert await run_script(launch(world, text, tmp_path), 30, asyncio.Event()) == Ended(0, "begun")
+    assert await run_script(launch(world, text, tmp_path), 30) == Ended(0, "begun")
     await until_true(lambda: not runs(sleep))
 
 
 async def test_a_script_over_its_limit_is_ended_with_its_processes(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"echo begun\n{sleep} & {sleep}\n"
-    ended = await run_script(launch(world, text, tmp_path), 2, asyncio.Event())
+    ended = await run_script(launch(world, text, tmp_path), 2)
     assert ended == OutOfTime(2, "begun")
-    await until_true(lambda: not runs(sleep))
-
-
-async def test_a_stop_ends_it(world: GitRepositories, tmp_path: Path) -> None:
-    sleep, stop = new_sleep(), asyncio.Event()
-    running = asyncio.create_task(run_script(launch(world, f"touch begun\n{sleep}\n", tmp_path), 30, stop))
-    await until_exists(world.path / "begun")
-    stop.set()
-    assert await running == Stopped()
     await until_true(lambda: not runs(sleep))
 
 
 async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitRepositories, tmp_path: Path) -> None:
     sleep = new_sleep()
     text = f"touch begun\n{sleep}\n"
-    running = asyncio.create_task(run_script(launch(world, text, tmp_path), 30, asyncio.Event()))
+    running = asyncio.create_task(run_script(launch(world, text, tmp_path), 30))
     await until_exists(world.path / "begun")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -133,7 +123,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing_running(world: GitReposito
 
 
 async def test_an_output_without_end_is_kept_to_its_end(world: GitRepositories, tmp_path: Path) -> None:
-    ended = await run_script(launch(world, "seq 1 200000\n", tmp_path), 30, asyncio.Event())
+    ended = await run_script(launch(world, "seq 1 200000\n", tmp_path), 30)
     assert isinstance(ended, Ended)
     assert ended.output.endswith("\n199999\n200000")
     assert len(ended.output) <= 1 << 16

@@ -8,6 +8,7 @@ from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
 from bot.store.operations import RequestedBy
 from tests.support.turn_rows import NOON, TurnRows
+from tests.support.worktree_jobs import claim_operation, claim_removal
 
 TIMEOUT = 60
 NOTICE = "The machine is silent."
@@ -99,13 +100,13 @@ async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it
     await silent(world, "there")
 
     [found] = await takeover.unanswered(world.db, TIMEOUT)
-    assert found.thread is not None
-    assert (found.id, found.thread[0].conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
+    assert found.thread_ref is not None
+    assert (found.id, found.thread_ref.conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
     described = await operations.described(world.db, by_operator)
     assert described is not None
     assert described["waits_for"] == ""
     await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
-    both = [(one.id, one.thread is None) for one in await takeover.unanswered(world.db, TIMEOUT)]
+    both = [(one.id, one.thread_ref is None) for one in await takeover.unanswered(world.db, TIMEOUT)]
     assert both == [(asked[0], False), (by_operator, True)], "a command line there would have begun"
     told = await conversations.overview(world.db, alone, NOON)
     assert (told.silent_node, told.silent_since is not None) == ("", True)
@@ -174,21 +175,21 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     pull = await world.worktree(node="there", start=HeadBranch("threadtree/issue-2"))
     other = await world.ask(await world.thread(worktree=pull))
 
-    worker = "0123456789abcdef"
     assert await world.claim(node="there") is None, "the removal of the directory would take that of the run with it"
-    assert await operations.claim_next(world.db, "there", worker) is None
+    assert await claim_operation(world.db, "there") is None
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await removals.claim_next(world.db, "there", worker)
+    removal = await claim_removal(world.db, "there")
     assert removal is not None
     await removals.keep(world.db, removal, "there", "The disk does not answer.")
     assert {one for one, _, _ in await removals.blocked(world.db, lost)} == {turn, other}
     assert (await conversations.overview(world.db, conversation, NOON)).removal_error == "The disk does not answer."
-    rows = await requests.held_up(world.db, [turn, other], TIMEOUT, NOON)
-    assert {row["removal_error"] for row in rows} == {"The disk does not answer."}
+    rows = await requests.why_turns_wait(world.db, [turn, other], TIMEOUT, NOON)
+    assert {row.obstacle for row in rows} == {"directory"}
+    assert {row.removal_error for row in rows} == {"The disk does not answer."}
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await removals.claim_next(world.db, "there", worker)
+    removal = await claim_removal(world.db, "there")
     assert removal is not None
     assert await world.claim(node="there") is None, "its branch is checked out until it is gone"
     await removals.finish(world.db, removal, "there")
@@ -212,7 +213,7 @@ async def test_a_directory_that_was_lost_before_its_branch_was_recorded_holds_up
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await world.claim(node="there") is None
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    removal = await claim_removal(world.db, "there")
     assert removal is not None
     assert await world.claim(node="there") is None
     await removals.finish(world.db, removal, "there")
@@ -233,7 +234,7 @@ async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_ba
     assert await takeover.let_go(world.db, "there", []) == [worktree]
     assert await own_live_worktree(world.db, other) is None, "no request calls the removal off"
 
-    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    removal = await claim_removal(world.db, "there")
     assert removal is not None
     assert removal.removal == "lost"
     numbers = await world.db.fetch("select number from conversations where id = any ($1) order by 1", [asked, other])
@@ -242,7 +243,7 @@ async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_ba
     assert await world.state("worktrees", worktree) == "lost", "it is tried again"
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", worktree)
     await takeover.let_go(world.db, "there", [])
-    removal = await removals.claim_next(world.db, "there", "0123456789abcdef")
+    removal = await claim_removal(world.db, "there")
     assert removal is not None
     await removals.finish(world.db, removal, "there")
     assert await world.state("worktrees", worktree) == "removed"

@@ -14,6 +14,7 @@ from bot.model import IssueBranch, Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
+from tests.support.worktree_jobs import claim_removal
 
 # Order
 
@@ -215,7 +216,7 @@ async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRow
     conversation = await world.thread(worktree=old)
     await world.close(conversation)
     await conversations.release_worktree(world.db, old)
-    removal = await removals.claim_next(world.db, NODE, "0123456789abcdef")
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
 
     await conversations.use_worktree(world.db, conversation, await world.worktree(path="/worktrees/same"))
@@ -408,7 +409,7 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
     conversation, _ = await world.home()
 
     async def join(part: int, text: str) -> bool | None:
-        return await requests.join_turn_of_review(world.db, conversation, 500, part, text)
+        return await requests.join_turn_of_review(world.db, conversation, 500, part, text, f"code of {part}")
 
     assert await join(11, "rename x") is None
     turn_id = await world.ask(conversation, "rename x", review_id=500, review_parts=(11,))
@@ -419,6 +420,7 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
 
     turn = await world.claimed()
     assert turn.request == "rename x\n\nand test it"
+    assert turn.context.endswith("code of -500")
     assert await join(12, "drop y") is False
     assert await join(-500, "and test it") is True
     # Cut off after the agent answered: it is not asked again.

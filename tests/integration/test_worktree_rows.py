@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
-from bot.store import conversations, operations, removals, requests, turns, worktrees
+from bot.store import conversations, doorbell, operations, removals, requests, turns, worktrees
 from bot.store.database import Pool
 from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
+from tests.support.worktree_jobs import claim_operation, claim_removal
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
@@ -194,7 +195,7 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows
 
     assert live == LiveWorktree(worktree, NODE, 1, "threadtree/issue-1")
     assert await world.state("worktrees", worktree) == "ready"
-    assert await removals.claim_next(world.db, NODE, WORKER) is None
+    assert await claim_removal(world.db, NODE) is None
 
 
 async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnRows) -> None:
@@ -212,7 +213,7 @@ async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: Turn
     conversation, worktree = await world.home()
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await removals.claim_next(world.db, NODE, WORKER)
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
 
     assert await conversations.live_worktree(world.db, worktree) is None
@@ -223,28 +224,33 @@ async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: Turn
     assert await conversations.live_worktree(world.db, worktree) is None
 
 
-async def test_a_removal_goes_to_one_worker_and_back_when_it_died(world: TurnRows, pool: Pool) -> None:
-    for _ in range(3):
-        conversation, worktree = await world.home()
-        await world.close(conversation)
-        await conversations.release_worktree(world.db, worktree)
+async def test_the_job_of_a_worktree_takes_a_removal_over_and_the_process_before_it_ends_nothing(
+    world: TurnRows,
+) -> None:
+    conversation, worktree = await world.home()
+    await world.close(conversation)
+    await conversations.release_worktree(world.db, worktree)
+    first = await removals.claim(world.db, NODE, worktree)
+    assert first is not None
+    assert await removals.claim(world.db, "there", worktree) is None, "on its node"
 
-    async def claim() -> removals.ClaimedRemoval | None:
-        async with pool.acquire() as db:
-            return await removals.claim_next(db, NODE, WORKER)
+    again = await removals.claim(world.db, NODE, worktree)
 
-    claimed = [removal for removal in await asyncio.gather(*(claim() for _ in range(5))) if removal is not None]
-    assert sorted(removal.worktree.id for removal in claimed) == sorted({removal.worktree.id for removal in claimed})
-    assert len(claimed) + len([removal for removal in [await claim()] if removal is not None]) == 3
-
-    first = claimed[0]
-    await removals.requeue(world.db, first.worktree.id, WORKER)
-    again = await removals.claim_next(world.db, NODE, "fedcba9876543210")
     assert again is not None
-    assert again.worktree.id == first.worktree.id
-
     await removals.finish(world.db, first, NODE)
-    assert await world.state("worktrees", first.worktree.id) == "removing"
+    assert await world.state("worktrees", worktree) == "removing"
+    await removals.finish(world.db, again, NODE)
+    assert await world.state("worktrees", worktree) == "removed"
+
+
+async def test_a_removal_outside_of_the_worktrees_job_is_followed_by_the_job(world: TurnRows) -> None:
+    _, worktree = await world.home()
+    await world.make(worktree)
+    assert await removals.claim_for(world.db, NODE, worktree, "retention") is not None
+    [job] = await world.db.fetch("select lock, scheduled_at > now() as is_later from procrastinate_jobs")
+    assert (job["lock"], job["is_later"]) == (f"worktree:{worktree}", True)
+    await doorbell.ring_for_work(world.db, NODE)
+    assert await world.db.fetchval("select count(*) from procrastinate_jobs") == 1
 
 
 async def test_a_request_during_a_failed_removal_runs_in_the_kept_worktree(world: TurnRows) -> None:
@@ -253,7 +259,7 @@ async def test_a_request_during_a_failed_removal_runs_in_the_kept_worktree(world
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await world.close(thread)
     await conversations.release_worktree(world.db, worktree)
-    removal = await removals.claim_next(world.db, NODE, "worker")
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
     successor = await world.worktree(path=path)
     await conversations.use_worktree(world.db, thread, successor)
@@ -275,7 +281,7 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     conversation, worktree = await world.home()
     await world.make(worktree)
 
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
+    removal = await removals.claim_for(world.db, NODE, worktree, "retention")
 
     assert removal is not None
     assert (removal.worktree.id, removal.removal, removal.worktree.branch) == (
@@ -285,10 +291,10 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     )
     assert removal.worktree.conversations == (await world.db.fetchval("select number from conversations"),)
     assert await world.db.fetchval("select updated_at from worktrees") == removal.worktree.updated_at
-    assert await removals.claim_for(world.db, NODE, worktree, WORKER, "retention") is None
-    assert await removals.claim_next(world.db, NODE, WORKER) is None
-    await removals.requeue(world.db, worktree, WORKER)
-    again = await removals.claim_next(world.db, NODE, WORKER)
+    assert await removals.claim_for(world.db, NODE, worktree, "retention") is None
+    assert await claim_removal(world.db, NODE) is None
+    await world.db.execute("update worktrees set claim = null where id = $1", worktree)
+    again = await claim_removal(world.db, NODE)
     assert again == replace(removal, token=again.token if again else removal.token)
     assert await conversations.worktree_of(world.db, conversation) == worktree
 
@@ -303,11 +309,11 @@ async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnR
     if what.endswith("operation"):
         await operations.enqueue(world.db, worktree, "reset", RequestedBy("ada", NOON))
     if what == "running operation":
-        assert await operations.claim_next(world.db, NODE, WORKER) is not None
+        assert await claim_operation(world.db, NODE) is not None
 
     node = "there" if what == "other node" else NODE
 
-    assert await removals.claim_for(world.db, node, worktree, WORKER, "retention") is None
+    assert await removals.claim_for(world.db, node, worktree, "retention") is None
     assert await world.state("worktrees", worktree) == "reserved"
 
 
@@ -316,7 +322,7 @@ async def test_a_request_during_the_claim_of_a_removal_is_seen(world: TurnRows, 
 
     async def prune() -> removals.ClaimedRemoval | None:
         async with pool.acquire() as db:
-            return await removals.claim_for(db, NODE, worktree, WORKER, "retention")
+            return await removals.claim_for(db, NODE, worktree, "retention")
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
@@ -330,12 +336,12 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
     conversation, worktree = await world.home()
     await world.make(worktree)
     await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await operations.claim_next(world.db, NODE, WORKER)
+    operation = await claim_operation(world.db, NODE)
     asked = await world.ask(conversation)
     assert operation is not None
-    assert await removals.claim_for(world.db, NODE, worktree, WORKER, "command") is None
+    assert await removals.claim_for(world.db, NODE, worktree, "command") is None
 
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command", operation.id)
+    removal = await removals.claim_for(world.db, NODE, worktree, "command", operation.id)
 
     assert removal is not None
     assert await world.claim() is None
@@ -350,7 +356,7 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
 async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await session(world, conversation)
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "command")
+    removal = await removals.claim_for(world.db, NODE, worktree, "command")
     assert removal is not None
 
     await removals.finish(world.db, removal, NODE)
@@ -363,7 +369,7 @@ async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(worl
     conversation, worktree = await world.home()
     await world.make(worktree)
     await session(world, conversation)
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "purged")
+    removal = await removals.claim_for(world.db, NODE, worktree, "purged")
     assert removal is not None
 
     await removals.finish(world.db, removal, NODE)
@@ -384,11 +390,11 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await operations.claim_next(world.db, NODE, WORKER)
+    operation = await claim_operation(world.db, NODE)
     assert operation is not None
     if why == "command":
         await world.ask(other)
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, why, operation.id)
+    removal = await removals.claim_for(world.db, NODE, worktree, why, operation.id)
     assert removal is not None
     await conversations.use_worktree(world.db, thread, await world.worktree(path=path))
     asked = await world.ask(thread)
@@ -408,7 +414,7 @@ async def test_a_removal_that_failed_at_the_close_is_retried_later(world: TurnRo
     await world.make(worktree)
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await removals.claim_next(world.db, NODE, WORKER)
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     assert await removals.due_for_retry(world.db, NODE, timedelta(minutes=5)) == []
@@ -420,7 +426,7 @@ async def test_a_removal_that_failed_at_the_close_is_retried_later(world: TurnRo
 
 async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
-    removal = await removals.claim_for(world.db, NODE, worktree, WORKER, "retention")
+    removal = await removals.claim_for(world.db, NODE, worktree, "retention")
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     await world.ask(conversation)
@@ -433,7 +439,7 @@ async def test_a_kept_worktree_with_a_new_request_is_not_removed_again(world: Tu
     await world.make(worktree)
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await removals.claim_next(world.db, NODE, WORKER)
+    removal = await claim_removal(world.db, NODE)
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == [worktree]

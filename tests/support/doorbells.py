@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from bot.store.doorbell import NOTIFY, TURN_WAITS, WORK_WAITS
+from bot.store.doorbell import TURN_WAITS, WORK_WAITS
 from tests.support.patience import PATIENCE_SECONDS
 
 Rung = Callable[[], Awaitable[list[str]]]
@@ -23,7 +23,7 @@ async def doorbells(dsn: str) -> AsyncIterator[Rung]:
 
     async def rung() -> list[str]:
         nodes: list[str] = []
-        await db.execute(NOTIFY, WORK_WAITS, "nobody")  # what was committed before is heard before
+        await db.execute("select pg_notify($1, 'nobody')", WORK_WAITS)  # what was committed before is heard before
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (node := await heard.get()) != "nobody":
                 nodes.append(node)

@@ -10,14 +10,17 @@ import orjson
 
 from bot.simulated.github.model import Issue
 from tests.support import kill_at_failpoint
-from tests.support.processes import SECRET, BotProcess, Deployment
+from tests.support.processes import BotProcess, Deployment
 from tests.support.world import NOTHING_LEFT
 
 
 class Scenario(ABC):
-    """A story with one kill in it. `command` is killed; `settings` are for it and for the restarted bot."""
+    """A story with one kill in it: of the worker that serves it, or of `command`, which runs while no other does.
 
-    command: Sequence[str] = ("serve",)
+    `settings` are for it and for the restarted bot.
+    """
+
+    command: Sequence[str] = ()
     settings: Mapping[str, str] = {}
 
     def __init__(self, here: Deployment, name: str, armed: Path) -> None:
@@ -28,9 +31,10 @@ class Scenario(ABC):
 
     async def play_until_killed(self) -> BotProcess:
         """Prepare, act until the failpoint is reached, and return the process that ended there."""
-        if self.command == ("serve",):
-            self._doomed = await self._start_doomed()
-            self.here.github.set_webhook(f"{await self._doomed.url()}/webhooks/github", SECRET)
+        if not self.command:
+            web = await self.here.start_listening("web", **self.settings)
+            self._doomed = await self._start_doomed("worker")
+            await web.ready()
             await self.prepare()
             self._armed.touch()
             await self.act()
@@ -40,7 +44,7 @@ class Scenario(ABC):
         assert await serve.terminate() == 0
         await self.act()
         self._armed.touch()
-        return await self._start_doomed()
+        return await self._start_doomed(*self.command)
 
     async def prepare(self) -> None:
         """Do what comes before, with the failpoint not yet armed."""
@@ -110,9 +114,9 @@ class Scenario(ABC):
         assert process.returncode == 0
         return said.decode().strip()
 
-    async def _start_doomed(self) -> BotProcess:
+    async def _start_doomed(self, *command: str) -> BotProcess:
         return await self.here.start_program(
-            *(kill_at_failpoint.__file__, self._name, str(self._armed), *self.command),
-            command=self.command[0],
+            *(kill_at_failpoint.__file__, self._name, str(self._armed), *command),
+            command=command[0],
             **self.settings,
         )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tests.support.failpoint_scenario import Scenario
 from tests.support.git_repositories import git
-from tests.support.patience import until_true
 
 HELLO = "append hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
@@ -262,48 +261,6 @@ class LostDirectory(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
-class Spares(Scenario):
-    """A large repository with a spare checkout; a new request takes it over."""
-
-    settings = {"WORKTREE_SPARES": "1", "SWEEP_INTERVAL_SECONDS": "2", "DISK_RESERVE_GB": "0"}  # noqa: RUF012 - never changed
-
-    async def prepare(self) -> None:
-        files = {f"many/{number}.txt": "" for number in range(2000)}
-        await self.here.maria.push(self.here.repository, "main", files, "Many files")
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.has_spare()
-
-    async def has_spare(self) -> None:
-        """Wait until the only spare is finished."""
-        folder, clone = (self.here.data_dir / top for top in ("spares/acme/shop", "repos/acme/shop.git"))
-
-        def finished() -> bool:
-            locks = [pointer.with_name("locked") for pointer in clone.glob("worktrees/*/gitdir")]
-            spares = [lock for lock in locks if lock.read_text() == "threadtree: spare\n"]
-            return len(spares) == 1 and folder.is_dir() and len(list(folder.iterdir())) == 1
-
-        await until_true(finished)
-
-    async def act(self) -> None:
-        self.second = await self.here.ask(HELLO)
-
-    async def check(self) -> None:
-        await self.answers(self.issue, "Ready.")
-        await self.answers(self.second, "Here it is.")
-        await self.pushed("threadtree/issue-2", hello="hello")
-        assert await self.live() == {"issue-1": "threadtree/issue-1", "issue-2": "threadtree/issue-2"}
-        await self.has_spare()
-
-
-class OldSpare(Spares):
-    """The default branch has moved: the spare follows it."""
-
-    async def act(self) -> None:
-        await self.here.maria.push(self.here.repository, "main", {"many/new.txt": "new"}, "One more")
-        await super().act()
-
-
 SCENARIOS: dict[str, type[Scenario]] = {
     "branch-deleted": CloseIssue,
     "branch-pushed": Create,
@@ -330,9 +287,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "reset-done": Reset,
     "reset-rescued": Reset,
     "restore-begun": Restore,
-    "spare-moved": Spares,
-    "spare-registered": OldSpare,
-    "spare-taken": Spares,
     "switch-checked": Switch,
     "switch-checked-out": Switch,
     "switch-saved": Switch,

@@ -32,7 +32,6 @@ IMPORTED = (
         "bot.cli.processes",
         "bot.cli.worktrees",
         "bot.cli.calls",
-        "bot.cli.listings",
         "bot.compose.process",
         "bot.compose.web",
     ),

@@ -16,6 +16,7 @@ from typing import Literal
 import pytest
 
 from bot.clones.admin import admin_directory, real_path
+from bot.clones.checkout import ReadableCheckout, look_at, require_checkout
 from bot.clones.clone import Clone, clone_at, clone_lock
 from bot.clones.entries import Entry, all_entries
 from bot.clones.fetch import update
@@ -62,8 +63,7 @@ async def entry_of(clone: Clone, path: Path) -> Entry | None:
 
 def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
     """Return the cage of this machine; skip the test if there is none."""
-    cage = cage_for("bwrap", data_dir, SEARCH_PATH, limits)
-    assert cage is not None
+    cage = cage_for(data_dir, SEARCH_PATH, limits)
     answer = cage.probe()
     if not isinstance(answer, Usable):
         pytest.skip(answer.why)
@@ -169,7 +169,7 @@ class GitRepositories:
 
     def forget(self, path: Path) -> None:
         """Remove everything of this worktree from the kernel."""
-        if self.clone.git.cage is not None:
+        if isinstance(self.clone.git.cage, Cage):
             self.clone.git.cage.enforcement.remove_group(self.view(path).name)
 
     @property
@@ -180,14 +180,13 @@ class GitRepositories:
         """Return an agent's view of the worktree."""
         cage, worktree = self.clone.git.cage, real_path(path or self.path)
         admin = admin_directory(self.clone.path, worktree)
-        assert cage is not None
         assert isinstance(admin, Path)
         return cage.view(self.clone.path.resolve(), worktree, admin)
 
     def agent_argv(self, *command: str, path: Path | None = None, binds: Sequence[Bind] = ()) -> list[str]:
         """Return the argv with which the bot starts an agent in this worktree."""
         cage = self.clone.git.cage
-        if cage is None:
+        if not cage.isolates:
             return list(command)
         self.home.mkdir(parents=True, exist_ok=True)
         return list(cage.agent_argv(self.view(path), command, self.home, path or self.path, binds=binds))
@@ -208,14 +207,20 @@ class GitRepositories:
     async def bring_home(self, branch: str = "threadtree/issue-1") -> None:
         """Import the agent's commits into the clone."""
         async with clone_lock(self.clone) as lock:
-            await import_commits(lock, self.path, branch)
+            await import_commits(await require_checkout(lock, self.path), branch)
 
     async def publish(self, branch: str = "threadtree/issue-1") -> None:
         """Push the agent's commits to the remote."""
         await self.bring_home(branch)
         git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
 
+    async def looked_at(self) -> ReadableCheckout:
+        """Return the worktree as the host reads it."""
+        found = await look_at(self.clone, self.path)
+        assert isinstance(found, ReadableCheckout), found
+        return found
+
     @property
     def state(self) -> Path:
         """Return the folder with the worktree's HEAD and index."""
-        return self.clone.path / "worktrees" / self.path.name if self.clone.git.cage is None else self.view().state
+        return self.view().state if self.clone.git.cage.isolates else self.clone.path / "worktrees" / self.path.name

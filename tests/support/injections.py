@@ -20,14 +20,12 @@ def variation_selected(text: str) -> str:
 HIDDEN: dict[str, tuple[str, ...]] = {
     "HTML comments": (
         f"before <!-- {PAYLOAD} --> after",
-        f"before <!-- {PAYLOAD}",
         f"<!--\n\n{PAYLOAD}\n\n-->\n\nafter",
         f"<!---\n{PAYLOAD}\n--->",
         f"<!-- <!-- --> <!-- {PAYLOAD} -->",
         f"- item\n  <!-- {PAYLOAD} -->",
         f"> quote <!-- {PAYLOAD} -->",
         f"<div>\n`<!-- {PAYLOAD} -->`\n</div>",
-        f"<!--> {PAYLOAD} -->",
         f"text\n<!-- a\n{PAYLOAD}\nb -->\ntext",
     ),
     "declarations": (
@@ -45,7 +43,6 @@ HIDDEN: dict[str, tuple[str, ...]] = {
         f"<svg><text>{PAYLOAD}</text></svg>",
         f"<title>{PAYLOAD}</title>",
         f"<ScRiPt type=x>\n{PAYLOAD}\n</sCrIpT >",
-        f"<scr<!-- -->ipt>{PAYLOAD}</script>",
         f"<math><mi>{PAYLOAD}</mi></math>",
     ),
     "hidden elements": (
@@ -79,7 +76,25 @@ HIDDEN: dict[str, tuple[str, ...]] = {
         f'[link](https://example.com "{PAYLOAD}")',
         f"[link](https://example.com '{PAYLOAD}')",
         f"![{PAYLOAD}](https://example.com/a.png)",
-        f"![{PAYLOAD}][ref]",
+    ),
+    "footnotes that nothing refers to": (
+        f"text\n\n[^1]: note\n{PAYLOAD}",
+        f"text\n\n[^1]: note\n\n    {PAYLOAD}",
+    ),
+    "definitions over several lines and in other blocks": (
+        f'[a]: /b "one\ntwo {PAYLOAD}"',
+        f"[a\n{PAYLOAD}]: /b",
+        f'> [a]: /b "{PAYLOAD}"',
+        f'- [a]: /b "{PAYLOAD}"',
+        f'[a]: <b c> "{PAYLOAD}"',
+    ),
+    "what is left of a block": (
+        f"```text {PAYLOAD}\ncode\n```",
+        f"```{PAYLOAD}\ncode\n```",
+        f"| a |\n|---|\n| b | {PAYLOAD} |",
+        f'[link](<b c> "{PAYLOAD}")',
+        f"![a [{PAYLOAD}] b](c.png)",
+        f"```\nopen\n> [a]: /b\n```\n\n[b]: /c '{PAYLOAD}'",
     ),
     "invisible characters": (
         tagged(PAYLOAD),
@@ -116,6 +131,14 @@ VISIBLE: dict[str, tuple[str, ...]] = {
         f"{PAYLOAD[:4]}\u200b{PAYLOAD[4:]}",
         f"\u202e{PAYLOAD}\u202c",
         f"&lt;!-- {PAYLOAD} --&gt;",
+    ),
+    "what looks hidden and is not": (
+        f"before <!-- {PAYLOAD}",
+        f"<!--> {PAYLOAD} -->",
+        f"<scr<!-- -->ipt>{PAYLOAD}</script>",
+        f"![{PAYLOAD}][ref]",
+        f"used[^1]\n\n[^1]: a note {PAYLOAD}",
+        "> " * 2000 + f"deep\n\n{PAYLOAD}",
     ),
 }
 """Samples that stay readable. `{nonce}` stands for the fence's own nonce, as if the attacker had guessed it."""

@@ -4,13 +4,10 @@ Connections go to 127.0.0.1 only: an address without a server of the test is onl
 """
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-
-import pytest
 
 from bot.network.egress import Dialer
 from bot.network.rules import IPAddress
@@ -20,8 +17,6 @@ from tests.support.patience import PATIENCE_SECONDS
 
 PUBLIC = "93.184.215.14"
 ALSO_PUBLIC = "93.184.215.15"
-
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -15,9 +15,10 @@ from bot.maintenance.prune import Report, prune
 from bot.maintenance.retention_rules import Policy, policy_for
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
+from bot.node.identity import record
 from bot.redaction import Redactor
 from bot.store import conversations
-from bot.store.database import Connection, database, worktree_of
+from bot.store.database import Connection, database, read
 from tests.support.git_repositories import GitRepositories, git
 
 NODE = "here"
@@ -45,7 +46,7 @@ class Node:
         await self.git.created(start, path)
         in_row = DetachedHead(sha, f"refs/pull/{number}/head") if detached else start
         worktree = await conversations.reserve_worktree(
-            self.db, HELLO, node=NODE, path=str(path), owner=number, start=in_row
+            self.db, HELLO, node=NODE, path=self.ctx.stored(path), owner=number, start=in_row
         )
         await self.db.execute(
             "update worktrees set state = 'ready', base_branch = 'main', branch = $2 where id = $1",
@@ -76,19 +77,17 @@ class Node:
         at = self.ctx.clock() - timedelta(days=days)
         await self.db.execute("update worktrees set created_at = $2, updated_at = $2 where id = $1", worktree, at)
         row = await self.row(worktree)
-        path = Path(row.path)
+        path = self.ctx.directory(row.path)
         await self.write_metadata(worktree)
-        state = self.git.clone.path / "worktrees" / path.name
-        if self.git.clone.git.cage is not None:
-            state = self.git.view(path).state
+        state = self.git.view(path).state
         set_times(path, at, state / "index", state / "HEAD")
 
     async def row(self, worktree: int) -> WorktreeRow:
-        return worktree_of(await self.db.fetchrow("select * from worktree_rows where worktree_id = $1", worktree))
+        return read(WorktreeRow, await self.db.fetchrow("select * from worktree_rows where worktree_id = $1", worktree))
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)
-        metadata.write(Path(row.path), metadata_of(row))
+        metadata.write(self.ctx.directory(row.path), metadata_of(row))
 
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}
@@ -146,12 +145,13 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
             github=None,
             redactor=Redactor(),
         )
+        record(ctx.data_dir, NODE)
         yield Node(world, db, ctx, now)
 
 
 def set_times(top: Path, at: datetime, *more: Path) -> None:
-    """Set the times of everything below `top`."""
-    for file in (*more, *top.rglob("*")):
+    """Set the times of `top` and everything below."""
+    for file in (*more, *top.rglob("*"), top):
         os.utime(file, (at.timestamp(), at.timestamp()), follow_symlinks=False)
 
 

@@ -3,7 +3,7 @@
 A_PAST = """
 insert into codebases (platform, repository_id, owner, name, folder)
 values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo', 'world', 'octo/world');
-insert into nodes (id, name, claimed) values ('here', 'here', false);
+insert into nodes (id, name) values ('here', 'here');
 insert into worktrees (platform, repository_id, node, path, branch, start_kind, start_number, state,
                        created_at, updated_at)
 values ('github.com', 1, 'here', 'worktrees/octo/hello/issue-1',

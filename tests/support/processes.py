@@ -69,7 +69,7 @@ class BotProcess:
 
         async def said() -> str | None:
             assert self.is_running, f"{self.command} has ended:\n{self.stderr}"
-            return next((line.split()[3].rstrip(";") for line in self.lines if "listens on" in line), None)
+            return next((str(event["address"]) for event in self.events("listening")), None)
 
         found = await eventually(said, what=self.tail)
         assert found is not None
@@ -89,8 +89,11 @@ class BotProcess:
         os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """Kill the process with SIGKILL and wait for its end."""
-        self.send(signal.SIGKILL)
+        """Kill the process, and with `serve` its web and worker, with SIGKILL; wait for its end."""
+        if self.command == "serve":
+            os.killpg(self.pid, signal.SIGKILL)
+        else:
+            self.send(signal.SIGKILL)
         assert await self.ended() == -signal.SIGKILL
 
     async def terminate(self) -> int:

@@ -78,8 +78,8 @@ class TurnRows:
 
     async def line(self, *turn_ids: int, now: datetime | None = None) -> list[tuple[int, str | None]]:
         """Return for those of the turns that wait how many go before, and what the first of these waits for."""
-        rows = await requests.held_up(self.db, turn_ids, 60, now or NOON)
-        return [(row["ahead"], row["wait"]) for row in sorted(rows, key=lambda row: turn_ids.index(row["id"]))]
+        rows = await requests.why_turns_wait(self.db, turn_ids, 60, now or NOON)
+        return [(row.ahead, row.wait) for row in sorted(rows, key=lambda row: turn_ids.index(row.id))]
 
     async def claim(
         self,

@@ -83,7 +83,7 @@ async def rows(pool: Pool) -> dict[str, dict[str, Any]]:
     """Return the deliveries by GUID, each with its body as it arrived."""
     found = {row["guid"]: dict(row) for row in await pool.fetch("select * from deliveries")}
     for row in found.values():
-        if row["is_packed"] and row["body"] is not None:
+        if row["body"] is not None:
             row["body"] = lz4.block.decompress(row["body"])
     return found
 

@@ -38,7 +38,7 @@ select not exists (select from deliveries where state = 'received')
    and not exists (select from operations where state in ('queued', 'running'))
    and not exists (select from outbox where state in ('waiting', 'sending'))
    and not exists (select from worktrees where state = 'removing')
-   and not exists (select from procrastinate_jobs where status in ('todo', 'doing'))
+   and not exists (select from procrastinate_jobs where status in ('todo', 'doing') and task_name <> 'chore')
 """
 TURNS = """
 select t.*, c.number, w.path from turns t join conversations c on c.id = t.conversation_id

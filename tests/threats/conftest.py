@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones.admin import Missing
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.fetch import fetch
 from bot.git.errors import GitError
 from bot.model import IssueBranch
@@ -89,12 +89,14 @@ class Machine:
         world, results = self.world, list[object]()
         async with clone_lock(world.clone) as lock:
             try:
-                results.append(await return_to_branch(lock, world.path, BRANCH, RESCUE, BOT))
-                results.append(await commit_all(lock, world.path, "the turn", BOT, None))
-                results.append(await push(lock, world.path, BRANCH, f"{BRANCH}-turn-1", BOT, unchecked))
+                results.append(await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT))
+                results.append(await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None))
+                results.append(
+                    await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked)
+                )
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Valid):
-                    results.append(await sync(lock, world.path, BRANCH))
+                    results.append(await sync(await require_checkout(lock, world.path), BRANCH))
             except GitError as error:
                 results.append(error)
         return results

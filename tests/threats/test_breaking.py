@@ -3,8 +3,8 @@
 import pytest
 
 from bot.clones.admin import Missing
+from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.entries import Valid, inspect
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.worktrees.commit import Committed, commit_all
@@ -54,10 +54,10 @@ git("commit", "-q", "-m", "mine", check=True)
 """
     )
     async with clone_lock(machine.world.clone) as lock:
-        done = await commit_all(lock, machine.world.path, "the turn", BOT, None)
+        done = await commit_all(await require_checkout(lock, machine.world.path), "the turn", BOT, None)
         assert isinstance(done, Committed)
         assert await machine.world.clone.commit_at(done.sha) == done.sha
-        await import_commits(lock, machine.world.path, None)
+        await import_commits(await require_checkout(lock, machine.world.path), None)
 
 
 async def test_the_clones_objects(machine: Machine) -> None:
@@ -204,7 +204,7 @@ async def test_a_rewritten_branch_keeps_its_old_commits(machine: Machine) -> Non
     await world.bring_home()
     machine.attack("git('reset', '-q', '--hard', 'HEAD~1', check=True)")
     async with clone_lock(world.clone) as lock:
-        await import_commits(lock, world.path, BRANCH)
+        await import_commits(await require_checkout(lock, world.path), BRANCH)
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") != mine
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}@{{1}}") == mine
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from bot.clones import importing
+from bot.clones.checkout import require_checkout
 from bot.clones.clone import clone_lock
+from bot.sandbox.cage import Cage
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.limits import Holder
 from bot.worktrees.push import Pushed
@@ -73,7 +75,7 @@ def test_the_end_of_the_cage_is_the_end_of_all_in_it(machine: Machine, number: s
 
 def test_a_fork_bomb_stops_at_the_limit(machine: Machine) -> None:
     cage = machine.world.clone.git.cage
-    assert cage is not None
+    assert isinstance(cage, Cage)
     if cage.enforcement.processes is Holder.NOTHING:
         pytest.skip("as root without a writable cgroup the kernel limits no processes")
     said = machine.attack(
@@ -99,7 +101,7 @@ for child in children:
 
 def test_a_fork_bomb_in_what_the_bots_git_runs_stops_too(machine: Machine) -> None:
     cage = machine.world.clone.git.cage
-    assert cage is not None
+    assert isinstance(cage, Cage)
     if cage.enforcement.processes is Holder.NOTHING:
         pytest.skip("as root without a writable cgroup the kernel limits no processes")
     bomb = f"alias.bomb=!i=0; while [ $i -lt {FORKS} ]; do sleep 600 & i=$((i+1)); done; echo all"
@@ -158,7 +160,7 @@ git("commit", "-q", "-m", "huge", check=True)
     assert any("maximum allowed size" in str(result) for result in results), results
     assert await machine.world.clone.commit_at(f"refs/heads/{BRANCH}") == before
     async with clone_lock(machine.world.clone) as lock:
-        assert await sync(lock, machine.world.path, BRANCH) == NoRemoteBranch()
+        assert await sync(await require_checkout(lock, machine.world.path), BRANCH) == NoRemoteBranch()
     machine.attack("git('reset', '-q', '--hard', 'HEAD~1', check=True); (worktree / 'small').write_text('1')")
     assert any(isinstance(result, Pushed) for result in await machine.after_the_turn())
 
@@ -166,7 +168,7 @@ git("commit", "-q", "-m", "huge", check=True)
 async def test_a_disk_being_filled_is_seen(machine: Machine) -> None:
     world = machine.world
     cage = world.clone.git.cage
-    assert cage is not None
+    assert isinstance(cage, Cage)
     watch = replace(cage.disk_watch(world.view(), world.home), limit_bytes=8 << 20)
     watching = asyncio.create_task(watch.overflow(poll_seconds=0.01))
     machine.attack("for n in range(100): (worktree / f'small-{n}').write_bytes(os.urandom(64 << 10))")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones import importing
+from bot.clones.checkout import require_checkout
 from bot.clones.clone import CloneLock, clone_lock
 from bot.clones.fetch import fetch
 from bot.git.errors import GitError
@@ -62,7 +63,7 @@ class Victim:
     @property
     def refs(self) -> Path:
         """The folder of refs that the agent can write."""
-        return self.world.clone.path / "refs" if self.world.clone.git.cage is None else self.world.view().refs
+        return self.world.view().refs
 
     @property
     def others(self) -> list[Path]:
@@ -94,13 +95,13 @@ async def deliver(victim: Victim, lock: CloneLock) -> None:
     world, branch = victim.world, victim.branch
 
     async def check(commit: str, target: str) -> None:
-        await GUARD.check(world.clone, world.path, branch, commit, target)
+        await GUARD.check(await require_checkout(lock, world.path), branch, commit, target)
 
-    await return_to_branch(lock, world.path, branch, RESCUE, BOT)
-    await commit_all(lock, world.path, "the turn", BOT, None)
-    await push(lock, world.path, branch, f"{branch}-turn-1", BOT, check)
+    await return_to_branch(await require_checkout(lock, world.path), branch, RESCUE, BOT)
+    await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
+    await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-1", BOT, check)
     await fetch(lock)
-    await sync(lock, world.path, branch)
+    await sync(await require_checkout(lock, world.path), branch)
 
 
 async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:
@@ -111,7 +112,7 @@ async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:
         seen = await summarize(world.clone, {world.path: victim.branch, other: None})
         assert len(seen) == 2
         assert seen[other].changed_files == 1
-        await last_change(world.clone, world.path)
+        last_change(world.clone, world.path)
         async with clone_lock(world.clone) as lock:
             try:
                 await deliver(victim, lock)
@@ -169,7 +170,7 @@ def folders_deeper_than_a_program_can_go(victim: Victim) -> None:
 def directories_in_the_place_of_locks(victim: Victim) -> None:
     names = ("index.lock", "HEAD.lock", "threadtree-index.lock", "threadtree-git-mine", "refs/bisect/bad.lock")
     locks = [victim.state / name for name in names]
-    if victim.world.clone.git.cage is not None:
+    if victim.world.clone.git.cage.isolates:
         common = victim.world.view().common
         locks += [victim.refs / f"heads/{victim.branch}.lock", common / "packed-refs.lock", common / "config.lock"]
     for lock in locks:
@@ -256,10 +257,10 @@ async def test_trees_that_stand_for_endless_files_are_not_let_in(
     async with clone_lock(victim.world.clone) as lock:
         for _ in range(2):
             with pytest.raises(GitError, match="more than 5000 files"):
-                await importing.import_commits(lock, victim.worktree, victim.branch)
+                await importing.import_commits(await require_checkout(lock, victim.worktree), victim.branch)
     assert await victim.world.clone.commit_at(f"refs/heads/{victim.branch}") == before
     victim.world.agent("update-ref", "HEAD", before or "")
     (victim.worktree / "small").write_text("1")
     async with clone_lock(victim.world.clone) as lock:
-        await commit_all(lock, victim.worktree, "the turn", BOT, None)
-        assert await push(lock, victim.worktree, victim.branch, "x", BOT, unchecked) == Pushed()
+        await commit_all(await require_checkout(lock, victim.worktree), "the turn", BOT, None)
+        assert await push(await require_checkout(lock, victim.worktree), victim.branch, "x", BOT, unchecked) == Pushed()

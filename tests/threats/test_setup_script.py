@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from bot.agents.driver import Launch
-from bot.clones import entries
+from bot.clones.checkout import require_checkout
 from bot.clones.clone import clone_lock
 from bot.messages import notices
-from bot.messages.sanitize import is_sanitized
+from bot.messages.sanitize import is_inert
 from bot.process import OutputTail
 from bot.redaction import Redactor
 from bot.run import setup_script
-from bot.run.setup_script import Ended, Stopped, command_for, run_script, script_of, shown
+from bot.run.setup_script import Ended, command_for, run_script, script_of, shown
 from bot.sandbox import agent_argv
 from bot.sandbox.cage import Bind
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories
@@ -35,23 +35,24 @@ async def set_up(machine: Machine, program: str) -> Ended:
     text = f"#!{sys.executable}\nimport sys\nsys.argv += {known!r}\n{PRELUDE}{program}"
     file.write_text(text)
     argv = tuple(world.agent_argv(*command_for(text.encode(), file), binds=(Bind(file),)))
-    ended = await run_script(Launch(argv, machine.environment(), world.path), PATIENCE_SECONDS, asyncio.Event())
+    ended = await run_script(Launch(argv, machine.environment(), world.path), PATIENCE_SECONDS)
     assert isinstance(ended, Ended)
     assert "Traceback" not in ended.output, ended.output
-    await entries.clear_stale_locks(world.clone, world.path)
-    await entries.unblock(world.clone, world.path)
-    await entries.changed_files(world.clone, world.path)
+    async with clone_lock(world.clone) as lock:
+        checkout = await require_checkout(lock, world.path)
+        await checkout.unblock()
+        await checkout.changed_files()
     return ended
 
 
-async def uncaged(world: GitRepositories, text: str, stop: asyncio.Event) -> Ended | Stopped:
+async def uncaged(world: GitRepositories, text: str) -> Ended:
     """Run the script of a bot with AGENT_SANDBOX=off."""
     file = world.root / "script"
     file.write_text(text)
     environment = {"PATH": SEARCH_PATH, "HOME": str(world.root)}
     launch = Launch(agent_argv(command_for(text.encode(), file)), environment, world.path)
-    ended = await run_script(launch, PATIENCE_SECONDS, stop)
-    assert isinstance(ended, Ended | Stopped)
+    ended = await run_script(launch, PATIENCE_SECONDS)
+    assert isinstance(ended, Ended)
     return ended
 
 
@@ -146,7 +147,7 @@ async def test_a_process_that_keeps_its_output_open_delays_nothing(tmp_path: Pat
     text = f"#!{sys.executable}\nimport os, time\nif os.fork() == 0:\n    os.setsid()\n"
     text += "    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\nprint('left', flush=True)\n"
     try:
-        assert await uncaged(world, text, asyncio.Event()) == Ended(0, "left")
+        assert await uncaged(world, text) == Ended(0, "left")
     finally:
         await until_true(lambda: (world.path / "pid").read_text() != "")
         os.kill(int((world.path / "pid").read_text()), signal.SIGKILL)
@@ -212,12 +213,13 @@ async def test_an_endless_output_takes_bounded_memory_and_a_stop_ends_it(
     monkeypatch.setattr(setup_script, "OutputTail", Watched)
     world = GitRepositories.make(tmp_path, "bwrap" if sandbox == "bwrap" else "off")
     await world.created()
-    if world.clone.git.cage is None:
-        assert await uncaged(world, "exec yes", stop) == Stopped()
-    else:
-        argv = tuple(world.agent_argv("yes"))
-        assert await run_script(Launch(argv, {"PATH": SEARCH_PATH}, world.path), PATIENCE_SECONDS, stop) == Stopped()
-        world.forget(world.path)
+    launch = Launch(tuple(world.agent_argv("yes")), {"PATH": SEARCH_PATH}, world.path)
+    running = asyncio.create_task(run_script(launch, PATIENCE_SECONDS))
+    await stop.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    world.forget(world.path)
     assert longest <= 1 << 16
 
 
@@ -240,10 +242,10 @@ async def test_a_hostile_output_is_bounded_and_inert_in_the_comment(tmp_path: Pa
     world = GitRepositories.make(tmp_path)
     await world.created()
     (world.path / "output").write_text(piece * 100_000 + "\nthe end")
-    ended = await uncaged(world, "cat output; exit 3\n", asyncio.Event())
+    ended = await uncaged(world, "cat output; exit 3\n")
     assert isinstance(ended, Ended)
     notice = notices.setup_failed(notices.setup_ended_with(3), shown(ended.output, Redactor()))
     assert len(notice) < 8_000
     fold = notice.partition("</summary>")[2].rpartition("</details>")[0]
-    assert is_sanitized(fold, "github.com")
+    assert is_inert(fold, "github.com")
     assert fold.rstrip().endswith("the end\n" + fold.split()[0])

@@ -8,14 +8,14 @@ import pytest
 from acp.schema import PermissionOption, SessionNotification
 
 from bot.agents.acp_link import unattended_choice
-from bot.agents.acp_progress import AcpProgress, Answered, Asked
+from bot.agents.acp_progress import AcpProgress, Answered, FormAsked
 from bot.agents.driver import (
+    AgentDone,
     AgentEvent,
     Cancelled,
-    Completed,
     Failed,
-    Limits,
     PlanChanged,
+    PromptLimits,
     TimedOut,
     ToolEnded,
     ToolStarted,
@@ -23,7 +23,7 @@ from bot.agents.driver import (
 )
 from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, follow
 
-LIMITS = Limits(total_seconds=100, idle_seconds=10)
+LIMITS = PromptLimits(total_seconds=100, idle_seconds=10)
 END = Answered({"stopReason": "end_turn"})
 STOP = object()
 
@@ -65,7 +65,7 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
-        inbox: asyncio.Queue[SessionNotification | Answered | Asked | Failed] = asyncio.Queue()
+        inbox: asyncio.Queue[SessionNotification | Answered | FormAsked | Failed] = asyncio.Queue()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for at, item in ((0, text("x")), *script):
@@ -85,11 +85,11 @@ def test_silence_ends_a_prompt() -> None:
 
 def test_every_sign_of_life_starts_the_idle_clock_again() -> None:
     commands = update(sessionUpdate="available_commands_update", availableCommands=[])
-    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == Completed("xab", None)
+    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == AgentDone("xab", None)
 
 
 def test_the_idle_clock_pauses_while_a_tool_call_is_open() -> None:
-    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == Completed("x", None)
+    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == AgentDone("x", None)
 
 
 def test_the_idle_clock_goes_on_after_the_tool_call() -> None:
@@ -135,10 +135,10 @@ def test_the_pieces_of_text_are_the_answer() -> None:
 def test_usage_comes_from_updates_and_from_the_answer() -> None:
     progress = AcpProgress()
     list(progress.events(text("x")))
-    assert progress.end(END) == Completed("x", None)
+    assert progress.end(END) == AgentDone("x", None)
     list(progress.events(update(sessionUpdate="usage_update", used=5, size=9, cost={"amount": 0.5, "currency": "USD"})))
     usage = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
-    assert progress.end(Answered({"stopReason": "end_turn", "usage": usage})) == Completed(
+    assert progress.end(Answered({"stopReason": "end_turn", "usage": usage})) == AgentDone(
         "x", Usage(1, 2, 3, session_cost=0.5, currency="USD")
     )
 
@@ -188,11 +188,11 @@ def test_a_form_becomes_questions_with_their_options() -> None:
         "question_1": {"type": "array", "description": "Which\nsizes?", "items": {"enum": ["S", "L"]}},
         "odd": 7,
     }
-    both = follow_script((1, Asked("Please answer the following questions.", fields)))
+    both = follow_script((1, FormAsked("Please answer the following questions.", fields)))
     assert both.text == (
         "**1. Which colour?**\n\n- Red: Like a rose\n- blue\n\n**2. Which sizes?**\n\n- S\n- L\n\n"
         "Several of these are possible.\n\nTo answer, mention the bot in a comment. It continues from here.\n\n"
         "The agent wrote before it asked:\n\nx"
     )
-    plain = follow_script((1, Asked("What is it called?", {"name": {"type": "string"}})))
+    plain = follow_script((1, FormAsked("What is it called?", {"name": {"type": "string"}})))
     assert plain.text.startswith("**What is it called?**\n\nTo answer, ")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -157,14 +158,13 @@ def test_the_time_of_a_request_is_githubs_time_of_its_text() -> None:
 def test_a_review_comment_brings_the_code_it_is_about() -> None:
     context = request_of(ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, None)).context
 
-    assert "`app.py`, line 3" in context
-    assert context.endswith("\n\n@@ -1 +1 @@\n+a")
+    assert context == "app.py:3\n\n@@ -1 +1 @@\n+a"
 
 
 def test_a_review_comment_on_a_whole_file_names_no_line() -> None:
     event = ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), replace(PLACE, line=None), None)
 
-    assert "`app.py`:" in request_of(event).context
+    assert request_of(event).context.startswith("app.py\n")
 
 
 def test_the_label_is_compared_without_case() -> None:
@@ -313,3 +313,15 @@ def test_what_addressed_the_bot_and_cannot_be_read_is_told_on_the_thread(failure
 )
 def test_what_did_not_address_the_bot_only_fails(failure: Unreadable) -> None:
     assert failure.addressed is None
+
+
+def test_a_text_that_no_parser_reads_is_told_on_the_thread_if_it_names_the_bot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.markdown.to_html", Mock(side_effect=IndexError))
+
+    unread = decide(comment(ASK))
+    assert isinstance(unread, Unreadable)
+    assert unread.addressed is not None
+    assert (unread.addressed.sender, unread.addressed.target) == (ADA, Target("comment", remark().id))
+    assert decide(comment("/lgtm")) == replace(unread, addressed=None)
+    assert isinstance(of_label := decide(labeled("fix it")), Unreadable)
+    assert of_label.addressed is not None

@@ -41,7 +41,7 @@ def test_a_list_loads_neither_the_job_engine_nor_githubs_client() -> None:
 
 
 def test_what_lists_and_prunes_worktrees_loads_no_job_engine() -> None:
-    loaded = loaded_with("bot.cli.worktrees, bot.cli.listings, bot.compose.parts")
+    loaded = loaded_with("bot.cli.worktrees, bot.compose.parts")
     assert "gidgethub" in loaded
     assert loaded & {"acp", "procrastinate", "psycopg"} == set()
 
@@ -49,18 +49,8 @@ def test_what_lists_and_prunes_worktrees_loads_no_job_engine() -> None:
 def test_the_web_process_loads_neither_agents_nor_git_nor_the_job_engine_nor_githubs_client() -> None:
     loaded = loaded_with("bot.cli.processes, bot.compose.web, bot.settings, bot.store.migrate")
     assert "uvicorn" in loaded
-    others = {"acp", "gidgethub", "httpx", "markdown_it", "procrastinate", "psycopg", "pydantic", "websockets"}
+    others = {"acp", "gidgethub", "httpx", "procrastinate", "psycopg", "websockets"}
     assert loaded & others == set()
-
-
-def test_a_process_without_options_starts_without_pydantic() -> None:
-    program = (
-        "import sys; from bot.cli import main, processes; processes.web = lambda: print(*sys.modules); "
-        "sys.argv[1:] = ['web']; main.main()"
-    )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert "bot.settings" in said
-    assert "pydantic" not in said
 
 
 def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:

@@ -113,3 +113,13 @@ def test_a_prefilled_page_has_an_address_that_servers_accept(body: str, title: s
     url = links.new_pull_request_page("https://github.example/acme/shop", "main", "threadtree/issue-7", title, body)
     assert len(url) <= links.LONGEST_URL
     assert re.fullmatch(r"[!-~]+", url)
+
+
+@pytest.mark.parametrize("words", ["Closes #8", "Work\n\nfixes GH-8", "thanks @acme/everyone", "Resolves o/r#7"])
+def test_a_message_that_mentions_or_closes_another_issue_is_live(words: str) -> None:
+    assert commit_message.is_live(words, 7)
+
+
+@pytest.mark.parametrize("words", ["Closes #7", "Fix #hash", "Co-authored-by: m <1+m@users.example>", "see #8"])
+def test_a_message_about_its_own_issue_is_not_live(words: str) -> None:
+    assert not commit_message.is_live(words, 7)

@@ -1,11 +1,14 @@
-"""Which errors of Postgres are temporary, and which are bugs."""
+"""Which errors of Postgres are temporary, and which are bugs; how a row becomes a value."""
+
+from dataclasses import dataclass
 
 import asyncpg
 import psycopg
 import pytest
 from procrastinate.exceptions import ConnectorException
 
-from bot.store.database import DATABASE_AWAY
+from bot.model import HeadBranch, IssueBranch, Repository, Start, Target, ThreadRef
+from bot.store.database import DATABASE_AWAY, read
 from bot.store.failures import is_transient
 
 
@@ -75,3 +78,48 @@ def test_errors_of_the_job_engine_are_told_apart_by_their_cause(cause: psycopg.E
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "No such file or directory", "a-file-of-ours")])
 def test_other_errors_are_bugs(error: Exception) -> None:
     assert not is_transient(error)
+
+
+@dataclass(frozen=True)
+class Asked:
+    number: int
+    notices: tuple[str, ...]
+    thread: ThreadRef
+    target: Target | None
+    start: Start
+
+
+ROW = {
+    "number": 42,
+    "notices": ["one", "two"],
+    "platform": "github.com",
+    "repository_id": 7,
+    "owner": "octo",
+    "name": "demo",
+    "default_branch": None,
+    "installation_id": None,
+    "conversation_id": 3,
+    "source_kind": "comment",
+    "source_id": 5,
+    "start_kind": "head",
+    "start_number": 42,
+    "start_ref": "topic",
+    "start_sha": None,
+    "unasked": "is passed over",
+}
+
+
+def test_a_row_is_read_by_the_names_of_the_fields_also_of_nested_values() -> None:
+    thread = ThreadRef(Repository("github.com", 7, "octo", "demo"), 3)
+    assert read(Asked, ROW) == Asked(42, ("one", "two"), thread, Target("comment", 5), HeadBranch("topic"))
+
+
+def test_a_nested_value_may_be_none_and_an_array_null() -> None:
+    row = ROW | {"source_kind": None, "source_id": None, "notices": None, "start_kind": "issue"}
+    asked = read(Asked, row)
+    assert (asked.target, asked.notices, asked.start) == (None, (), IssueBranch(42))
+
+
+def test_a_missing_column_is_a_bug() -> None:
+    with pytest.raises(KeyError, match="number"):
+        read(Asked, {name: value for name, value in ROW.items() if name != "number"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.network.rules import IPAddress, Refused, Target, may_reach, parse_target
+from bot.network.rules import Destination, IPAddress, NotReachable, may_reach, parse_target
 
 PUBLIC = (
     "1.1.1.1",
@@ -51,7 +51,7 @@ def test_public_addresses_are_reached_on_the_ports_of_the_web(address: str, port
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
 def test_addresses_of_this_host_its_network_and_its_cloud_are_refused(address: str) -> None:
-    assert isinstance(may_reach(ip_address(address), 443, ()), Refused)
+    assert isinstance(may_reach(ip_address(address), 443, ()), NotReachable)
 
 
 @given(st.ip_addresses())
@@ -60,7 +60,7 @@ def test_addresses_of_this_host_its_network_and_its_cloud_are_refused(address: s
 def test_what_is_not_global_by_the_registries_is_refused(address: IPAddress) -> None:
     # A NAT64 address leads to an IPv4 address, whose rules apply.
     if address not in NAT64 and (not address.is_global or address.is_multicast or address.is_reserved):
-        assert isinstance(may_reach(address, 443, ()), Refused)
+        assert isinstance(may_reach(address, 443, ()), NotReachable)
 
 
 @given(
@@ -72,7 +72,7 @@ def test_what_is_not_global_by_the_registries_is_refused(address: IPAddress) -> 
     ).flatmap(lambda network: st.ip_addresses(network=ip_network(network)))
 )
 def test_every_address_of_a_special_range_is_refused(address: IPAddress) -> None:
-    assert isinstance(may_reach(address, 443, ()), Refused)
+    assert isinstance(may_reach(address, 443, ()), NotReachable)
 
 
 @given(ipv4)
@@ -82,17 +82,17 @@ def test_no_ipv6_form_reaches_more_than_the_ipv4_address_in_it(address: IPv4Addr
     plain = may_reach(address, 443, ())
     forms = {form: may_reach(embedded, 443, ()) for form, embedded in embeddings(address).items()}
     assert forms.pop("NAT64") == plain
-    assert all(isinstance(verdict, Refused) for verdict in forms.values()), forms
+    assert all(isinstance(verdict, NotReachable) for verdict in forms.values()), forms
 
 
 @given(st.ip_addresses(), st.integers(0, 65535))
 def test_own_addresses_are_refused_whatever_they_are(address: IPAddress, port: int) -> None:
-    assert isinstance(may_reach(address, port, {address}), Refused)
+    assert isinstance(may_reach(address, port, {address}), NotReachable)
 
 
 def test_an_own_address_is_refused_through_nat64_too() -> None:
     own = IPv4Address("93.184.215.14")
-    assert isinstance(may_reach(embeddings(own)["NAT64"], 443, {own}), Refused)
+    assert isinstance(may_reach(embeddings(own)["NAT64"], 443, {own}), NotReachable)
 
 
 @given(st.integers(0, 65535))
@@ -115,7 +115,7 @@ def test_only_the_webs_ports_are_open(port: int) -> None:
     ],
 )
 def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
-    assert parse_target(asked) == Target(host, 443)
+    assert parse_target(asked) == Destination(host, 443)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
     ],
 )
 def test_what_is_no_public_host_and_port_is_refused(asked: str) -> None:
-    assert isinstance(parse_target(asked), Refused)
+    assert isinstance(parse_target(asked), NotReachable)
 
 
 @given(st.text(alphabet="0123456789abcdefxX.:[]%@/-", max_size=30))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.pr import asked_for
+from bot.handlers.simple import pull_request_asked
 from bot.messages import pull_requests
 from bot.messages.pull_requests import Answer
 from bot.redaction import Redactor
@@ -80,6 +80,11 @@ def test_a_title_is_as_asked_for_else_the_agents_else_the_issues() -> None:
 
 
 def test_the_words_after_pr_are_its_kind_and_its_title() -> None:
-    assert asked_for(None) == asked_for("please") == asked_for("ready") == PullRequestAsked(draft=False, title=None)
-    assert asked_for("Draft: Count empty carts") == PullRequestAsked(draft=True, title="Count empty carts")
-    assert asked_for("drafts of letters") == PullRequestAsked(draft=False, title="drafts of letters")
+    assert (
+        pull_request_asked(None)
+        == pull_request_asked("please")
+        == pull_request_asked("ready")
+        == PullRequestAsked(draft=False, title=None)
+    )
+    assert pull_request_asked("Draft: Count empty carts") == PullRequestAsked(draft=True, title="Count empty carts")
+    assert pull_request_asked("drafts of letters") == PullRequestAsked(draft=False, title="drafts of letters")

@@ -5,19 +5,14 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, reasons, replies, tracking
 from bot.messages.formatting import inline_code, inline_text
 from bot.messages.tracking import Changes, PlanEntry, TurnResult
+from tests.support.rendered import html
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
-
-
-def html(markdown: str) -> str:
-    rendered: str = MarkdownIt("commonmark").render(markdown)
-    return rendered
 
 
 def test_an_answer_stands_first_and_as_it_is() -> None:

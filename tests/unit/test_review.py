@@ -16,7 +16,7 @@ from bot.model import Actor, Repository, Target
 
 ADA, EVE = Actor("ada", 7), Actor("eve", 8)
 REVIEW_ID = 500
-CONTEXT = "The request is a review comment on `app.py`:"
+CONTEXT = "app.py:3\n\n+a"
 FIRST = ReviewComment(11, ADA, "app.py", 3, "+a", "@bot rename a")
 SECOND = ReviewComment(12, ADA, "app.py", 4, "+b", "/status\nand drop b")
 
@@ -62,8 +62,8 @@ async def test_an_inline_comment_that_comes_first_asks_for_the_whole_review() ->
 
     request = await asked(lists, Target("review-comment", 11), "@bot rename a")
 
-    assert request.text == "@bot see below\n\napp.py:3\n> +a\n\n@bot rename a\n\napp.py:4\n> +b\n\nand drop b"
-    assert request.context == ""
+    assert request.text == "@bot see below\n\nComment 11:\n@bot rename a\n\nComment 12:\nand drop b"
+    assert request.context == "Comment 11:\napp.py:3\n\n+a\n\nComment 12:\napp.py:4\n\n+b"
     assert request.review is not None
     assert (request.review.parts, request.review.part) == ((-500, 11, 12), 11)
     assert lists.slept == []
@@ -81,7 +81,8 @@ async def test_a_comment_that_the_list_lacks_is_looked_for_again_and_asked_all_t
 
     lists = Lists([(SECOND,), (SECOND,)])
     request = await asked(lists, Target("review-comment", 11), "@bot rename a")
-    assert request.text.endswith(f"{CONTEXT}\n\n@bot rename a")
+    assert request.text.endswith("Comment 11:\n@bot rename a")
+    assert request.context.endswith(f"Comment 11:\n{CONTEXT}")
     assert request.review is not None
     assert request.review.parts == (12, 11)
 
@@ -89,7 +90,8 @@ async def test_a_comment_that_the_list_lacks_is_looked_for_again_and_asked_all_t
 async def test_a_review_waits_once_for_its_comments() -> None:
     lists = Lists([(), (FIRST,)])
     request = await asked(lists, Target("review", 500), "@bot see below")
-    assert request.text == "@bot see below\n\napp.py:3\n> +a\n\n@bot rename a"
+    assert request.text == "@bot see below\n\nComment 11:\n@bot rename a"
+    assert request.context == "Comment 11:\napp.py:3\n\n+a"
     assert lists.slept == [2.0]
 
 

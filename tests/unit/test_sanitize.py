@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from bot.messages.agent_answer import MOST_COMMENTS, answer_parts
 from bot.messages.marker import reply_marker, signed, turn_marker
-from bot.messages.sanitize import is_sanitized, sanitize
+from bot.messages.sanitize import FOLDS, is_inert, sanitize
 from bot.messages.split import COMMENT_CHARACTERS, split
+from tests.support.rendered import html
 
 SERVER = "https://github.example"
 HOST = urlsplit(SERVER).netloc
@@ -84,7 +84,7 @@ def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
     safe = sanitize(
         "See [this](https://evil.example/x), ![i](https://evil.example/i.png) and https://evil.example.", SERVER
     )
-    rendered = MarkdownIt("commonmark").render(safe)
+    rendered = html(safe)
     assert "<a" not in rendered
     assert "<img" not in rendered
     assert rendered.count("<code>https://evil.example") == 3
@@ -101,10 +101,10 @@ def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> N
         ("a ` b https://evil.example", "a ` b ``https://evil.example``"),
         ("`x`<https://evil.example>", "`x` `https://evil.example`"),
         ("<https://a.example><https://b.example>", "`https://a.example` `https://b.example`"),
-        ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r] : `https://evil.example`"),
+        ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r]\\: `https://evil.example`"),
         # Or the first line of the bot's own box would be a link, and the box none.
-        ("[!NOTE]: /evil/repo\n\n> [ !tip ]: /x", "[!NOTE] : /evil/repo\n\n> [ !tip ] : /x"),
-        ("[a]: /octo/hello\n\n[!a] [a]", "[a]: /octo/hello\n\n[!a] [a]"),
+        ("[!NOTE]: /evil/repo\n\n> [ !tip ]: /x", "[!NOTE]\\: /evil/repo\n\n> [ !tip ]\\: /x"),
+        ("[a]: /octo/hello\n\nx[^a]\n\n[^a]: b", "[a]\\: /octo/hello\n\nx[^a]\n\n[^a]\\: b"),
         ("a `span\n<div>\nover lines`", "a `span\n&lt;div>\nover lines`"),
         ("| a |\n|---|\n| `b | @c` |", "| a |\n|---|\n| `b | @\u2060c` |"),
     ],
@@ -121,7 +121,7 @@ def test_raw_html_and_comments_are_shown_as_text() -> None:
 @given(text=hostile)
 def test_whatever_the_agent_writes_nothing_in_it_is_live(text: str) -> None:
     safe = sanitize(text, SERVER)
-    assert is_sanitized(safe, HOST)
+    assert is_inert(safe, HOST)
     assert "threadtree:turn=" not in safe
 
 
@@ -168,8 +168,8 @@ def test_a_table_longer_than_a_comment_repeats_its_header() -> None:
 
 
 def harmless(part: str) -> bool:
-    """Whether nothing in a part is live but its folds, whose tags are taken as text."""
-    return is_sanitized(re.sub(r"<(/?(?:details|summary))>", r"(\1)", part), HOST)
+    """Whether nothing in a part is live but its folds."""
+    return is_inert(part, HOST, FOLDS)
 
 
 def shown(answer: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def test_any_end_of_a_line_is_one(end: str) -> None:
     answer = end.join(["", "", "[r]: https://evil.example", "", "<details>", "x", "</details>", "[r]"])
     (part,) = shown(answer)
     assert "\r" not in part
-    assert part.startswith("[r] : `https://evil.example`\n\n<details>")
+    assert part.startswith("[r]\\: `https://evil.example`\n\n<details>")
     assert harmless(part)
 
 
@@ -204,7 +204,7 @@ def test_a_fold_in_code_is_code() -> None:
 def test_what_an_answer_leaves_open_is_closed(left_open: str) -> None:
     (part,) = shown(left_open)
     assert part.count("<details>") == part.count("</details>")
-    rendered = MarkdownIt("commonmark").render(f"{part}\n\nAfter it.")
+    rendered = html(f"{part}\n\nAfter it.")
     assert rendered.endswith("<p>After it.</p>\n")
 
 

@@ -22,13 +22,11 @@ def spellings(secret: str, before: str) -> tuple[bytes, ...]:
         secret.encode(),
         quote(secret, safe="").encode(),
         "".join(f"%{byte:02x}" for byte in secret.encode()).encode(),
-        secret.replace("\n", "\\n").encode(),
         secret.replace("\n", "\r\n").encode(),
         secret.replace(" ", "+").encode(),
         encoded.encode(),
         encoded.replace("+", "-").replace("/", "_").encode(),
         wrapped(encoded).encode(),
-        *((secret.encode("utf-16-le"), secret.encode("utf-16-be")) if secret.isascii() else ()),
     )
 
 

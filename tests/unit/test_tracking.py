@@ -6,16 +6,12 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from bot.messages import notices, tracking
 from bot.messages.tracking import PlanEntry, TurnResult
 from bot.prompt import remarks
-
-
-def html(markdown: str) -> str:
-    rendered: str = MarkdownIt("commonmark").render(markdown)
-    return rendered
+from bot.prompt.foreign import Foreign
+from tests.support.rendered import html
 
 
 @pytest.mark.parametrize(
@@ -106,9 +102,6 @@ def test_how_a_script_failed_is_a_clause(how: str, words: str) -> None:
 
 
 def test_the_agent_is_told_what_the_script_said_last() -> None:
-    assert remarks.setup_failed("ended with status 2", "one\ntwo") == (
-        "`.threadtree/setup`, which prepares it, ended with status 2. It wrote last:\n    one\n    two"
-    )
-    assert remarks.setup_failed("ended with status 2", "") == (
-        "`.threadtree/setup`, which prepares it, ended with status 2."
-    )
+    failed = "`.threadtree/setup`, which prepares it, ended with status 2."
+    assert remarks.setup_failed("ended with status 2", "one\ntwo") == (failed, " It wrote last: ", Foreign("one\ntwo"))
+    assert remarks.setup_failed("ended with status 2", "") == (failed,)

@@ -11,7 +11,7 @@ from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.messages import reasons
 from bot.messages.reasons import WaitReason
 from bot.node.room import DiskShortError
-from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_limit
+from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_model
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -77,13 +77,21 @@ def test_waits_grow_up_to_a_limit_and_end_after_a_day() -> None:
 
 
 def test_an_agent_waits_for_its_vendor_at_least_a_minute_and_at_most_some_days() -> None:
-    wait = wait_for_limit(NOON + timedelta(hours=3), NOON, NOON)
+    wait = wait_for_model(NOON + timedelta(hours=3), NOON, None, NOON)
     assert wait is not None
     assert (wait.why, wait.until, wait.step) == ("usage-limit", NOON + timedelta(hours=3), "agent")
-    wait = wait_for_limit(NOON, NOON, NOON)
+    wait = wait_for_model(NOON, NOON, None, NOON)
     assert wait is not None
     assert wait.until == NOON + timedelta(minutes=1)
-    assert wait_for_limit(NOON, NOON - timedelta(days=8), NOON) is None
+    assert wait_for_model(NOON, NOON - timedelta(days=8), None, NOON) is None
+
+
+def test_a_model_that_names_no_time_is_tried_again_for_an_hour() -> None:
+    now, since = NOON, None
+    while (wait := wait_for_model(None, NOON, since, now)) is not None:
+        assert (wait.why, wait.step, wait.since) == ("model-busy", "agent", NOON)
+        now, since = wait.until, wait.since
+    assert timedelta(hours=1) <= now - NOON <= timedelta(hours=1, minutes=10)
 
 
 def test_github_says_how_long_to_wait() -> None:

@@ -8,15 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, pull_requests, reasons, replies, tracking, worktree_replies
-from bot.messages.sanitize import is_sanitized
+from bot.messages import notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
 from bot.model import Repository, Target
 from bot.sharing_rules import SharingRefused
+from tests.support.rendered import html
 
 SERVER = "https://github.example"
 PLAN = (
@@ -174,16 +173,12 @@ FENCES = ["```\n", "   ```\n", " ```` \n", "~~~\n", "\n\n", "> ", "- ", "    ", 
 hostile = st.lists(st.sampled_from([*FENCES, *FOLDS, LIVE, f"\n{LIVE}\n", "[!NOTE]: /evil\n"]), max_size=12).map(
     "".join
 )
-OWN_TAGS = re.compile(r"</?(?:details|summary|sub)>")
-CLOSING = re.compile(r"fixes #1")
+OWN_TAGS = ("details", "summary", "sub")
 
 
 def is_inert(comment: str) -> bool:
-    """Whether nothing foreign is live in it: the bot's own tags are taken as text."""
-    text = OWN_TAGS.sub(lambda tag: tag[0].replace("<", "(").replace(">", ")"), comment)
-    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
-    inline = [child for token in tokens for child in token.children or [] if child.type == "text"]
-    return is_sanitized(text, "github.example") and not any(CLOSING.search(child.content) for child in inline)
+    """Whether nothing foreign is live in it, beside the bot's own tags."""
+    return sanitize.is_inert(comment, "github.example", OWN_TAGS)
 
 
 @given(hostile, hostile, st.integers(1, 3))
@@ -233,9 +228,8 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
 @given(st.lists(st.sampled_from([*FOLDS, *FENCES, "\n\n", "text\n"]), max_size=14).map("".join))
 def test_an_answer_with_folds_closes_each_that_it_opens(answer: str) -> None:
     for part in tracking.final(TurnResult("done", answer=f"Words.\n\n{answer}", steps=("one",)), server_url=SERVER):
-        html = MarkdownIt("commonmark").enable("table").render(part)
         depth = 0
-        for tag in re.findall(r"<(/?)details>", html):
+        for tag in re.findall(r"<(/?)details>", html(part)):
             depth += -1 if tag else 1
             assert depth >= 0, part
         assert depth == 0, part

@@ -9,10 +9,10 @@ request is the last block of the prompt, without a leading `@name`. Each line ca
     save prompt FILE     look PATH             wait FILE          permission
     hang                 hang deaf
     fail TEXT            crash STATUS          stop REASON        empty
-    junk                 stderr TEXT
+    junk                 stderr TEXT             busy STATUS
 
 `look` says how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang deaf` only when killed;
-`junk` goes to stdout.
+`junk` goes to stdout; `busy` is a model that answers with this HTTP status.
 Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions
 are kept in `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
 

@@ -110,6 +110,8 @@ class Work:
         match word, rest:
             case "fail", _:
                 raise RequestError(-32603, rest)
+            case "busy", _ if rest.isdecimal():
+                raise RequestError(-32603, "The model is busy.", {"status": int(rest)})
             case "crash", _ if rest.isdecimal():
                 sys.stderr.flush()
                 os._exit(int(rest))

@@ -16,6 +16,7 @@ from bot.simulated.github.model import (
     ReactionContent,
     Repository,
     ReviewComment,
+    Revision,
     State,
     User,
 )
@@ -110,9 +111,7 @@ class IssueActs:
         """Send issue_comment.edited or pull_request_review_comment.edited, with the previous body."""
         check_body("IssueComment", body, required=True)
         before = comment.body
-        comment.edits.append(body)
-        comment.editor = editor
-        comment.updated_at = self.now
+        comment.edit(self.now, editor, body)
         self._emit_comment("edited", comment, editor, changes={"body": {"from": before}})
 
     def edit_thread(self, editor: User, thread: Issue, *, title: str | None = None, body: str | None = None) -> None:
@@ -124,8 +123,9 @@ class IssueActs:
             thread.title = title
         if body is not None and body != thread.body:
             changes["body"] = {"from": thread.body}
+            thread.revisions = thread.revisions or [Revision(thread.created_at, thread.author, thread.body or "")]
+            thread.revisions.append(Revision(self.now, editor, body))
             thread.body = body
-            thread.edited_at, thread.editor = self.now, editor
         thread.updated_at = self.now
         self.emit_thread("edited", thread, editor, changes=changes)
 

@@ -31,6 +31,7 @@ from bot.simulated.github.model import (
     Repository,
     Review,
     ReviewComment,
+    Revision,
     User,
     node_id,
     number_in,
@@ -45,7 +46,8 @@ SCHEMA = """
 type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node
   nodes(ids: [ID!]!): [Node]! }
 interface Node { id: ID! }
-interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor }
+interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
@@ -63,6 +65,7 @@ enum PullRequestState { OPEN CLOSED MERGED }
 type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
   timelineItems(itemTypes: [IssueTimelineItemsItemType!], last: Int, since: DateTime): IssueTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
@@ -74,6 +77,7 @@ type PullRequest implements Node & Comment {
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   baseRefOid: ID!  headRepository: Repository
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
   timelineItems(itemTypes: [PullRequestTimelineItemsItemType!], last: Int, since: DateTime):
     PullRequestTimelineItemsConnection!
@@ -95,17 +99,21 @@ type AssignedEvent implements Node { id: ID!  createdAt: DateTime!  actor: Actor
 union TimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent
 type IssueTimelineItemsConnection { nodes: [TimelineItem] }
 type PullRequestTimelineItemsConnection { nodes: [TimelineItem] }
+type UserContentEditConnection { nodes: [UserContentEdit] }
+type UserContentEdit implements Node { id: ID!  editedAt: DateTime!  editor: Actor  diff: String }
 type Label { name: String! }
 type LabelConnection { nodes: [Label] }
 type Milestone { title: String! }
 type IssueComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
@@ -113,6 +121,7 @@ type PullRequestReview implements Node & Comment {
   id: ID!
   fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
   submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
+  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread {
@@ -289,8 +298,7 @@ class _Resolvers:
             "author": self._user(thread.author),
             "timelineItems": lambda _info, **page: self._timeline(thread, **page),
             "createdAt": thread.created_at.isoformat(timespec="seconds"),
-            "lastEditedAt": thread.edited_at.isoformat(timespec="seconds") if thread.edited_at else None,
-            "editor": self._user(thread.editor) if thread.editor else None,
+            **self._history(thread.revisions, thread.created_at),
             "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
@@ -328,9 +336,26 @@ class _Resolvers:
             "bodyHTML": lambda _info: rendered(self._acts.world, comment.body),
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(timespec="seconds"),
-            "lastEditedAt": comment.updated_at.isoformat(timespec="seconds") if comment.edits else None,
-            "editor": self._user(comment.editor) if comment.editor else None,
+            **self._history(comment.revisions, comment.created_at),
             "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
+        }
+
+    def _history(self, revisions: list[Revision], created_at: datetime) -> Node:
+        """The edits of a text. GitHub lists the newest first, with the whole text of each as its `diff`."""
+        edits = [
+            {
+                "id": node_id("UCE", round(one.at.timestamp())),
+                "editedAt": one.at.isoformat(timespec="seconds"),
+                "editor": self._user(one.editor),
+                "diff": one.body,
+            }
+            for one in reversed(revisions)
+        ]
+        return {
+            "lastEditedAt": edits[0]["editedAt"] if edits else None,
+            "editor": edits[0]["editor"] if edits else None,
+            "includesCreatedEdit": any(one.at == created_at for one in revisions),
+            "userContentEdits": lambda _info, first: {"nodes": edits[:first]},
         }
 
     def _review(self, review: Review) -> Node:
@@ -343,8 +368,7 @@ class _Resolvers:
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(timespec="seconds"),
             "submittedAt": review.submitted_at.isoformat(timespec="seconds"),
-            "lastEditedAt": None,
-            "editor": None,
+            **self._history([], review.submitted_at),
         }
 
     def _review_thread(self, root: ReviewComment) -> Node:

@@ -74,9 +74,18 @@ class Gesture:
     given: Label | User
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A text as it stands after it was written or edited."""
+
+    at: datetime
+    editor: User
+    body: str
+
+
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Comment:
-    """A comment on a thread; `edits` holds the body after each edit, oldest first."""
+    """A comment on a thread; `edits` holds the body after each edit, `revisions` all bodies, both oldest first."""
 
     id: int
     thread: "Issue"
@@ -85,12 +94,18 @@ class Comment:
     created_at: datetime
     updated_at: datetime
     edits: list[str] = field(default_factory=list)
-    editor: User | None = None
+    revisions: list[Revision] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)
 
     @property
     def body(self) -> str:
         return self.edits[-1] if self.edits else self.original
+
+    def edit(self, at: datetime, editor: User, body: str) -> None:
+        self.revisions = self.revisions or [Revision(self.created_at, self.author, self.original)]
+        self.revisions.append(Revision(at, editor, body))
+        self.edits.append(body)
+        self.updated_at = at
 
     @property
     def node_id(self) -> str:
@@ -182,8 +197,7 @@ class Issue:
     state: State = "open"
     closed_at: datetime | None = None
     closed_by: User | None = None
-    edited_at: datetime | None = None
-    editor: User | None = None
+    revisions: list[Revision] = field(default_factory=list)
     renames: list[tuple[datetime, str]] = field(default_factory=list)
     milestone: str | None = None
     labels: list[Label] = field(default_factory=list)

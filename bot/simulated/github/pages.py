@@ -3,11 +3,11 @@
 from html import escape
 from urllib.parse import parse_qsl
 
-from markdown_it import MarkdownIt
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from bot.markdown import to_html
 from bot.simulated.github.errors import not_found
 from bot.simulated.github.git import GitFailedError
 from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository, User
@@ -36,7 +36,7 @@ article > div { padding: .25rem 1rem }
 pre, code { font: 12px/1.45 ui-monospace, monospace; background: #f6f8fa; border-radius: 4px; padding: .1em .3em }
 pre { padding: .75rem; overflow: auto } blockquote { border-left: 3px solid #0969da; margin: 0; padding: 0 1rem }
 .state { border-radius: 1rem; background: #1a7f37; color: #fff; padding: .1rem .6rem } .closed { background: #8250df }
-a { color: #0969da } sub { color: #59636e } form { margin: 1.5rem 0 }
+article p { white-space: pre-line } a { color: #0969da } sub { color: #59636e } form { margin: 1.5rem 0 }
 input, textarea { font: inherit; display: block; width: 100%; box-sizing: border-box; margin: .25rem 0 .5rem }
 """
 
@@ -46,7 +46,6 @@ class Pages:
 
     def __init__(self, acts: Acts) -> None:
         self._acts, self._world = acts, acts.world
-        self._markdown = MarkdownIt("commonmark", {"html": True, "breaks": True}).enable(["table", "strikethrough"])
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages."""
@@ -169,7 +168,7 @@ class Pages:
         shown = " ".join(_EMOJI[reaction.content] for reaction in reactions)
         return (
             f"<article><header><b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
-            f"<div>{self._markdown.render(text)}<p>{shown}</p></div></article>"
+            f"<div>{to_html(text)}<p>{shown}</p></div></article>"
         )
 
 

@@ -7,11 +7,10 @@ from bot.decide.parsing import ParsedComment
 from bot.handlers import close as closing
 from bot.handlers.command import Command
 from bot.operations import execute
-from bot.operations.remove import remove_all
-from bot.store import operations
 from tests.support.histories.database import NODE
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
+from tests.support.worktree_jobs import claim_operation, remove_all
 
 
 class CommandRules(TurnRules):
@@ -68,11 +67,11 @@ class CommandRules(TurnRules):
             ground = self.ground
             while True:
                 async with ground.pool.acquire() as connection:
-                    operation = await operations.claim_next(connection, NODE, ground.worker.name)
+                    operation = await claim_operation(connection, NODE)
                 if operation is None:
                     break
                 await execute.carry_out(ground.ctx, operation)
-            await remove_all(ground.ctx, ground.worker.name)
+            await remove_all(ground.ctx)
 
         self.bot(all_that_waits(), index_too=True)
         live = self.live_paths()

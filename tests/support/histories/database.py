@@ -44,7 +44,7 @@ def _steps(original: Callable[..., Any]) -> Callable[..., Any]:
 async def history_database(dsn: str) -> AsyncIterator[Pool]:
     """Yield a database for one history after another; agents are manual, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bot.run.turn.driver_for", manual_agent)
+        patch.setattr("bot.run.asking.driver_for", manual_agent)
         patch.setattr(failpoints, "listener", None)
         patch.setattr(Git, "run", _steps(Git.run))
         patch.setattr(asyncpg.pool.Pool, "acquire", _steps(asyncpg.pool.Pool.acquire))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bot.agents.driver import AgentDriver, AgentEvent, Block, Cancelled, Launch, Limits, Opened, Outcome
+from bot.agents.driver import AgentDriver, AgentEvent, Block, Cancelled, Launch, Outcome, PromptLimits, SessionOpened
 from bot.github.answers import BranchPull
 from bot.github.errors import NotFound
 from bot.model import Repository
@@ -40,11 +40,11 @@ class ManualAgent:
         self._arrival = arrival
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    async def open(self, resume: str | None) -> Opened:
-        return Opened(resume or "a session", resumed=resume is not None, lost=None)
+    async def open(self, resume: str | None) -> SessionOpened:
+        return SessionOpened(resume or "a session", resumed=resume is not None, lost=None)
 
     async def prompt(
-        self, blocks: Sequence[Block], limits: Limits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
+        self, blocks: Sequence[Block], limits: PromptLimits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
     ) -> Outcome:
         self._arrival.set_result(self)
         stopped = asyncio.ensure_future(stop.wait())

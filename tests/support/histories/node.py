@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import asyncpg
 import pytest
 
-from bot.agents.driver import Completed, Failed, Limits
+from bot.agents.driver import AgentDone, Failed, PromptLimits
 from bot.authority import Policy
 from bot.clones.admin import admin_directory, real_path
 from bot.clones.clone import Clone, clone_lock
@@ -35,7 +35,9 @@ from bot.node.process_lock import worker_lock
 from bot.redaction import Redactor
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
-from bot.run.turn import TurnRun
+from bot.run.turn import run_turn
+from bot.run.turn_run import TurnRun
+from bot.sandbox.cage import Cage
 from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
@@ -117,7 +119,7 @@ class HistoryNode:
             lang="C.UTF-8",
             network="host",
             allow_workflow_changes=False,
-            limits=Limits(PATIENCE_SECONDS, PATIENCE_SECONDS),
+            limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),
         )
         clone = ctx.clone("octo/hello").path
@@ -238,7 +240,7 @@ class HistoryNode:
             await self._until_ended(earlier)
         arrival = ARRIVALS[place] = asyncio.get_running_loop().create_future()
         turn_run = TurnRun(self.ctx, claimed)
-        run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(turn_run.run()))
+        run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(run_turn(turn_run)))
         self.runs.append(run)
         return run
 
@@ -257,7 +259,7 @@ class HistoryNode:
 
     async def finish(self, run: Run, outcome: Literal["done", "failed"]) -> str:
         """Let the agent end, and the turn with it; return the turn's state."""
-        ended = Completed("It is done.", None) if outcome == "done" else Failed("It broke.", "")
+        ended = AgentDone("It is done.", None) if outcome == "done" else Failed("It broke.", "")
         run.arrival.result().outcome.set_result(ended)
         await self._until_ended(run)
         return await self.state_of(run)
@@ -294,7 +296,9 @@ class HistoryNode:
             self._left(run)
         await _end_without_a_word([run.task for run in runs])
         self.ctx.data_dir.rename(data_dir)
-        cage = self.ctx.git.cage and replace(self.ctx.git.cage, data_dir=data_dir, data_dir_alias=data_dir)
+        cage = self.ctx.git.cage
+        if isinstance(cage, Cage):
+            cage = replace(cage, data_dir=data_dir, data_dir_alias=data_dir)
         self.ctx = replace(self.ctx, data_dir=data_dir, git=replace(self.ctx.git, cage=cage))
         self.ledger.data, self.ledger.clone = data_dir, self.clone.path
         self.worker = _worker(self.ctx, self.locks)
@@ -347,17 +351,16 @@ class HistoryNode:
     def state(self, path: Path) -> Path | None:
         """Return the folder with a worktree's HEAD and index."""
         admin = self.admin(path)
-        cage = self.ctx.git.cage
-        if cage is None or admin is None:
-            return admin
-        return cage.view(self.clone.path.resolve(), real_path(path), admin).state
+        if admin is None:
+            return None
+        return self.ctx.git.cage.view(self.clone.path.resolve(), real_path(path), admin).state
 
     def agent(self, path: Path, *command: str, **environment: str) -> None:
         """Run a command as the agent does, in its cage if there is one; a failure is ignored."""
         cage, argv = self.ctx.git.cage, list(command)
         home = self.ctx.data_dir / "homes" / "1"
         home.mkdir(parents=True, exist_ok=True)
-        if cage is not None:
+        if cage.isolates:
             admin = self.admin(path)
             assert admin is not None
             view = cage.view(self.clone.path.resolve(), real_path(path), real_path(admin))
@@ -374,16 +377,14 @@ async def close(ground: HistoryNode) -> None:
     ARRIVALS.clear()
     ground.locks.close()
     for path in ground.directories():
-        if ground.ctx.git.cage is not None and (admin := ground.admin(path)) is not None:
-            ground.ctx.git.cage.enforcement.remove_group(
-                ground.ctx.git.cage.view(ground.clone.path.resolve(), real_path(path), admin).name
-            )
+        if isinstance(cage := ground.ctx.git.cage, Cage) and (admin := ground.admin(path)) is not None:
+            cage.enforcement.remove_group(cage.view(ground.clone.path.resolve(), real_path(path), admin).name)
 
 
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:
     """Cancel tasks as if the process had ended: nothing is handed back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TurnRun, "_hand_back", _nothing)
+        patch.setattr("bot.run.turn.hand_back", _nothing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

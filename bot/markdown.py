@@ -1,0 +1,176 @@
+"""The page that GitHub shows of a Markdown text: its own parser cmark-gfm, then an HTML parser like a browser's. Pure.
+
+The wheel `cmarkgfm` brings the library. Its C interface is called directly, for two reasons: the wheel's Python
+functions never free what they allocate (a megabyte for 16 KB of text), and cmark-gfm keeps tables in static memory, so
+two threads may not parse at once (PyDLL keeps the interpreter's lock during a call).
+https://github.com/github/cmark-gfm/blob/master/src/cmark-gfm.h
+"""
+
+import ctypes
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+# CMARK_OPT_SOURCEPOS, CMARK_OPT_GITHUB_PRE_LANG, CMARK_OPT_FOOTNOTES
+_OPTIONS = 1 << 1 | 1 << 11 | 1 << 13
+# CMARK_OPT_UNSAFE: raw HTML is passed on, as GitHub does before it cleans it.
+_RAW = 1 << 17
+_EXTENSIONS = (b"table", b"autolink", b"strikethrough", b"tasklist")
+# The HTML parser takes time in proportion to the depth of each tag, so what is deeper is not read.
+_DEEPEST = 1000
+_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
+_NEVER_DEEPER = re.compile(r"p|li|t[dhr]|[bh]r|img|input|d[dt]|option", re.IGNORECASE)
+
+# GitHub removes these with their content, or shows nothing of them:
+# https://github.com/gjtorikian/html-pipeline/blob/main/lib/html_pipeline/sanitization_filter.rb
+_REMOVED = re.compile(
+    "script|style|template|noscript|noembed|noframes|iframe|object|embed|svg|math|head|title|textarea|select|xmp|"
+    "plaintext|audio|video|canvas"
+)
+# What begins on a line of its own; any other element is part of a line, also one that HTML does not know.
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|center|d[dlt]|details|div|fieldset|figcaption|figure|footer|form|h[1-6r]|header|"
+    "li|main|nav|ol|p|pre|section|summary|table|tbody|t[dhr]|thead|ul"
+)
+_HIDING_STYLE = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0", re.IGNORECASE
+)
+_POSITION = re.compile(r"([1-9][0-9]{0,6}):[0-9]{1,7}-([0-9]{1,7}):[0-9]{1,7}")
+
+Node = LexborNode
+
+
+class MarkdownError(Exception):
+    """A parser failed on a text."""
+
+
+def walk(text: str, *, raw: bool = True) -> Iterator[tuple[Node, bool]]:
+    """Yield each node of the page where it begins (True), and each element also where it ends (False), in order.
+
+    `raw=False`: raw HTML is a comment that says so. Raises MarkdownError.
+    """
+    try:
+        tree = LexborHTMLParser(_not_too_deep(to_html(text, raw=raw)), is_fragment=True)
+        node = tree.root
+    except Exception as problem:
+        raise MarkdownError(f"{type(problem).__name__}: {problem}") from problem
+    inside: list[Node] = []
+    while node is not None or inside:
+        if node is None:
+            node = inside.pop()
+            yield node, False
+            node = node.next
+            continue
+        yield node, True
+        if node.is_element_node:
+            inside.append(node)
+            node = node.child
+        else:
+            node = node.next
+
+
+def walk_visible(text: str) -> Iterator[tuple[Node, bool]]:
+    """Yield what a reader of the page sees: as `walk`, without comments and hidden elements."""
+    hidden = 0
+    for node, begins in walk(text):
+        if node.is_comment_node:
+            continue
+        if node.is_element_node and (hidden or _is_hidden(node)):
+            hidden += 1 if begins else -1
+        elif not hidden:
+            yield node, begins
+
+
+def attribute(node: Node, name: str) -> str:
+    """Return the value of an element's attribute, empty where it has none."""
+    value: str | None = node.attributes.get(name)
+    return value or ""
+
+
+def block_lines(node: Node) -> tuple[int, int] | None:
+    """Return the lines of one of Markdown's blocks: the first, from 0, and the one after the last.
+
+    Raw HTML may claim any lines.
+    """
+    found = _POSITION.fullmatch(attribute(node, "data-sourcepos"))
+    return (int(found[1]) - 1, int(found[2])) if found else None
+
+
+def is_block(node: Node) -> bool:
+    """Return whether the element begins and ends a line of the page."""
+    return _BLOCK.fullmatch(node.tag or "") is not None
+
+
+def _is_hidden(node: Node) -> bool:
+    if _REMOVED.fullmatch(node.tag or ""):
+        return True
+    attributes = node.attributes
+    return (
+        "hidden" in attributes
+        or (attributes.get("aria-hidden") or "").strip().lower() == "true"
+        or _HIDING_STYLE.search(attributes.get("style") or "") is not None
+    )
+
+
+def to_html(text: str, *, raw: bool = True) -> str:
+    """Return the HTML that cmark-gfm makes of the text; raw HTML stays in it as it is written, or becomes a comment."""
+    options = _OPTIONS | (_RAW if raw else 0)
+    source, lib = text.encode("utf-8", "replace"), _library()
+    parser = lib.cmark_parser_new(options)
+    document = rendered = None
+    try:
+        for name in _EXTENSIONS:
+            lib.cmark_parser_attach_syntax_extension(parser, lib.cmark_find_syntax_extension(name))
+        lib.cmark_parser_feed(parser, source, len(source))
+        document = lib.cmark_parser_finish(parser)
+        rendered = lib.cmark_render_html(document, options, lib.cmark_parser_get_syntax_extensions(parser))
+        return ctypes.string_at(rendered).decode("utf-8", "replace")
+    finally:
+        lib.free(rendered)
+        if document is not None:
+            lib.cmark_node_free(document)
+        lib.cmark_parser_free(parser)
+
+
+@cache
+def _library() -> ctypes.PyDLL:
+    found = find_spec("cmarkgfm._cmark")
+    if found is None or found.origin is None:
+        raise MarkdownError("the package cmarkgfm has no library")
+    lib = ctypes.PyDLL(found.origin)
+    pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+    for name, result, arguments in (
+        ("cmark_gfm_core_extensions_ensure_registered", None, ()),
+        ("cmark_find_syntax_extension", pointer, (ctypes.c_char_p,)),
+        ("cmark_parser_new", pointer, (number,)),
+        ("cmark_parser_attach_syntax_extension", number, (pointer, pointer)),
+        ("cmark_parser_get_syntax_extensions", pointer, (pointer,)),
+        ("cmark_parser_feed", None, (pointer, ctypes.c_char_p, size)),
+        ("cmark_parser_finish", pointer, (pointer,)),
+        ("cmark_render_html", pointer, (pointer, number, pointer)),
+        ("cmark_node_free", None, (pointer,)),
+        ("cmark_parser_free", None, (pointer,)),
+        ("free", None, (pointer,)),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    lib.cmark_gfm_core_extensions_ensure_registered()
+    return lib
+
+
+def _not_too_deep(html: str) -> str:
+    """Return the HTML without what is nested too deep, so that what comes after it is read."""
+    kept, depth, at, skipped_from = list[str](), 0, 0, -1
+    for tag in _TAG.finditer(html):
+        if _NEVER_DEEPER.fullmatch(tag[2]):
+            continue
+        depth += -1 if tag[1] else 1
+        if depth > _DEEPEST and skipped_from < 0:
+            skipped_from = tag.start()
+            kept.append(html[at:skipped_from])
+        elif depth == _DEEPEST and skipped_from >= 0:
+            at, skipped_from = html.find(">", tag.end()) + 1 or len(html), -1
+    return "".join(kept) + ("" if skipped_from >= 0 else html[at:])

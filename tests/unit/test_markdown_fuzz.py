@@ -1,0 +1,150 @@
+"""Random Markdown, read by the bot and by GitHub's parser: both must agree on what is live, hidden and spoken.
+
+An oracle of its own reads the HTML of cmark-gfm, without the bot's readers. THREADTREE_FUZZ=1000000 plays more.
+"""
+
+import os
+import random
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+import pytest
+
+from bot.decide.parsing import CommentParser
+from bot.handlers.registry import HANDLERS
+from bot.markdown import to_html
+from bot.messages import notices, tracking
+from bot.messages.agent_answer import answer_parts
+from bot.messages.formatting import clause, inline_code, inline_text, plain_name
+from bot.messages.pull_requests import Answer, description
+from bot.messages.tracking import PlanEntry, TurnResult
+from bot.prompt.hidden import strip_hidden
+from bot.redaction import Redactor
+
+SERVER = "https://github.com"
+DOCUMENTS = int(os.environ.get("THREADTREE_FUZZ", "20000"))
+PARSER = CommentParser("bot", HANDLERS.values())
+MENTION = re.compile(r"(?<![A-Za-z0-9/.+_-])@[A-Za-z0-9]")
+CLOSING = re.compile(r"\bfix(?:es)? #\d")
+
+PING = "@acme/everyone ![](https://evil.example/x) [x](https://evil.example) https://evil.example fixes #1"
+LIVE = ["@acme/everyone", "![](https://evil.example/x)", "[x](https://evil.example)", "www.evil.example", "fixes #1"]
+LIVE += ["<https://evil.example>", "https://evil.example", "&#64;acme", "a@b.example", "_www.evil.example", "[x]"]
+BLOCKS = ["\n", "\n\n", "\n    ", "\n\n    ", "\n\n        ", "\n> ", "\n- ", "\n1. ", "\n  ", "\t", "\n# ", "\n---\n"]
+BLOCKS += [
+    "\n[^1]: ",
+    "\n\n[^1]: note",
+    "[^1]",
+    "\n[x]: ",
+    "[x]: https://evil.example",
+    "|",
+    "\n|-|-|\n",
+    "\n| a | b |",
+]
+SPANS = ["`", "``", "```", "\n```\n", "~~~", "\\", "*", "_", "~~", "!", "[", "]", "(", ")", ":", '"', "text", " ", "\r"]
+HTML = ["<b>", "</b>", "<!--", "-->", "<details>", "</details>", "<summary>", "</summary>", "&lt;", "<pre>", "</pre>"]
+HTML += ["<blockquote>", "</blockquote>", "<q>", "</q>", "\n<blockquote>\n\n", "\n\n</blockquote>\n"]
+
+
+class Seen(HTMLParser):
+    """A page: what is live on it, its text, and its text outside of code, quotations and links."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.live: list[str] = []
+        self.shown: list[str] = []
+        self.spoken: list[str] = []
+        self._code = self._silent = 0
+        self.feed(re.sub(r"<!--.*?(-->|\Z)", "", to_html(markdown), flags=re.DOTALL))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._code += tag in ("code", "pre", "a")
+        self._silent += tag in ("blockquote", "q")
+        for name, value in attrs:
+            if name in ("href", "src") and value and urlsplit(value).netloc not in ("", "github.com"):
+                self.live.append(f"{tag} {value}")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in ("code", "pre", "a")
+        self._silent -= tag in ("blockquote", "q")
+
+    def handle_data(self, data: str) -> None:
+        self.shown.append(data)
+        if self._code <= 0:
+            self.live += [found[0] for found in (MENTION.search(data), CLOSING.search(data)) if found]
+            self.spoken += [] if self._silent > 0 else [data]
+
+
+def documents(seed: int, pieces: list[str], count: int) -> list[str]:
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    return ["".join(chance.choice(pieces) for _ in range(chance.randint(3, 24))) for _ in range(count)]
+
+
+def of_answer(text: str) -> list[str]:
+    return [one for part in answer_parts(text, server_url=SERVER)[0] for one in Seen(part).live]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"See[^1].\n\n[^1]: {PING}\n",
+        f"See[^1].\n\n[^1]: note\n\n    {PING}\n",
+        f"See[^1].\n\n[^1]: note\n\n    ```\n    x\n    ```\n\n    {PING}\n",
+        f"- See[^1].\n\n[^1]: note\n\n    - {PING}\n",
+        f"[x]: y\n    {PING}\n",
+        f"See[^1] `{PING}\n[^1]: `\n",
+        "``]`<details>`[x](https://evil.example)",
+        f"- a\n\n<details>\n</details>\n\n    {PING}",
+        f"- item\n{'word ' * 12_900}\n\n   ```\n{PING}\n   ```",
+        "[a`]: https://evil.example/`\n\n<details>\n[a`]\n</details>",
+    ],
+)
+def test_an_answer_that_another_grammar_reads_as_code_is_harmless(answer: str) -> None:
+    assert of_answer(answer) == []
+
+
+def test_answers_are_harmless_on_githubs_page() -> None:
+    for text in documents(7, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 4):
+        assert of_answer(text) == [], text
+
+
+@pytest.mark.parametrize("form", [inline_text, inline_code, clause, plain_name])
+def test_foreign_words_in_a_sentence_are_harmless(form: Callable[[str], str]) -> None:
+    for text in documents(8, [*LIVE, *SPANS, *HTML], DOCUMENTS // 16):
+        assert Seen(f"The branch {form(text)} was merged.").live == [], text
+
+
+def test_whole_comments_and_descriptions_are_harmless() -> None:
+    for text in documents(9, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 20):
+        result = TurnResult("done", answer=text, notices=(notices.setup_failed("failed", text),), steps=(text,))
+        comments = [
+            *tracking.final(result, server_url=SERVER),
+            tracking.running([PlanEntry(text, "pending")], [text], timedelta(seconds=9)),
+        ]
+        answers = [Answer(one, "maria", f"{SERVER}/acme/shop/issues/1") for one in (text, text[::-1], text)]
+        redactor = Redactor()
+        comments.append(description(answers, [text, "b"], None, closes=None, server_url=SERVER, redactor=redactor))
+        for comment in comments:
+            assert Seen(comment).live == [], comment
+
+
+def test_what_the_page_does_not_show_is_not_told() -> None:
+    pieces = ["EVIL", '[x](/y "', "\n[x]: /y ", "\n| a |\n|-|\n| 1 | ", "![", "](/z)", "'", *BLOCKS, *SPANS, *HTML]
+    for text in documents(3, pieces, DOCUMENTS // 3):
+        if "EVIL" in strip_hidden(text):
+            assert "EVIL" in "".join(Seen(text).shown) + "".join(re.findall(r'(?:href|src)="[^"]*', to_html(text))), (
+                text
+            )
+
+
+def test_what_is_not_spoken_on_the_page_starts_nothing() -> None:
+    # Whole elements: the oracle does not know where HTML ends an open one.
+    quoted = ["<q>@bot do</q>", "<blockquote>@bot do</blockquote>", "\n<blockquote>\n\n@bot do\n\n</blockquote>\n"]
+    quoted += ["<pre>@bot do</pre>", "<code>@bot do</code>", "<!--", "-->", "@bot do", "@bot do", "[x](", "](y)"]
+    for text in documents(5, [*quoted, *BLOCKS, *SPANS], DOCUMENTS // 3):
+        if PARSER.parse(text).request is not None:
+            assert "@bot" in "".join(Seen(text).spoken), text
