@@ -194,7 +194,9 @@ def _spelled(character: str) -> str:
 
 def _as_written(secret: str) -> Iterator[str]:
     """Yield a secret, also as Python and JSON print it, and each long line of one with several lines, such as a key."""
-    yield from (secret, repr(secret)[1:-1], repr(secret + "'")[1:-2], json.dumps(secret)[1:-1])
+    # Python's form depends on the quotes in the text around it, and a line of the log may hold that form in JSON.
+    for printed in (secret, repr(secret)[1:-1], repr(secret + "'")[1:-2]):
+        yield from (printed, json.dumps(printed)[1:-1])
     lines = secret.replace("\\n", "\n").split("\n")
     if len(lines) > 1:
         yield from (line for line in map(str.strip, lines) if len(line) >= _SHORTEST_LINE and line[:5] != "-----")
