@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from bench import claim, decide, fair, flood, lists, plans, receive, removal, sweep, turn, worktree
+from bench import claim, decide, fair, flood, lists, plans, receive, removal, sweep, turn, wait, worktree
 from bench.receive import LONG, SHORT
 
 
@@ -54,8 +54,16 @@ def main() -> int:
     listed.add_argument("--worktrees", type=int, default=1_000)
     listed.add_argument("--sandbox", choices=("bwrap", "off"), default="bwrap")
     made = parts.add_parser("worktree", help="how long a new worktree takes")
-    made.add_argument("--files", type=int, nargs="+", default=[1_000, 20_000])
-    made.add_argument("--runs", type=int, default=5)
+    made.add_argument("--files", type=int, nargs="+", default=[20_000, 100_000])
+    made.add_argument("--runs", type=int, default=3)
+    waited = parts.add_parser("wait", help="what a person waits for, on threads and with large repositories")
+    waited.add_argument(
+        "only", nargs="*", choices=[*wait.PARTS, []], metavar="PART", help=f"of {', '.join(wait.PARTS)}"
+    )
+    waited.add_argument("--short", action="store_true", help="a smaller repository, once")
+    waited.add_argument("--list", action="store_true", help="also the requests of a turn in order")
+    waited.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
+    waited.add_argument("--directory", type=Path, help="for everything; how fast it is matters")
     known = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     match known.part:  # Each server runs on the same event loop as the product.
@@ -77,6 +85,10 @@ def main() -> int:
             return 0 if decide.report(asyncio.run(decide.measure())) else 1
         case "lists":
             return 0 if lists.report(asyncio.run(lists.measure(known.worktrees, known.sandbox))) else 1
+        case "wait":
+            size = wait.SHORT if known.short else wait.LONG
+            table = asyncio.run(wait.measure(size, known.only or list(wait.PARTS), known.directory, known.json))
+            return 0 if wait.report(table, listed=known.list) else 1
         case "turn":
             chosen = [one for one in turn.SETTINGS if one.name in known.setting]
             settings = turn.SHORT if known.short else chosen

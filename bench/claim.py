@@ -27,19 +27,22 @@ select 'github.com', 1 + n % 20, 'here', 'worktrees/' || n, 'threadtree/issue-' 
 from generate_series(1, 1000) n;
 insert into conversations (platform, repository_id, number, kind, worktree_id)
 select 'github.com', 1 + n % 20, n, 'issue', n from generate_series(1, 1000) n;
-insert into turns (conversation_id, worktree_id, state, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, finished_at)
-select 1 + n % 1000, 1 + n % 1000, 'done', 'do it', '', 'ada', 7, now(), 'comment', n, now()
-from generate_series(1, 100000) n;
+insert into turns (conversation_id, worktree_id, state, requested_by_id, finished_at)
+select 1 + n % 1000, 1 + n % 1000, 'done', 7, now() from generate_series(1, 100000) n;
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns;
 """
 ASK = """
-insert into turns (conversation_id, worktree_id, state, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, claim)
-select thread, thread, state, 'do it', '', 'ada', 7, now(), 'comment', n,
-       case when state = 'running' then gen_random_uuid() end
-from (select n, 1 + case when $3 then n / 10 else n end % 1000 as thread,
-             case when n < $2 then 'running' else 'queued' end as state
-      from generate_series(0, $1 - 1) n) as turn
+with asked as (
+    insert into turns (conversation_id, worktree_id, state, requested_by_id, claim)
+    select thread, thread, state, 7, case when state = 'running' then gen_random_uuid() end
+    from (select 1 + case when $3 then n / 10 else n end % 1000 as thread,
+                 case when n < $2 then 'running' else 'queued' end as state
+          from generate_series(0, $1 - 1) n) as turn
+    returning id, conversation_id
+)
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from asked
 """
 
 

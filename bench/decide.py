@@ -12,7 +12,7 @@ from bot.postgres.embedded import embedded_postgres
 from tests.support.processes import Deployment, deployment
 
 THREADS, MENTIONS = 100, 500
-LIMIT_SECONDS = 2.0
+LIMIT_SECONDS = 6.0
 PATIENCE_SECONDS = 120.0
 STORED = "select count(*) = $1 from deliveries where state = 'received' and lock_key is not null"
 ALL_DECIDED = "select not exists (select from deliveries where state = 'received')"

@@ -39,10 +39,10 @@ LIMIT_SECONDS = 30.0
 LIMIT_MB = 250.0
 UNDECIDED = "select count(*) from deliveries where state = 'received'"
 STATES = "select state, count(*) from deliveries where event = 'issue_comment' group by state"
-TURNS = "select count(*), count(distinct source_id) from turns where source_kind = 'comment'"
+TURNS = "select count(*), count(distinct source_id) from requests where source_kind = 'comment'"
 TIMES = """
-select r.received_at, t.started_at from turns t
-join deliveries r on r.guid = $2 where t.source_kind = 'comment' and t.source_id = $1
+select d.received_at, t.started_at from turns t join requests r on r.turn_id = t.id
+join deliveries d on d.guid = $2 where r.source_kind = 'comment' and r.source_id = $1
 """
 
 

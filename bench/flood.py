@@ -178,7 +178,7 @@ async def _flooding_agent(here: Deployment, channel: str) -> AsyncIterator[None]
     async def begun() -> bool:
         return bool(here.agents_in()) or not await here.value(f"select {UNFINISHED}")
 
-    await here.until("select exists (select from turns where request like '%' || $1)", channel)
+    await here.until("select exists (select from requests where text like '%' || $1)", channel)
     await eventually(begun)
     yield
     await here.ask("/stop", issue)

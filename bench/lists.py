@@ -18,7 +18,7 @@ from bench.sweep import age
 from bot.postgres.embedded import embedded_postgres
 from bot.store.migrate import migrate
 
-LIMIT = 2.0
+LIMIT = 3.0
 """Limit of each command, as a multiple of the time of the `git status` processes, its start included."""
 AT_ONCE = 2
 COMMANDS = {
@@ -110,12 +110,13 @@ async def _statuses(paths: Sequence[Path]) -> float:
 
 
 async def _run(environment: dict[str, str], *arguments: str) -> bytes:
+    pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bot", *arguments, env=environment, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "bot", *arguments, env=environment, stdout=pipe, stderr=pipe
     )
-    shown, _ = await process.communicate()
+    shown, logged = await process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{arguments} ended with {process.returncode}")
+        raise RuntimeError(f"{arguments} ended with {process.returncode}: {logged.decode()[-2000:]}")
     return shown
 
 

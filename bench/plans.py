@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,17 @@ from bot.postgres.embedded import embedded_postgres
 from bot.store import deliveries, listings, outbox, requests
 from bot.store.database import Connection
 from bot.store.migrate import migrate
-from tests.integration.test_query_plans import STATEMENTS
-from tests.support.turn_rows import NOON
+from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
 
-LIMIT_MS = 5.0
+LIMIT_MS = 20.0
 """Limit of one statement on a way that people wait for."""
+SLOWER_MS = {
+    "requests found by a word of some": 20.0,
+    "costs of 30 days of a repository": 20.0,
+    "costs of 30 days": 50.0,
+    "how 30 days ended": 50.0,
+}
+"""Limits of those that read many rows: a thousand that a word finds, or 86,000 turns in an index."""
 MANY = 1_000_000
 
 FAST = {
@@ -50,13 +56,17 @@ insert into conversations (platform, repository_id, number, kind, worktree_id)
 select 'github.com', 1 + n % 500, n, 'issue', case when n < 12000 then n end from generate_series(1, {many} / 10) n;
 insert into sessions (conversation_id, agent, active, ended_at, end_reason)
 select n, 'custom', false, now(), 'conversation-closed' from generate_series(1, {many} / 10) n;
-insert into turns (conversation_id, worktree_id, state, request, request_hash, requested_by, requested_by_id,
-                   asked_at, source_kind, source_id, finished_at, created_at, answer)
-select 1 + n % ({many} / 10), 1 + n % 12000, 'done', 'do it', '', 'ada', n % 3000, now(), 'comment', n,
-       now() - ({many} - n) * interval '30 seconds', now() - ({many} - n) * interval '30 seconds', 'Done.'
+insert into turns (conversation_id, worktree_id, state, requested_by_id, started_at, finished_at, created_at, answer,
+                   cost_usd, tokens, queue_node, queue_platform, queue_repository_id)
+select 1 + n % ({many} / 10), 1 + n % 12000, 'done', n % 3000, now() - ({many} - n) * interval '30 seconds',
+       now() - ({many} - n - n % 40) * interval '30 seconds', now() - ({many} - n) * interval '30 seconds', 'Done.',
+       n % 997 / 100.0, n % 9973, 'here', 'github.com', 1 + (1 + n % ({many} / 10)) % 500
 from generate_series(1, {many}) n;
-insert into deliveries (guid, event, state, body, received_at)
-select lpad(to_hex(n), 32, '0')::uuid::text, 'issue_comment', 'done',
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id, words)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id,
+       to_tsvector('simple', 'ada octo do it ' || id % 1000 || ' n' || id) from turns;
+insert into deliveries (guid, event, conversation, state, body, received_at)
+select lpad(to_hex(n), 32, '0')::uuid::text, 'issue_comment', 'octo/repo-' || 1 + n % 500 || '#' || n % 9973, 'done',
        case when n > {many} * 9 / 10 then '{{}}'::bytea end,
        now() - ({many} - n) * interval '30 seconds'
 from generate_series(1, {many}) n;
@@ -73,10 +83,10 @@ select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from genera
 """
 WAITING = """
 -- What waits now: ten thousand turns, writes and decisions.
-insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id)
-select 50 * (1 + n % 200), 50 * (1 + n % 200), 'do it', '', 'ada', n % 300, now(), 'comment', n
-from generate_series(1, 10000) n;
+insert into turns (conversation_id, worktree_id, requested_by_id)
+select 50 * (1 + n % 200), 50 * (1 + n % 200), n % 300 from generate_series(1, 10000) n;
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns where state = 'queued';
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
 select 'github.com/token', 50 * (1 + n % 200), 'reaction', 0, 'comment', n, 'eyes', n % 300, '-infinity'
 from generate_series(1, 10000) n;
@@ -89,7 +99,7 @@ from generate_series($1::integer, $2::integer) n
 """
 
 NOW = datetime.now(UTC)
-_ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
+MONTH = NOW.date() - timedelta(days=29)
 _WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)
 _DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)
 _STORED: tuple[Any, ...] = tuple([value] for value in _DELIVERY)
@@ -97,14 +107,20 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "store a delivery": (deliveries.STORE, _STORED),
     "fetch a decision": ("select id from procrastinate_fetch_job_v2(array['decide'], 1)", ()),
     "forgotten deliveries": (deliveries.FORGOTTEN_DELIVERIES, ()),
-    "queue a turn": (requests.ENQUEUE_TURN, (50, NOW, 50, *_ASKED)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOW, None, None)),
     "queue a write": (outbox.ENQUEUE_COMMENT, _WRITE),
-    "the next write": (outbox.NEXT, ("github.com/token", NOW, False, [])),
-    "when to write next": (outbox.NEXT_DUE, ("github.com/token", NOW, 3)),
-    "next edit": (outbox.NEXT, ("github.com/token", NOW, True, [])),
+    "the next write": (outbox.next_to_send.sql, ("github.com/token", NOW, False, [])),
+    "when to write next": (outbox.next_due.sql, ("github.com/token", NOW, 3)),
+    "next edit": (outbox.next_to_send.sql, ("github.com/token", NOW, True, [])),
     "writers without a job": (outbox.WRITERS_WITHOUT_A_JOB, (NOW,)),
-    "a page of turns": (listings.LIST_TURNS, (50, None, None, None)),
-    "a page of deliveries": (listings.LIST_DELIVERIES, (50, None, None, None)),
+    "a page of turns": (listings.NEWEST.format("turns", ""), (50, None, None)),
+    "requests found by a word of many": (listings.FOUND, (50, None, None, None, "octo & it")),
+    "requests found by a word of some": (listings.FOUND, (50, None, None, None, "77")),
+    "requests found by a rare word": (listings.FOUND, (50, None, None, None, "'n4711':*")),
+    "a page of deliveries": (listings.NEWEST.format("deliveries", ""), (50, None, None)),
+    "costs of 30 days": (listings.costs.sql, (MONTH, None)),
+    "costs of 30 days of a repository": (listings.costs.sql, (MONTH, "octo/repo-7")),
+    "how 30 days ended": (listings.days.sql, (MONTH,)),
 }
 
 
@@ -119,7 +135,7 @@ class Figure:
     @property
     def holds(self) -> bool:
         """Return whether the limit is kept."""
-        return max(self.sudden_ms, self.analysed_ms) <= LIMIT_MS
+        return max(self.sudden_ms, self.analysed_ms) <= SLOWER_MS.get(self.name, LIMIT_MS)
 
 
 @asynccontextmanager
@@ -165,7 +181,7 @@ async def measure(many: int, runs: int) -> list[Figure]:
 async def _took_all(db: Connection, runs: int) -> dict[str, float]:
     return {
         name: min([await _took(db, sql, values) for _ in range(runs)])
-        for name, (sql, values) in {**STATEMENTS, **MORE}.items()
+        for name, (sql, values) in {**STATEMENTS, **FILTERED_BY_INDEX, **MORE}.items()
     }
 
 
@@ -181,7 +197,7 @@ async def _took(db: Connection, sql: str, values: tuple[Any, ...]) -> float:
 
 def report(figures: list[Figure]) -> bool:
     """Print the figures, the slowest first; return whether all keep the limit."""
-    print(f"at most {LIMIT_MS:g} ms for a statement; 10,000 turns, writes and decisions wait")
+    print(f"at most {LIMIT_MS:g} ms for a statement, {SLOWER_MS}; 10,000 turns, writes and decisions wait")
     print(f"{'':34}   not yet analysed    analysed")
     for one in sorted(figures, key=lambda figure: -max(figure.sudden_ms, figure.analysed_ms)):
         over = "" if one.holds else "  over the limit"

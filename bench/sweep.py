@@ -18,13 +18,14 @@ from bot import failpoints
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
 from bot.maintenance import prune
-from bot.maintenance.retention_rules import policy_for
 from bot.node.context import NodeContext
+from bot.node.launching import Launcher
 from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
 from bot.redaction import Redactor
 from bot.store.database import database
 from bot.store.migrate import migrate
+from tests.support.retention import policy_for
 
 OF_EACH_DUE, CONSTANT = 4, 40
 """Directories that a sweep may open: the two of each worktree that is due, whose files tell when it was used, when it
@@ -120,16 +121,16 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
 
     def listener(name: str) -> None:
         nonlocal claimed_at
-        if name == "prune-claimed":
+        if name == "removal-decided":
             claimed_at = time.perf_counter()
 
-    async def remove_claimed(*args: Any) -> Any:
+    async def remove_idle(*args: Any) -> Any:
         nonlocal removals_seconds, counting
         counting = False
         try:
-            return await remove.remove_claimed(*args)
+            return await remove.remove_idle(*args)
         finally:
-            removals_seconds += time.perf_counter() - claimed_at  # includes the check under the claim
+            removals_seconds += time.perf_counter() - claimed_at  # includes the check under the lock
             counting = True
 
     sys.addaudithook(count)
@@ -143,12 +144,13 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             clock=lambda: datetime.now(UTC),
             github=None,
             redactor=Redactor(),
+            launcher=Launcher("host", "", "C.UTF-8"),
         )
         policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
-        watched = patch.object(prune, "remove_claimed", remove_claimed), patch.object(failpoints, "listener", listener)
+        watched = patch.object(prune, "remove_idle", remove_idle), patch.object(failpoints, "listener", listener)
         with watched[0], watched[1]:
             begin, counting = time.perf_counter(), True
-            report = await prune.prune(ctx, policy)
+            report = await prune.prune(ctx, lambda *_: policy)
             counting = False
     return Figure(total, due, len(report.deleted), opened, time.perf_counter() - begin, removals_seconds, list_ms)
 

@@ -268,10 +268,10 @@ async def _bot(directory: Path, dsn: str, setting: Setting, meter: _Meter) -> As
 
 def _fill(remote: Path, setting: Setting) -> None:
     """Put the files of the setting on main, and make its branches."""
-    git(remote, "fast-import", "--quiet", "--force", stdin=b"".join(stream(setting.files)))
+    git(remote, "fast-import", "--quiet", "--force", stdin=stream(setting.files))
     shown = subprocess.run(["git", "rev-parse", "main"], cwd=remote, capture_output=True, text=True, check=True)
-    lines = [f"create refs/heads/other-{number} {shown.stdout.strip()}\n" for number in range(setting.branches)]
-    git(remote, "update-ref", "--stdin", stdin="".join(lines).encode())
+    lines = (f"create refs/heads/other-{number} {shown.stdout.strip()}\n" for number in range(setting.branches))
+    git(remote, "update-ref", "--stdin", stdin=map(str.encode, lines))
 
 
 def _register(clone: Path, setting: Setting) -> None:

@@ -1,10 +1,13 @@
 """How long a new worktree takes, beside `git worktree add` on the same clone: as it was fetched, and packed."""
 
+import asyncio
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.repository import Repository, git
@@ -18,17 +21,21 @@ PACKED_LIMIT = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Medians at one size, in milliseconds: git's command on the clone as it was fetched, and ours."""
+    """The milliseconds of each repetition at one size: git's command on the clone as it was fetched, and ours."""
 
     files: int
-    git_ms: float
-    fetched_ms: float
-    packed_ms: float
+    git: Sequence[float]
+    fetched: Sequence[float]
+    packed: Sequence[float]
+
+    def ratios(self, ours: Sequence[float]) -> list[float]:
+        """Return the ratio of each repetition, since what disturbs a repetition disturbs both."""
+        return [one / by_git for one, by_git in zip(ours, self.git, strict=True)]
 
     @property
     def holds(self) -> bool:
         """Return whether the limit of large repositories is kept."""
-        return self.files < _LARGE or self.packed_ms <= PACKED_LIMIT * self.git_ms
+        return self.files < _LARGE or statistics.median(self.ratios(self.packed)) <= PACKED_LIMIT
 
 
 async def measure(sizes: Sequence[int], runs: int) -> list[Figure]:
@@ -42,35 +49,41 @@ async def _at(files: int, runs: int) -> Figure:
         fetched, packed = [await Repository.make(place, files) for place in places]
         async with clone_lock(packed.clone) as lock:
             await pack_whole(lock, "main", 0)
-        taken: dict[str, list[float]] = {"git": [], "fetched": [], "packed": []}
-        for run in range(1, runs + 1):
-            taken["git"].append(_by_git(fetched))
-            taken["fetched"].append(await _by_bot(fetched, run))
-            taken["packed"].append(await _by_bot(packed, run))
-        return Figure(files, *(1000 * statistics.median(one) for one in taken.values()))
+        ways = {
+            "git": partial(_by_git, fetched),
+            "fetched": partial(_by_bot, fetched),
+            "packed": partial(_by_bot, packed),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        order = list(ways)
+        for run in range(runs + 1):  # the first one warms up
+            await asyncio.to_thread(os.sync)  # what the one before wrote and deleted must not slow this one down
+            made = {name: await ways[name](run) for name in (order if run % 2 else reversed(order))}
+            for name, (repository, path, seconds) in made.items():
+                git(repository.clone.path, "worktree", "remove", "--force", "--force", str(path))
+                taken[name] += [1000 * seconds] if run else []
+        return Figure(files, **taken)
 
 
-def _by_git(repository: Repository) -> float:
-    path = repository.data_dir / "by-git"
-    taken = git(repository.clone.path, "worktree", "add", "-q", "--detach", str(path), "refs/remotes/origin/main")
-    git(repository.clone.path, "worktree", "remove", "--force", str(path))
-    return taken
+async def _by_git(repository: Repository, number: int) -> tuple[Repository, Path, float]:
+    path = repository.data_dir / f"by-git-{number}"
+    main = "refs/remotes/origin/main"
+    return repository, path, git(repository.clone.path, "worktree", "add", "-q", "--detach", str(path), main)
 
 
-async def _by_bot(repository: Repository, number: int) -> float:
+async def _by_bot(repository: Repository, number: int) -> tuple[Repository, Path, float]:
     begin = time.perf_counter()
-    path = await repository.worktree(number)
-    taken = time.perf_counter() - begin
-    git(repository.clone.path, "worktree", "remove", "--force", "--force", str(path))
-    return taken
+    path = await repository.worktree(number + 1)
+    return repository, path, time.perf_counter() - begin
 
 
 def report(figures: Sequence[Figure]) -> bool:
-    """Print the figures; return whether all keep the limits."""
+    """Print the medians, and how far the ratios spread; return whether all keep the limits."""
     print(f"{'files':>8} {'git worktree add':>17} {'fetched':>9} {'packed':>9}   ratios")
     for one in figures:
-        ours = (one.fetched_ms, one.packed_ms)
-        cells = " ".join(f"{value:9.0f}" for value in ours)
-        ratios = " ".join(f"{value / one.git_ms:.2f}" for value in ours)
-        print(f"{one.files:8} {one.git_ms:17.0f} {cells}   {ratios}{'' if one.holds else '  over the limit'}")
+        ways = (one.git, one.fetched, one.packed)
+        by_git, *ours = (f"{statistics.median(way):9.0f}" for way in ways)
+        found = [one.ratios(way) for way in ways[1:]]
+        ratios = " ".join(f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in found)
+        print(f"{one.files:8} {by_git:>17} {' '.join(ours)}   {ratios}{'' if one.holds else '  over the limit'}")
     return all(one.holds for one in figures)

@@ -42,7 +42,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The author may not ask. A person gets one reaction (`visible`), a bot gets nothing."""
+    """The author may not ask. A person hears `why`, a clause, or gets a reaction (`visible`); a bot gets nothing."""
 
     why: str
     visible: bool
@@ -53,13 +53,13 @@ def before_asking_github(policy: Policy, author: Actor, repository: Repository) 
     if policy.allowed_repositories and not any(
         fnmatchcase(repository.full_name.casefold(), glob.casefold()) for glob in policy.allowed_repositories
     ):
-        return Denied("the repository is not in ALLOWED_REPOS", visible=not author.is_bot)
+        return Denied("the bot is not set up to work in this repository", visible=not author.is_bot)
     if author.is_bot:
         if author.id in policy.allowed_bots:
             return Allowed()
-        return Denied("the bot is not in ALLOWED_BOTS", visible=False)
+        return Denied("the bot is not one of ALLOWED_BOTS", visible=False)
     if policy.allowed_users and author.login.casefold() not in {user.casefold() for user in policy.allowed_users}:
-        return Denied("the author is not in ALLOWED_USERS", visible=True)
+        return Denied("the bot is set up to work only for certain people", visible=True)
     return None
 
 
@@ -67,4 +67,6 @@ def by_permission(permission: Permission) -> Allowed | Denied:
     """Return what the author's live collaborator permission decides; an author association is no proof."""
     if permission in _MAY_ASK:
         return Allowed()
-    return Denied(f"the author's permission is {permission}", visible=True)
+    return Denied(
+        f"only people with write access can ask the bot here, and the permission is {permission}", visible=True
+    )

@@ -1,18 +1,10 @@
 """Counters that no table can provide. Each process adds its own to rows that all share, every few seconds."""
 
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
-EVENTS: Final = frozenset(
-    {
-        *("issue_comment", "pull_request_review_comment", "pull_request_review", "issues", "pull_request"),
-        *("ping", "installation", "installation_repositories"),
-    }
-)
-"""Those that have a count of their own: the header that names the event is not signed."""
 REGISTRY: Final = CollectorRegistry()
 
 
@@ -59,14 +51,6 @@ Key: TypeAlias = tuple[str, str]
 _taken: Final[dict[Key, float]] = {}
 
 
-@dataclass(slots=True)
-class Counts:
-    """What is to be added to the rows, and the latest value of what goes up and down."""
-
-    added: dict[Key, float] = field(default_factory=dict)
-    latest: dict[Key, float] = field(default_factory=dict)
-
-
 def samples_of(family: Metric) -> dict[Key, float]:
     """Return the samples of a family in this process."""
     return {
@@ -76,24 +60,24 @@ def samples_of(family: Metric) -> dict[Key, float]:
     }
 
 
-def take() -> Counts:
-    """Return what was counted since the last call."""
-    counts = Counts()
+def take() -> tuple[dict[Key, float], dict[Key, float]]:
+    """Return what is to be added to the rows since the last call, and the latest value of what goes up and down."""
+    added, latest = dict[Key, float](), dict[Key, float]()
     for family in REGISTRY.collect():
         for key, value in samples_of(family).items():
             if value == _taken.get(key, 0):
                 continue
             if family.type == "gauge":
-                counts.latest[key] = value
+                latest[key] = value
             else:
-                counts.added[key] = value - _taken.get(key, 0)
+                added[key] = value - _taken.get(key, 0)
             _taken[key] = value
-    return counts
+    return added, latest
 
 
-def give_back(counts: Counts) -> None:
+def give_back(added: dict[Key, float], latest: dict[Key, float]) -> None:
     """Have what could not be written taken again, with what is counted meanwhile."""
-    for key, value in counts.added.items():
+    for key, value in added.items():
         _taken[key] -= value
-    for key in counts.latest:
+    for key in latest:
         del _taken[key]

@@ -48,7 +48,7 @@ async def _unready_reason(pool: Pool, timeout_seconds: float) -> str | None:
             with suppress(NewerSchemaError):
                 if missing := await missing_migrations(connection):
                     return f"the schema is old, {missing[0]} is missing: run `threadtree migrate`"
-            if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS, timeout_seconds):
+            if not await some_worker_is_alive(connection, HEARTBEAT_MAX_AGE_SECONDS):
                 return f"no worker gave a sign of life in the last {HEARTBEAT_MAX_AGE_SECONDS} seconds"
     except MigrationError as problem:
         return str(problem)

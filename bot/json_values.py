@@ -1,7 +1,8 @@
-"""A budget for JSON of strangers and agents: parsing many small values takes long, and nothing else runs meanwhile."""
+"""JSON of strangers and agents. Many small values take long to parse, and nothing else runs meanwhile."""
 
 import re
 from itertools import islice
+from typing import Any
 
 # Payloads and agents' messages have some hundreds. Long ones have long texts, which are one value each.
 MOST_VALUES = 20_000
@@ -12,8 +13,21 @@ UNCOUNTED_BYTES = 32 * 1024
 _VALUE = re.compile(rb'[\[{,"](?:(?<=")[^"\\]*+(?:\\.[^"\\]*+)*+"?+)?+', re.DOTALL)
 
 
-def has_many_values(text: bytes) -> bool:
+def has_many_values(text: bytes, most: int = MOST_VALUES) -> bool:
     """Return whether the JSON has more values than anything that the bot reads. Takes no longer for more values."""
     if len(text) <= UNCOUNTED_BYTES:
         return False
-    return next(islice(_VALUE.finditer(text), 2 * MOST_VALUES, None), None) is not None
+    return next(islice(_VALUE.finditer(text), 2 * most, None), None) is not None
+
+
+def storable(value: Any) -> Any:
+    """Return the value with texts that can be stored: Postgres stores no NUL, and UTF-8 has no lone surrogates."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode().replace("\0", "")
+        case list():
+            return [storable(item) for item in value]
+        case dict():
+            return {storable(key): storable(item) for key, item in value.items()}
+        case _:
+            return value

@@ -12,7 +12,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 
 NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "procrastinate", "asyncio")
-# It warns of every attempt to connect; that the database is away is logged once, by `bot.store.outage`.
+# It warns of every attempt to connect; that the database is away is logged once, by `bot.store.failures`.
 NOISIER = ("psycopg.pool",)
 
 _redactor = Redactor()

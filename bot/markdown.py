@@ -9,6 +9,7 @@ https://github.com/github/cmark-gfm/blob/master/src/cmark-gfm.h
 import ctypes
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 
@@ -97,6 +98,30 @@ def block_lines(node: Node) -> tuple[int, int] | None:
     """
     found = _POSITION.fullmatch(attribute(node, "data-sourcepos"))
     return (int(found[1]) - 1, int(found[2])) if found else None
+
+
+def line_blocks(text: str) -> dict[int, tuple[str, int]]:
+    """Return for each line the innermost block that it belongs to: its tag, and the number of the block.
+
+    Raw HTML is read as text. Nothing is found in a text that no parser reads.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    with suppress(MarkdownError):
+        for number, (node, begins) in enumerate(walk(text.replace("<", "("))):
+            if begins and (lines := block_lines(node)) is not None:
+                found |= dict.fromkeys(range(*lines), (node.tag or "", number))
+    return found
+
+
+def runs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of each block as one text, with its tag; a line outside of all blocks by itself, with none."""
+    lines, blocks = text.split("\n"), line_blocks(text)
+    begin = 0
+    for number in range(1, len(lines) + 1):
+        block = blocks.get(begin)
+        if number == len(lines) or block is None or blocks.get(number) != block:
+            yield "\n".join(lines[begin:number]), block[0] if block else ""
+            begin = number
 
 
 def is_block(node: Node) -> bool:

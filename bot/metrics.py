@@ -4,12 +4,10 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import Final, TypeAlias
+from typing import Final
 
 import orjson
-from asyncpg import Record
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +16,6 @@ from starlette.routing import Route
 from bot import counters
 from bot.store import measures
 from bot.store.database import DATABASE_AWAY, Pool
-from bot.store.measures import TURN_TOOK_AT_MOST, Measures
 
 KEPT_SECONDS: Final = 5.0
 """Anybody may ask: the rows are counted once in this time."""
@@ -30,7 +27,7 @@ HELP: Final = {
     "turns_oldest_seconds": "Age of the oldest one",
     "turns_ended": "Turns by their end",
     "cost_usd": "Cost of turns in US dollars, as reported by the agent",
-    "tokens": "Tokens of turns, as reported by the agent",
+    "tokens": "Tokens of turns, as their models count them",
     "operations": "Operations on worktrees",
     "outbox": "Writes to GitHub that wait, are sent or failed",
     "outbox_oldest_seconds": "How long the oldest one is due",
@@ -41,16 +38,11 @@ HELP: Final = {
     "disk_bytes": "Bytes in DATA_DIR at the last sweep",
     "node_silent_seconds": "Age of a node's last heartbeat",
     "jobs": "Jobs of the engine",
+    "turn_seconds": "How long turns took from their start",
 }
 """The figures that are read from rows."""
-ONLY_GROW: Final = frozenset({"turns_ended", "cost_usd", "tokens"})
-ALWAYS: Final = {
-    "deliveries": ("received", "failed", "dead"),
-    "turns": ("running", "queued", "waiting"),
-    "outbox": ("waiting", "sending", "failed"),
-}
-"""The states of a figure that are there from the beginning, as 0: Prometheus sees no change from nothing to one."""
-_Sample: TypeAlias = tuple[dict[str, str], float]
+KINDS: Final = {"turns_ended": "counter", "cost_usd": "counter", "tokens": "counter", "turn_seconds": "histogram"}
+"""The others go up and down."""
 _UNANSWERED: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 
 
@@ -64,8 +56,7 @@ def metrics_route(pool: Pool) -> Route:
         try:
             async with asyncio.timeout(ANSWER_SECONDS), lock:
                 if known is None or time.monotonic() - known[0] > KEPT_SECONDS:
-                    async with pool.acquire() as connection:
-                        text = _text(await measures.read(connection))
+                    text = _text(await measures.counted(pool), await measures.figures(pool))
                     known = time.monotonic(), text
         except _UNANSWERED:
             return Response("The database does not answer in time.\n", 503, media_type="text/plain")
@@ -75,22 +66,23 @@ def metrics_route(pool: Pool) -> Route:
     return Route("/metrics", metrics, methods=["GET"])
 
 
-def _text(measured: Measures) -> bytes:
+def _text(counted: Sequence[tuple[str, str, float]], figures: Sequence[tuple[str, str, str, float]]) -> bytes:
     class Figures(Collector):
         def collect(self) -> Iterator[Metric]:
-            yield _family("info", "gauge", "The version that runs", [({"version": version("threadtree")}, 1)])
-            yield from _counted(measured.counted)
-            yield from _in_rows(measured.in_rows)
-            yield _turn_seconds(measured.turn_seconds)
+            info = Metric("threadtree_info", "The version that runs", "gauge")
+            info.add_sample(info.name, {"version": version("threadtree")}, 1)
+            yield info
+            yield from _counted(counted)
+            yield from _in_rows(figures)
 
     registry = CollectorRegistry()
     registry.register(Figures())
     return generate_latest(registry)
 
 
-def _counted(rows: Sequence[Record]) -> Iterator[Metric]:
+def _counted(rows: Sequence[tuple[str, str, float]]) -> Iterator[Metric]:
     """Yield what the processes counted. A counter that is not in a row yet is there as 0."""
-    values = {(row["name"], row["label"]): row["value"] for row in rows}
+    values = {(name, label): value for name, label, value in rows}
     for family in counters.REGISTRY.collect():
         names = {f"{family.name}{suffix}" for suffix in ("", "_total", "_bucket", "_count", "_sum")}
         at_first = {} if family.type == "gauge" else dict.fromkeys(counters.samples_of(family), 0.0)
@@ -100,34 +92,9 @@ def _counted(rows: Sequence[Record]) -> Iterator[Metric]:
         yield family
 
 
-def _in_rows(rows: Sequence[Record]) -> Iterator[Metric]:
-    samples: dict[str, list[_Sample]] = {name: [] for name in HELP}
-    for row in rows:
-        labels = {name: value for name, value in row.items() if isinstance(value, str)}
-        for name in row.keys() - labels.keys():
-            samples[name].append((labels, row[name]))
-    for name, states in ALWAYS.items():
-        known = {labels["state"] for labels, _ in samples[name]}
-        samples[name] += [({"state": state}, 0) for state in states if state not in known]
-    for name, found in samples.items():
-        yield _family(name, "counter" if name in ONLY_GROW else "gauge", HELP[name], found)
-
-
-def _family(name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Metric:
-    family = Metric(f"threadtree_{name}", help_text, kind)
-    for labels, value in samples:
-        family.add_sample(f"{family.name}_total" if kind == "counter" else family.name, labels, value)
-    return family
-
-
-def _turn_seconds(rows: Sequence[Record]) -> Metric:
-    """Return the histogram; each bucket of Prometheus holds those before it."""
-    turns = {row["place"]: row["turns"] for row in rows}
-    ends = enumerate((*map(str, TURN_TOOK_AT_MOST), "+Inf"))
-    buckets = [(end, sum(turns.get(before, 0) for before in range(place + 1))) for place, end in ends]
-    return HistogramMetricFamily(
-        "threadtree_turn_seconds",
-        "How long turns took from their start",
-        buckets=buckets,
-        sum_value=sum(row["seconds"] for row in rows),
-    )
+def _in_rows(rows: Sequence[tuple[str, str, str, float]]) -> Iterable[Metric]:
+    families = {name: Metric(f"threadtree_{name}", text, KINDS.get(name, "gauge")) for name, text in HELP.items()}
+    for figure, sample, labels, value in rows:
+        family = families[figure]
+        family.add_sample(f"{family.name}{sample}", orjson.loads(labels), value)
+    return families.values()

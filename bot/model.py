@@ -14,6 +14,7 @@ EndReason = Literal[
     "worktree-reset",
     "worktree-missing",
     "agent-lost",
+    "agent-changed",
     "node-lost",
 ]
 AutoPullRequest = Literal["never", "draft", "ready"]
@@ -36,6 +37,11 @@ class Repository:
     installation_id: int | None = None
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Its identity, as rows name it."""
+        return self.platform, self.id
+
+    @property
     def full_name(self) -> str:
         """`owner/name`, as GitHub shows it."""
         return f"{self.owner}/{self.name}"
@@ -55,11 +61,30 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Thread:
+    """An issue or pull request; `closed_at` (UTC) is None while it is open.
+
+    `head_sha` is a pull request's head when the event happened, None where it is not told.
+    """
+
+    number: int
+    kind: ThreadKind
+    title: str
+    closed_at: datetime | None
+    head_sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadRef:
     """The thread that a comment or reaction goes to."""
 
     repository: Repository
     conversation_id: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Whose writes those to the thread are, and the thread, as the outbox names them."""
+        return self.repository.writer, self.conversation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +133,7 @@ class WorktreeRow:
     """A worktree's row with its repository.
 
     `owner` is the number of the thread it was made for, `conversations` are the numbers of the threads that use it.
-    `path` is relative to the node's DATA_DIR.
+    `path` is relative to the node's DATA_DIR. `ask_closes`: GitHub did not say which issues its pull request closes.
     """
 
     id: int
@@ -124,6 +149,7 @@ class WorktreeRow:
     conversations: tuple[int, ...]
     created_at: datetime
     updated_at: datetime
+    ask_closes: bool = False
 
     @property
     def is_made(self) -> bool:
@@ -134,6 +160,128 @@ class WorktreeRow:
     def start_sha(self) -> str | None:
         """The commit that its first request was about, None for an issue or where unknown."""
         return None if isinstance(self.start, IssueBranch) else self.start.sha
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeOfThread:
+    """The live worktree of a thread; `others` are the numbers of the other threads that use it."""
+
+    id: int
+    state: WorktreeState
+    branch: str | None
+    detached: bool
+    others: tuple[int, ...]
+    active_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Rescued work: uncommitted `files` and unpushed `commits`, or the `whole` directory."""
+
+    files: int
+    commits: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """A rescue of a worktree: a commit under `ref` in the clone, the directory itself, named `kept`, or both.
+
+    `conversations` are the threads that used the worktree; `removal` says why it went, None where it stayed.
+    """
+
+    id: int
+    worktree_id: int
+    ref: str | None
+    kept: str | None
+    removal: str | None
+    conversations: tuple[int, ...]
+    branch: str | None
+    files: int
+    commits: int
+    bytes: int
+    created_at: datetime
+    restored_at: datetime | None
+    node: str
+    codebase: str
+    folder: str
+    node_name: str
+
+    @property
+    def saved(self) -> Saved:
+        """What it holds."""
+        return Saved(self.files, self.commits, self.kept is not None)
+
+
+Obstacle = Literal["time", "turn", "github-limit", "operation", "directory"]
+"""What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A queued turn, and why it waits. Without an obstacle, its node claims it as soon as it has room.
+
+    `reason` belongs to the obstacle `time`, `held_until` to `github-limit`. `removal_error`: why a directory that is in
+    its way cannot be removed. `ahead` and `wait` as in `requests.Enqueued`; `behind`: the thread of the first, if it is
+    another one. `running` turns are on its `node`, `running_here` of its repository.
+    """
+
+    id: int
+    obstacle: Obstacle | None
+    reason: str | None
+    ahead: int
+    wait: str | None
+    behind: str | None
+    held_until: datetime | None
+    removal_error: str | None
+    node: str
+    node_is_silent: bool
+    running: int
+    running_here: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTurn:
+    """A turn that runs or waits. `step` is what was done last for it."""
+
+    id: int
+    state: Literal["queued", "running"]
+    requested_by: str
+    target: Target
+    number: int
+    started_at: datetime | None
+    step: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state of a conversation. `branch` is None without a worktree; `others` are the threads that share it.
+
+    `pushed_to` is the branch where work was pushed last, and `net` what it then was against `base_branch`: changed
+    files, commits ahead and behind. `agent` and what follows are of the session, None without one. `rescues` were not
+    restored. `cost_usd` is of the ended `turns`, without those whose cost is `untold`. `not_posted` is the last turn
+    whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
+    `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
+    """
+
+    branch: str | None = None
+    pushed_to: str | None = None
+    base_branch: str | None = None
+    net: tuple[int, ...] = ()
+    pull_request: int | None = None
+    others: tuple[int, ...] = ()
+    agent: str | None = None
+    session_since: datetime | None = None
+    session_turns: int | None = None
+    model: str | None = None
+    rescues: int = 0
+    turns: int = 0
+    cost_usd: float | None = None
+    untold: int = 0
+    not_posted: int | None = None
+    silent_node: str | None = None
+    silent_since: datetime | None = None
+    removal_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +305,4 @@ class LiveWorktree:
     node: str
     owner: int
     branch: str | None
+    path: str

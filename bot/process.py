@@ -98,10 +98,12 @@ async def start(
     stdout: int = PIPE,
     stderr: int = PIPE,
     line_bytes: int = _CHUNK_BYTES,
+    inherited: Sequence[int] = (),
 ) -> ProcessGroup:
     """Start a child in a session, and so a process group, of its own. Raises OSError.
 
     A cancellation during the start leaves no process behind. `line_bytes` is the longest line that `readline` takes.
+    The child has the `inherited` descriptors under the same numbers.
     """
     starting = asyncio.ensure_future(
         asyncio.get_running_loop().subprocess_exec(
@@ -113,6 +115,7 @@ async def start(
             env=dict(environment),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=inherited,
         )
     )
     try:

@@ -10,11 +10,12 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bot import settings_values as values
 from bot.agents.presets import PRESETS
-from bot.maintenance.retention_rules import Policy, policy_for
+from bot.maintenance.retention_rules import Kind, RetentionPolicy
 
 
 class Need(Enum):
@@ -32,18 +33,18 @@ DATABASE_ONLY: frozenset[Need] = frozenset()
 
 # These are checked against the file system, so they are read only with the need.
 _READ_ONLY_WITH = {
-    "agent": Need.AGENT,
-    "agent_command": Need.AGENT,
-    "agent_env": Need.AGENT,
-    "github_private_key_path": Need.GITHUB,
+    "AGENT": Need.AGENT,
+    "AGENT_COMMAND": Need.AGENT,
+    "AGENT_ENV": Need.AGENT,
+    "GITHUB_PRIVATE_KEY_PATH": Need.GITHUB,
 }
 _URLS_OF_GITHUB_COM = {
-    "github_graphql_url": "https://api.github.com/graphql",
-    "github_server_url": "https://github.com",
+    "GITHUB_GRAPHQL_URL": "https://api.github.com/graphql",
+    "GITHUB_SERVER_URL": "https://github.com",
 }
 NOT_BUILT = frozenset(
     {
-        *("AGENT_MODEL", "BARE_COMMANDS", "BRANCH_PREFIX"),
+        *("BARE_COMMANDS", "BRANCH_PREFIX"),
         "MAX_COMMENTS_PER_HOUR",
         *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
     }
@@ -60,11 +61,16 @@ class SettingsError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-class Settings(BaseModel, frozen=True):
+class Settings(BaseSettings):
     """Every setting that works, by its lower-cased name. Make one with `load`; secrets never show in its repr."""
 
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", enable_decoding=False, validate_default=False)
+
+    variables: Mapping[str, str] = Field(repr=False, exclude=True)
+    """All variables that are set, also those that are no settings: AGENT_ENV names some of them."""
+
     database_url: values.DatabaseUrl | None = None
-    data_dir: values.DataDir
+    data_dir: values.DataDir = Field(default_factory=lambda known: values.default_data_dir(known["variables"]))
     host: str = "127.0.0.1"
     port: values.Port = 8000
     node_name: values.NodeName = Field(default_factory=values.host_name)
@@ -87,8 +93,11 @@ class Settings(BaseModel, frozen=True):
     allowed_bots: values.NumericIds = frozenset()
 
     agent: values.Agent = "claude"
+    agent_model: values.ModelName | None = None
     agent_command: values.AgentCommand = ()
-    agent_env: values.AgentEnv = Field(default_factory=dict)
+    agent_env: values.AgentEnv = Field(
+        default_factory=lambda known: values.preset_env(known["variables"], known["agent"])
+    )
     agent_sandbox: values.Sandbox = "auto"
     agent_network: values.Network = "internet"
     allow_workflow_changes: values.Switch = False
@@ -120,8 +129,22 @@ class Settings(BaseModel, frozen=True):
     log_format: values.Format = "auto"
 
     # Every child process gets these. They are no settings of the bot, but only this module reads the environment.
-    path: str
-    lang: str
+    path: str = os.defpath
+    lang: str = "C.UTF-8"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read the `variables` instead of the environment and `.env`, in which pydantic expands `${NAME}`."""
+        source = EnvSettingsSource(settings_cls)
+        source.env_vars = {name.lower(): text for name, text in init_settings()["variables"].items()}
+        return init_settings, source
 
     @property
     def platform(self) -> str:
@@ -139,16 +162,20 @@ class Settings(BaseModel, frozen=True):
         """The disk space that is to stay free."""
         return int(self.disk_reserve_gb * 10**9)
 
-    def retention(self, now: datetime, older_than: timedelta | None = None) -> Policy:
+    @property
+    def setup_seconds(self) -> float | None:
+        """How long a set-up script may take, None where none is to run."""
+        return self.turn_timeout_seconds if self.setup_script else None
+
+    def retention(self, now: datetime, older_than: timedelta | None = None) -> RetentionPolicy:
         """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
-        return policy_for(
-            now,
-            detached_days=self.worktree_headless_expiry_days,
-            branch_days=self.worktree_branch_expiry_days,
-            orphan_days=self.worktree_orphan_expiry_days,
-            rescue_days=self.rescue_expiry_days,
-            older_than=older_than,
-        )
+        days = {
+            Kind.DETACHED: self.worktree_headless_expiry_days,
+            Kind.BRANCH: self.worktree_branch_expiry_days,
+            Kind.ORPHAN: self.worktree_orphan_expiry_days,
+        }
+        kept_for = {kind: timedelta(days=number) if older_than is None else older_than for kind, number in days.items()}
+        return RetentionPolicy(now, kept_for, timedelta(days=self.rescue_expiry_days))
 
     def with_data_dir(self) -> Self:
         """Make DATA_DIR, for its owner alone, unless it is there. Raises SettingsError when that is impossible."""
@@ -171,49 +198,49 @@ def load(
     A name in the environment wins over the file, also when it is empty; an empty value means unset.
     Raises SettingsError with all problems at once.
     """
-    variables = _variables(environ, dotenv)
-    texts = {
-        name: variables[name.upper()].strip()
-        for name in Settings.model_fields
-        if name.upper() in variables and _READ_ONLY_WITH.get(name) in {None, *needs}
-    }
-    problems = [*_missing_or_contradictory(texts, needs)]
-    if "github_private_key_path" in texts and "github_private_key" not in texts:
-        try:
-            texts["github_private_key"] = values.read_private_key(Path(texts["github_private_key_path"]))
-        except ValueError as error:
-            problems.append(f"GITHUB_PRIVATE_KEY_PATH {error}")
-    if Need.AGENT in needs:
-        problems += _agent_problems(texts, variables)
-        texts.setdefault("agent_env", "")
-    texts.setdefault("data_dir", "")
-    texts |= {"path": variables.get("PATH", os.defpath), "lang": variables.get("LANG", "C.UTF-8")}
-    try:
-        found = Settings.model_validate(texts, context=variables)
-    except ValidationError as error:
-        raise SettingsError([*problems, *_sentences(error)]) from None
+    found, problems = read(environ, dotenv=dotenv, needs=needs)
     if problems:
         raise SettingsError(problems)
     return found
 
 
-def _sentences(error: ValidationError) -> Iterator[str]:
+def read(
+    environ: Mapping[str, str] | None = None,
+    *,
+    dotenv: Path | None = Path(".env"),
+    needs: frozenset[Need] = DATABASE_ONLY,
+) -> tuple[Settings, list[str]]:
+    """Return the settings as `load` does, and its problems. A setting that is wrong has its default."""
+    given = {**_file(dotenv), **(os.environ if environ is None else environ)}
+    variables = {
+        name: text.strip()
+        for name, text in given.items()
+        if text.strip() and _READ_ONLY_WITH.get(name) in {None, *needs}
+    }
+    problems = [*_missing_or_contradictory(variables, needs)]
+    if "GITHUB_PRIVATE_KEY_PATH" in variables and "GITHUB_PRIVATE_KEY" not in variables:
+        try:
+            variables["GITHUB_PRIVATE_KEY"] = values.read_private_key(Path(variables["GITHUB_PRIVATE_KEY_PATH"]))
+        except ValueError as error:
+            problems.append(f"GITHUB_PRIVATE_KEY_PATH {error}")
+    try:
+        return Settings(variables=variables), problems
+    except ValidationError as error:
+        sentences = dict(_sentences(error))
+    right = {name: text for name, text in variables.items() if name not in sentences}
+    return Settings(variables=right), [*problems, *(f"{name} {why}" for name, why in sentences.items())]
+
+
+def _file(dotenv: Path | None) -> dict[str, str]:
+    """Return the variables of a `.env` file."""
+    found = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
+    return {name: text or "" for name, text in found.items()}
+
+
+def _sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
     for one in error.errors(include_url=False, include_input=False):
         if one["type"] != "default_factory_not_called":  # this default follows from a setting that is wrong
-            why = one.get("ctx", {}).get("error", "cannot be read; correct or unset it.")
-            yield f"{str(one['loc'][0]).upper()} {why}"
-
-
-def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:
-    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
-    real = os.environ if environ is None else environ
-    return {name: value for name, value in {**file, **real}.items() if value and value.strip()}
-
-
-def chosen_agent(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> str | None:
-    """Return the agent that AGENT names, also where another setting that it needs is missing; None where it is none."""
-    agent = _variables(environ, dotenv).get("AGENT", "claude").strip()
-    return agent if agent in (*PRESETS, "custom") else None
+            yield str(one["loc"][0]).upper(), one.get("ctx", {}).get("error", "cannot be read; correct or unset it.")
 
 
 def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:
@@ -221,13 +248,13 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 
     In the `.env` file every unknown name counts; in the environment only one that is close to a setting's.
     """
-    file = dotenv_values(dotenv, interpolate=False) if dotenv and dotenv.is_file() else {}
-    real = os.environ if environ is None else environ
-    handed = {name.strip() for name in ({**file, **real}.get("AGENT_ENV") or "").split(",")}
+    file = _file(dotenv)
+    given = {**file, **(os.environ if environ is None else environ)}
+    handed = {name.strip() for name in given.get("AGENT_ENV", "").split(",")}
     models = {name for preset in PRESETS.values() for api in preset.apis for name in (api.key, api.base_url)}
-    names = [name.upper() for name in Settings.model_fields]
+    names = [name.upper() for name in Settings.model_fields if name != "variables"]
     lines = []
-    for name in sorted(({*file, *real}) - {*names, *handed, *models}):
+    for name in sorted(given.keys() - {*names, *handed, *models}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
         if name in NOT_BUILT:
             lines.append(f"{name} is not built yet and has no effect; take it out.")
@@ -236,16 +263,6 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
         elif name in file:
             lines.append(f"{name} in .env is no setting and has no effect; take it out.")
     return tuple(lines)
-
-
-def search_path() -> str:
-    """Return PATH. The demo needs nothing else of the environment but `sandbox_asked`."""
-    return os.environ.get("PATH", os.defpath)
-
-
-def sandbox_asked() -> str:
-    """Return AGENT_SANDBOX as the environment has it."""
-    return os.environ.get("AGENT_SANDBOX", "").strip() or "auto"
 
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:
@@ -268,21 +285,25 @@ def _database_passwords(database_url: str) -> Iterator[str]:
 
 
 def _missing_or_contradictory(given: Mapping[str, str], needs: frozenset[Need]) -> Iterator[str]:
-    if Need.WEBHOOK_SECRET in needs and "github_webhook_secret" not in given:
+    if "DATA_DIR" not in given and values.home_of(given) is None:
+        yield "DATA_DIR is not set and this user has no home directory; set it."
+    if Need.WEBHOOK_SECRET in needs and "GITHUB_WEBHOOK_SECRET" not in given:
         yield "GITHUB_WEBHOOK_SECRET is not set; set it to the secret entered at the webhook on GitHub."
     if Need.GITHUB in needs:
         yield from _credential_problems(given)
+    if Need.AGENT in needs:
+        yield from _agent_problems(given)
     for url, default in _URLS_OF_GITHUB_COM.items():
-        if "github_api_url" not in given and given.get(url, default) != default:
+        if "GITHUB_API_URL" not in given and given.get(url, default) != default:
             yield (
-                f"{url.upper()} is set without GITHUB_API_URL; set that too (Enterprise Server: "
-                f"https://HOST/api/v3), or unset {url.upper()}: it follows from GITHUB_API_URL."
+                f"{url} is set without GITHUB_API_URL; set that too (Enterprise Server: "
+                f"https://HOST/api/v3), or unset {url}: it follows from GITHUB_API_URL."
             )
 
 
 def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
-    token, app = "github_token" in given, "github_app_id" in given
-    keys = [name for name in ("github_private_key", "github_private_key_path") if name in given]
+    token, app = "GITHUB_TOKEN" in given, "GITHUB_APP_ID" in given
+    keys = [name for name in ("GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH") if name in given]
     if token and (app or keys):
         yield "GITHUB_TOKEN and a GitHub App (GITHUB_APP_ID, GITHUB_PRIVATE_KEY) are both set; keep one of them."
     elif not (token or app or keys):
@@ -290,15 +311,17 @@ def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
     elif app and not keys:
         yield "GITHUB_APP_ID is set without GITHUB_PRIVATE_KEY or GITHUB_PRIVATE_KEY_PATH; set one of the two."
     elif keys and not app:
-        yield f"{keys[0].upper()} is set without GITHUB_APP_ID; set the App's numeric id too."
+        yield f"{keys[0]} is set without GITHUB_APP_ID; set the App's numeric id too."
     if len(keys) > 1:
         yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
 
 
-def _agent_problems(given: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
-    agent = given.get("agent", "claude")
-    if agent == "custom" and "AGENT_COMMAND" not in variables:
+def _agent_problems(given: Mapping[str, str]) -> Iterator[str]:
+    agent = given.get("AGENT", "claude")
+    if agent == "custom" and "AGENT_COMMAND" not in given:
         yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
+    if agent == "custom" and "AGENT_MODEL" in given:
+        yield "AGENT_MODEL is for the presets; name the model of AGENT=custom in AGENT_COMMAND or AGENT_ENV."
     keys = [api.key for api in PRESETS[agent].apis] if agent in PRESETS else []
-    if keys and "AGENT_ENV" not in variables and not variables.keys() & keys:
+    if keys and "AGENT_ENV" not in given and not given.keys() & keys:
         yield f"{' or '.join(keys)} is not set; AGENT={agent} needs it."

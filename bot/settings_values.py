@@ -1,6 +1,6 @@
 """The types of settings: each reads a text, or says in a sentence what it may be.
 
-The text of a ValueError follows the setting's name. Validators with an `info` find all variables in its context.
+The text of a ValueError follows the setting's name. Validators with an `info` find all variables in its data.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    DirectoryPath,
     Field,
     SecretStr,
     ValidationError,
@@ -38,7 +39,7 @@ SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNO
 """Names of the agent's variables whose values are secrets."""
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_BOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
@@ -111,25 +112,30 @@ AdminToken = Annotated[
 ]
 
 
-def _data_dir(text: str, info: ValidationInfo) -> Path:
-    """Return DATA_DIR, absolute, `~` and relative paths resolved; by default `threadtree` in the XDG data home."""
-    variables: Mapping[str, str] = info.context or {}
+def home_of(variables: Mapping[str, str]) -> Path | None:
+    """Return this user's home directory."""
     try:
-        home = Path(variables.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+        return Path(variables.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        raise ValueError("is not set and this user has no home directory; set it.") from None
-    if text:
-        first, *rest = Path(text).parts
-        return home.joinpath(*rest) if first == "~" else Path(text).absolute()
+        return None
+
+
+def default_data_dir(variables: Mapping[str, str]) -> Path:
+    """Return `threadtree` in the XDG data home."""
     data_home = Path(variables.get("XDG_DATA_HOME", ""))
     # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
-    return (data_home if data_home.is_absolute() else home / ".local" / "share") / "threadtree"
+    found = data_home if data_home.is_absolute() else (home_of(variables) or Path("/")) / ".local" / "share"
+    return found / "threadtree"
 
 
-def _directory(path: Path) -> Path:
-    if not path.is_dir():
-        raise ValueError("names no directory; correct it.")
-    return path
+def _data_dir(text: str, info: ValidationInfo) -> Path:
+    """Return DATA_DIR, absolute, `~` and relative paths resolved."""
+    first, *rest = Path(text).parts
+    if first != "~":
+        return Path(text).absolute()
+    if (home := home_of(info.data["variables"])) is None:
+        raise ValueError("begins with ~ and this user has no home directory; name it in full.")
+    return home.joinpath(*rest)
 
 
 def _node_name(text: str) -> str:
@@ -196,12 +202,9 @@ def server_url(api_url: str) -> str:
     return urlunsplit((url.scheme, host, "", "", ""))
 
 
-def _bot_name(text: str) -> str:
-    """Return the mention without `@`."""
-    name = text.removeprefix("@").removesuffix("[bot]")
-    if not _BOT_NAME.fullmatch(name):
-        raise ValueError("must be one GitHub login, without @ and blanks; correct it.")
-    return name
+def _mention(text: str) -> str:
+    """Return a login without what stands around it in a mention, or in the name of an App's account."""
+    return text.removeprefix("@").removesuffix("[bot]")
 
 
 def _items(text: str) -> list[str]:
@@ -230,7 +233,7 @@ def _numeric_ids(text: str) -> frozenset[int]:
 
 
 def _agent_command(text: str, info: ValidationInfo) -> tuple[str, ...]:
-    variables: Mapping[str, str] = info.context or {}
+    variables: Mapping[str, str] = info.data["variables"]
     try:
         argv = shlex.split(text)
     except ValueError as error:
@@ -244,10 +247,8 @@ def _agent_command(text: str, info: ValidationInfo) -> tuple[str, ...]:
 
 
 def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
-    """Return the variables AGENT_ENV names, or the preset's. One that is not set is refused: the agent would fail."""
-    variables: Mapping[str, str] = info.context or {}
-    if not text:
-        return _preset_env(variables, info.data.get("agent", ""))
+    """Return the variables that AGENT_ENV names. One that is not set is refused: the agent would fail."""
+    variables: Mapping[str, str] = info.data["variables"]
     secrets = {variables[name] for name in _OWN_SECRETS & variables.keys()}
     for name in _items(text):
         if not _VARIABLE_NAME.fullmatch(name):
@@ -263,18 +264,22 @@ def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
     return {name: variables[name] for name in _items(text)}
 
 
-def _preset_env(variables: Mapping[str, str], agent: str) -> dict[str, str]:
+def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]:
     """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
-    return {name: variables[name] for api in found for name in (api.key, api.base_url) if name in variables}
+    names = [name for api in found for name in (api.key, api.base_url) if name in variables]
+    return {name: SecretStr(variables[name]) for name in names}
 
 
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
-Directory = Annotated[Path, AfterValidator(_directory)]
+Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
+ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("the name of a model, without blanks")]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(_base_url)]
-BotName = Annotated[str, AfterValidator(_bot_name)]
+BotName = Annotated[
+    str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
+]
 RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
 Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]

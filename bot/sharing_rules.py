@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Misfit = Literal[
+    "fork",
     "not-made",
     "other-pull",
     "busy",

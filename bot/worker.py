@@ -7,12 +7,12 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import asyncpg
+import orjson
 import procrastinate
 import structlog
 from procrastinate.exceptions import ConnectorException
@@ -20,12 +20,10 @@ from procrastinate.exceptions import ConnectorException
 from bot import counters
 from bot.maintenance.clones import care_for_clones
 from bot.maintenance.expire import expire
-from bot.maintenance.prune import prune
+from bot.maintenance.prune import make_room, prune
 from bot.maintenance.repair import repair
-from bot.maintenance.room import make_room
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.room import disk_use, kept_directories
-from bot.operations.execute import work_in
 from bot.operations.remove import try_again
 from bot.receive.recover import recover
 from bot.reply.outbox import Sender
@@ -33,13 +31,13 @@ from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.take_over import take_over
 from bot.settings import Settings
-from bot.store import deliveries, doorbell, nodes, outbox, upkeep
+from bot.store import deliveries, jobs, nodes, outbox, upkeep
+from bot.store.clock import set_clock
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
-from bot.store.engine import RetryLaterError, defer_chore, retry_stalled_jobs
-from bot.store.failures import is_transient, log_failure
+from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
+from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
 from bot.store.measures import save_counts
 from bot.store.nodes import NodeSelf
-from bot.store.outage import database_answered, database_failed
 from bot.store.retention import delete_old_sessions
 
 TICK_SECONDS = 3.0
@@ -56,12 +54,8 @@ USED_UP_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Chore:
-    """What a node does every so often, as a job of the engine."""
-
-    every_seconds: float
-    work: Callable[[], Awaitable[None]]
+Chore = tuple[float, Callable[[], Awaitable[None]]]
+"""What a node does every so many seconds, as a job of the engine."""
 
 
 class Housekeeping:
@@ -80,26 +74,27 @@ class Housekeeping:
         self._delivery_stalled = delivery_stalled
         self._measured_until = 0.0
         self._at_work: set[str] = set()
+        self._outages = outages()
 
     def chores(self, app: procrastinate.App) -> dict[str, Chore]:
         """Return the chores by their names."""
         sweep, recover_missed = self._settings.sweep_interval_seconds, self._settings.recover_interval_seconds
         return {
-            "forgotten": Chore(TICK_SECONDS, partial(self._find_forgotten, app)),
-            "suspended": Chore(SUSPENDED_SECONDS, self._end_suspended),
-            "sweep": Chore(sweep, self._sweep),
-            "disk": Chore(min(sweep, DISK_SECONDS), self._make_room),
-            "measures": Chore(min(sweep, DISK_SECONDS), self._measure_disk),
-            "recovery": Chore(recover_missed, self._recover_missed),
+            "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
+            "suspended": (SUSPENDED_SECONDS, partial(upkeep.end_suspended, self._ctx.pool)),
+            "sweep": (sweep, partial(self._sweep, app)),
+            "disk": (min(sweep, DISK_SECONDS), self._make_room),
+            "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
+            "recovery": (recover_missed, self._recover_missed),
         }
 
-    async def do(self, name: str, chore: Chore) -> None:
+    async def do(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do a chore, unless this process is at it; what fails is logged, and done again when its time comes."""
         if name in self._at_work:
             return
         self._at_work.add(name)
         try:
-            await chore.work()
+            await work()
         except asyncio.CancelledError:
             return  # the process ends
         except Exception as problem:  # noqa: BLE001 - an outage of the database only delays housekeeping
@@ -121,15 +116,14 @@ class Housekeeping:
                 counters.RECOVERIES.labels("delivery").inc()
                 _log.warning("delivery-forgotten", delivery=guid)
             await delete_old_sessions(connection, self._settings.session_ttl_seconds, ctx.clock())
+        if (ended := outages()) != self._outages:
+            # Webhooks were refused meanwhile.
+            self._outages = ended
+            await defer_chore(app, self._node.id, "recovery")
         await try_again(ctx)
-        async with ctx.pool.acquire() as connection:
-            await doorbell.ring_for_work(connection, ctx.node)
+        await jobs.ring_for_work(ctx.pool, ctx.node)
 
-    async def _end_suspended(self) -> None:
-        async with self._ctx.pool.acquire() as connection:
-            await upkeep.end_suspended(connection)
-
-    async def _sweep(self) -> None:
+    async def _sweep(self, app: procrastinate.App) -> None:
         """Delete what has expired, and pack the clones.
 
         WORKTREE_PRUNE_ENABLED=false spares worktrees, not rescues, homes and trash.
@@ -138,14 +132,14 @@ class Housekeeping:
         async with ctx.pool.acquire() as connection:
             bodies, history = settings.delivery_retention_days, settings.history_retention_days
             await upkeep.delete_old(connection, timedelta(days=bodies), timedelta(days=history))
+        await delete_old_jobs(app)
         await repair(ctx)
-        policy = settings.retention(ctx.clock())
         if settings.worktree_prune_enabled:
-            report = await prune(ctx, policy)
+            report = await prune(ctx, settings.retention)
             counters.WORKTREES_PRUNED.labels(name).inc(len(report.deleted))
             counters.RECLAIMED_BYTES.labels(name).inc(report.bytes_reclaimed)
         else:
-            await expire(ctx, policy)
+            await expire(ctx, settings.retention(ctx.clock()))
         await care_for_clones(ctx, timedelta(days=settings.worktree_orphan_expiry_days))
         counters.SWEEPS.labels("done").inc()
 
@@ -156,9 +150,8 @@ class Housekeeping:
             return
         kinds = await asyncio.to_thread(disk_use, self._ctx.data_dir)
         kept = await asyncio.to_thread(kept_directories, self._ctx.data_dir)
-        async with self._ctx.pool.acquire() as connection:
-            await nodes.save_disk(connection, self._node.id, kinds)
-            await nodes.save_kept(connection, self._node.id, kept)
+        await nodes.save_disk(self._ctx.pool, self._node.id, orjson.dumps(kinds).decode())
+        await nodes.save_kept(self._ctx.pool, self._node.id, orjson.dumps(kept).decode())
         took = time.monotonic() - began
         self._measured_until = began + min(DISK_SHARE * took, self._settings.sweep_interval_seconds)
 
@@ -175,22 +168,22 @@ class Housekeeping:
 async def defer_chores(app: procrastinate.App, node: str, chores: Mapping[str, Chore], stopping: asyncio.Event) -> None:
     """Enqueue each chore of the node when its time comes, until `stopping`."""
     async with asyncio.TaskGroup() as group:
-        for name, chore in chores.items():
+        for name, (every_seconds, _) in chores.items():
             defer = partial(defer_chore, app, node, name)
-            group.create_task(_repeat(f"defer {name}", defer, chore.every_seconds, stopping))
+            group.create_task(_repeat(f"defer {name}", defer, every_seconds, stopping))
 
 
-async def work_in_worktree(ctx: TurnContext, worktree_id: int) -> None:
-    """Do the job of a worktree. Raises RetryLaterError while the database is away.
+async def do_job(task: str, work: Callable[[int], Awaitable[None]], number: int) -> None:
+    """Do a job of a worktree or of the node. Raises RetryLaterError while the database is away.
 
-    After a bug its row still says what is to be done, and a further job tries it again.
+    After a bug a worktree's row still says what is to be done, and a further job tries it again.
     """
     try:
-        await work_in(ctx, worktree_id)
+        await work(number)
     except Exception as problem:
         if is_transient(problem):
             raise RetryLaterError(2, type(problem).__name__) from problem
-        log_failure("worktree", problem, worktree=worktree_id)
+        log_failure(task, problem, number=number)
 
 
 class Pulse:
@@ -227,7 +220,7 @@ async def keep_alive(
 ) -> None:
     """Give signs of life, and look for turns and silent nodes, until `stopping`.
 
-    Raises NodeInUseError where a copy of DATA_DIR has taken the node's id while this process was suspended.
+    Raises NodeInUseError, in a group, where a copy of DATA_DIR took the node's id while this process was suspended.
     """
     timeout_seconds = settings.node_timeout_seconds
     pulse = Pulse(timeout_seconds)
@@ -236,6 +229,7 @@ async def keep_alive(
         async with ctx.pool.acquire() as connection:
             if not await nodes.heartbeat(connection, node, timeout_seconds, draining=runner.draining):
                 raise in_use_elsewhere(node)
+            await set_clock(ctx.clock, connection)
         pulse.beat()
 
     async def tick() -> None:
@@ -247,14 +241,11 @@ async def keep_alive(
         await save_counts(ctx.pool)
         database_answered()
 
-    beating = asyncio.create_task(_repeat("heartbeat", beat, TICK_SECONDS, stopping))
-    ticking = asyncio.create_task(_repeat("tick", tick, TICK_SECONDS, stopping))
     try:
-        await asyncio.gather(beating, ticking)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_repeat("heartbeat", beat, TICK_SECONDS, stopping))
+            group.create_task(_repeat("tick", tick, TICK_SECONDS, stopping))
     finally:
-        for task in (beating, ticking):
-            task.cancel()
-        await asyncio.gather(beating, ticking, return_exceptions=True)
         await save_counts(ctx.pool)
 
 
@@ -268,7 +259,8 @@ async def _repeat(name: str, work: Callable[[], Awaitable[None]], seconds: float
         except Exception as problem:  # noqa: BLE001 - an outage of the database only delays the next round
             log_failure(name, problem)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), timeout=seconds)
+            async with asyncio.timeout(seconds):
+                await stopping.wait()
 
 
 async def send_due(sender: Sender, writer: str) -> None:
@@ -293,14 +285,15 @@ async def send_due(sender: Sender, writer: str) -> None:
 @asynccontextmanager
 async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
     """Open the job engine. Wait for a database that is starting."""
-    while True:
-        try:
-            await app.open_async()
-            break
-        except (ConnectorException, OSError) as problem:
-            database_failed(problem, task="engine")
-            await asyncio.sleep(1)
     try:
+        while True:
+            try:
+                await app.open_async()
+                break
+            except (ConnectorException, OSError) as problem:
+                database_failed(problem, task="engine")
+                await app.close_async()  # a pool whose opening failed never works
+                await asyncio.sleep(1)
         yield
     finally:
         await app.close_async()
@@ -324,7 +317,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         _, _, channel, payload = message
         if channel == STOP_ASKED:
             runner.stop_asked(int(payload))
-        elif payload == node and channel == doorbell.TURN_WAITS:
+        elif payload == node and channel == jobs.TURN_WAITS:
             runner.ring_for_turn()
         elif payload == node:
             runner.ring()
@@ -333,7 +326,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
     connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
     try:
         connection.add_termination_listener(lambda _: lost.set())
-        for channel in (STOP_ASKED, doorbell.TURN_WAITS, doorbell.WORK_WAITS):
+        for channel in (STOP_ASKED, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
         waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]

@@ -41,6 +41,7 @@ create table worktrees (
     start_ref     text,
     start_sha     text,
     setup_done    boolean     not null default false,    -- `.threadtree/setup` ran in this checkout
+    ask_closes    boolean     not null default false,    -- GitHub did not say which issues its pull request closes
     state         text        not null default 'reserved'
                   check (state in ('reserved', 'ready', 'removing', 'removed', 'lost')),
     is_live       boolean     not null generated always as (state in ('reserved', 'ready')) stored,
@@ -49,7 +50,7 @@ create table worktrees (
     removal       text        check (removal in ('closed', 'command', 'retention', 'purged', 'lost')),
     removal_error text,                                  -- why the last attempt to remove it failed
     lost_threads  integer[]   not null default '{}',     -- numbers of the threads it had when it was lost: for its rescue
-    claim         uuid,                                  -- held by whoever removes it
+    removal_began boolean     not null default false,    -- no request calls it off any more
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),
     foreign key (platform, repository_id) references codebases (platform, repository_id),
@@ -78,12 +79,14 @@ create table conversations (
     closed_at     timestamptz,
     state_at      timestamptz not null default '-infinity', -- GitHub's time of the last close or reopen acted on
     checked_at    timestamptz,                            -- when GitHub was last asked whether a quiet thread is still open
+    pull_request  integer,                                -- the open pull request of its branch, as it was last seen
     worktree_id   bigint      references worktrees (id),
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),
     unique (platform, repository_id, number),
     foreign key (platform, repository_id) references codebases (platform, repository_id)
 );
+create index conversations_by_repository on conversations (platform, repository_id, id);
 create index conversations_by_worktree on conversations (worktree_id) where worktree_id is not null;
 
 create table sessions (
@@ -97,7 +100,7 @@ create table sessions (
     cost_usd             double precision not null default 0, -- agents report the sum over a session
     ended_at             timestamptz,
     end_reason           text check (end_reason in ('reset-requested', 'conversation-closed', 'worktree-removed',
-                         'worktree-reset', 'worktree-missing', 'agent-lost', 'node-lost')),
+                         'worktree-reset', 'worktree-missing', 'agent-lost', 'agent-changed', 'node-lost')),
     check (active = (ended_at is null)),
     check ((ended_at is null) = (end_reason is null))
 );
@@ -106,6 +109,7 @@ create unique index sessions_one_active_per_conversation on sessions (conversati
 create index sessions_by_conversation on sessions (conversation_id);
 create index sessions_by_end on sessions (ended_at) where not active;
 
+-- How the run of a request goes. What was asked stands in `requests`.
 create table turns (
     id                bigint      generated always as identity primary key,
     conversation_id   bigint      not null references conversations (id),
@@ -114,26 +118,15 @@ create table turns (
     state             text        not null default 'queued'
                       check (state in ('queued', 'running', 'done', 'failed', 'stopped', 'timed-out', 'interrupted', 'refused')),
     reason            text,                                -- one sentence for people, set with every end but done
-    -- What was asked, by whom, and where the answer belongs.
-    request           text,                                -- null: HISTORY_RETENTION_DAYS after the end its texts are deleted
-    request_hash      bytea       not null,
-    requested_by      text        not null,
-    requested_by_id   bigint      not null,
-    asked_at          timestamptz not null,                -- GitHub's time of the request, not ours
-    source_kind       text        not null check (source_kind in ('comment', 'review-comment', 'review', 'issue', 'pull')),
-    source_id         bigint,                              -- comment or review id; null for the thread's own body
-    review_id         bigint,                              -- the review whose comments are one turn
-    review_parts      bigint[]    not null default '{}',   -- its inline comments asked so far, and -review_id for its text
-    pinned_sha        text,                                -- head of a fork's pull request when it was asked
-    context           text        not null default '',     -- thread title and what was quoted, for the prompt
     notices           text[]      not null default '{}',   -- what the reply must say besides the answer
     -- The head branch of a pull request that is to work in the worktree of an issue it closes. Before the turn the
     -- worktree's node checks whether it can be switched there; otherwise the pull request gets a worktree of its own.
     switch_to         text,
     -- Where it waits, and for how long.
-    queue_node        text,                                -- of its worktree, as the next two; null where it has none
-    queue_platform    text,
+    queue_node        text,                                -- of its worktree; null where it has none
+    queue_platform    text,                                -- of its worktree or thread, as the next
     queue_repository_id bigint,
+    requested_by_id   bigint      not null,                -- GitHub's id of the person
     round             integer     not null default 0,      -- a person has one turn in each round; earlier rounds go first
     not_before        timestamptz,                         -- queued again until then, because of `reason`
     waiting_since     timestamptz,                         -- when the first such problem was met; null once the agent began
@@ -147,26 +140,29 @@ create table turns (
     head_before       text,                                -- the commit at which the run began: its changes start there
     -- What the agent was given and does.
     agent             text,                                -- of its session, which may be deleted before the turn
-    model             text,                                -- as the agent reports it
+    model             text,                                -- as the agent or the model's answers tell it
     read              text[]      not null default '{}',   -- what it was given to read, for people: part of the answer
     read_whole_thread boolean     not null default false,  -- later turns of its session are given only what is new
     phase             text,                                -- what is done before the agent starts; null while it works
     plan              text[]      not null default '{}',   -- each entry after its state and a space
     latest_words      text        not null default '',     -- the end of what it says, without secrets
     answer            text,                                -- set once the agent is done: a resumed run does not ask again
+    pushed_net        integer[],                           -- files changed, commits ahead and behind, against its base
+    thread_answers    text[]      not null default '{}',   -- in threads of inline comments, each after its id and a space
     pushed_to         text,                                -- the branch on GitHub with its changes; null: none were pushed
+    pushed_head       text,                                -- the commit there: its changes end there
     cost_usd          double precision,                    -- of this turn alone, where the agent reports it
     tokens            bigint,
     created_at        timestamptz not null default now(),
     started_at        timestamptz,
     finished_at       timestamptz,
+    expired           boolean     not null default false,  -- HISTORY_RETENTION_DAYS after the end its texts are deleted
     check ((state = 'running') = (claim is not null)),
     check ((state in ('queued', 'running')) = (finished_at is null)),
     check (state in ('queued', 'running', 'done') or reason is not null),
-    check (request is not null or state not in ('queued', 'running'))
+    check (finished_at is not null or not expired)
 );
 create unique index turns_one_running_per_worktree on turns (worktree_id) where state = 'running';
-create unique index turns_one_per_review on turns (conversation_id, review_id) where review_id is not null;
 -- The queue: of each repository, the oldest of its node; and the rounds of a node and of a person.
 create index turns_queued on turns (queue_node, queue_platform, queue_repository_id, round, id) where state = 'queued';
 create index turns_running on turns (queue_node) where state = 'running';
@@ -174,11 +170,15 @@ create index turns_rounds on turns (queue_node, round) where state = 'queued';
 create index turns_rounds_of_person on turns (requested_by_id, round) where state in ('queued', 'running');
 create index turns_unfinished_by_conversation on turns (conversation_id, id) where state in ('queued', 'running');
 create index turns_unfinished_by_worktree on turns (worktree_id, id) where state in ('queued', 'running');
-create index turns_by_conversation on turns (conversation_id, id);
+create unique index turns_by_conversation on turns (conversation_id, id);
 create index turns_by_person on turns (requested_by_id, created_at);
 create index turns_by_pushed_branch on turns (pushed_to, id) where pushed_to is not null;
-create index turns_by_end on turns (finished_at) where finished_at is not null;
-create index turns_with_texts on turns (finished_at) where request is not null and finished_at is not null;
+-- With all that is summed over days, which reads no rows then.
+create index turns_by_end on turns (finished_at)
+    include (state, started_at, cost_usd, tokens, queue_platform, queue_repository_id) where finished_at is not null;
+create index turns_by_repository on turns (queue_platform, queue_repository_id, id);
+create index turns_not_done on turns (state, id) where state not in ('queued', 'running', 'done');
+create index turns_with_texts on turns (finished_at) where finished_at is not null and not expired;
 -- For the deletion of sessions and worktrees.
 create index turns_by_session on turns (session_id) where session_id is not null;
 create index turns_by_worktree on turns (worktree_id) where worktree_id is not null;
@@ -187,12 +187,36 @@ create index turns_by_worktree on turns (worktree_id) where worktree_id is not n
 alter table turns set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000,
                        autovacuum_vacuum_scale_factor = 0.02);
 
--- What the agent of a turn did, one line each.
+-- What was asked by each turn, of whom, and where the answer belongs: written once, when the turn is queued. While it
+-- waits, further parts of a review join it; its texts are empty once the turn is `expired`.
+create table requests (
+    turn_id         bigint      primary key,
+    conversation_id bigint      not null,
+    text            text        not null,
+    hash            bytea       not null,                  -- of the text as a person sees it
+    requested_by    text        not null,                  -- the person's login then
+    asked_at        timestamptz not null,                  -- GitHub's time of the request, not ours
+    source_kind     text        not null check (source_kind in ('comment', 'review-comment', 'review', 'issue', 'pull')),
+    source_id       bigint,                                -- comment or review id; null for the thread's own body
+    review_id       bigint,                                -- the review whose comments are one turn
+    review_parts    bigint[]    not null default '{}',     -- its inline comments asked so far, and -review_id for its text
+    retry_of        bigint,                                -- the turn whose request this repeats, on the word of who asked for that
+    pinned_sha      text,                                  -- head of a fork's pull request when it was asked
+    context         text        not null default '',       -- thread title and what was quoted, for the prompt
+    words           tsvector,                              -- by which a search finds it
+    foreign key (conversation_id, turn_id) references turns (conversation_id, id) on delete cascade
+);
+create unique index requests_one_per_review on requests (conversation_id, review_id) where review_id is not null;
+create index requests_by_conversation on requests (conversation_id, turn_id);
+create index requests_by_words on requests using gin (words) with (fastupdate = off);
+
+-- What the agent of a turn did, one line each, and what came of it.
 create table steps (
     turn_id bigint      not null references turns (id) on delete cascade,
     place   integer     not null,
     at      timestamptz not null default now(),
     words   text        not null,                          -- plain text, without secrets
+    output  text,                                          -- its beginning and its end, without secrets; null: none is kept
     primary key (turn_id, place)
 );
 
@@ -209,11 +233,14 @@ create table deliveries (
     finished_at  timestamptz,
     attempts     integer     not null default 0,
     stalls       smallint    not null default 0,           -- how often the worker that decided it died
-    error        text
+    error        text,
+    operation_id bigint                                    -- what became of it, where an operator asked for a worktree
 );
 -- The bot compresses bodies itself: not every server has lz4, and pglz costs more than all the rest of a delivery.
 alter table deliveries alter column body set storage external;
 create index deliveries_by_state on deliveries (state, seq);
+create index deliveries_not_ignored on deliveries (seq) where state <> 'ignored';
+create index deliveries_by_repository on deliveries (lower(split_part(conversation, '#', 1)), seq);
 -- Every hour what is older than its retention is deleted. Rows come in the order of time: brin costs them nothing.
 create index deliveries_with_body on deliveries (received_at) where body is not null;
 create index deliveries_by_time on deliveries using brin (received_at);
@@ -231,10 +258,33 @@ create table bot_names (name text primary key);
 
 -- How far GitHub's logs of deliveries, or else the threads themselves, were compared with what was received.
 create table recoveries (
-    source     text        primary key,                    -- `app`, or platform/repository id
-    seen_until timestamptz not null,
-    tried_at   timestamptz,                                -- sources are compared in turn, also where one cannot be read
-    problem    text                                        -- the permission that is missing: threads are read instead
+    source      text        primary key,                   -- `app`, or platform/repository id
+    seen_until  timestamptz not null,                      -- by GitHub's clock: the newest that was compared
+    compared_at timestamptz,                               -- when the source was last compared to its end
+    log_hook    bigint,                                    -- where the reading of a long log goes on: the webhook,
+    log_cursor  text,                                      -- GitHub's name of the next page,
+    log_newest  timestamptz,                               -- and the newest delivery that was read
+    tried_at    timestamptz,                               -- sources are compared in turn, also where one cannot be read
+    problem     text                                       -- what is not compared, or why threads are read instead
+);
+
+-- What the inbox lacks of a source, until it is fetched.
+create table missed_deliveries (
+    source text,
+    guid   text,
+    hook   bigint,
+    log_id bigint,                                         -- null: rebuilt from a thread, noted for its tries
+    event  text,
+    at     timestamptz not null default now(),
+    tries  integer     not null default 0,                 -- how often GitHub could not show it
+    primary key (source, guid)
+);
+
+-- Work that one process does at a time, however long it takes: whoever does it renews its lease.
+create table leases (
+    name       text        primary key,
+    holder     uuid        not null,
+    held_until timestamptz not null
 );
 
 -- What GitHub is to show. A row states the wish (content, version); the sender makes GitHub agree (sent_version).
@@ -253,7 +303,7 @@ create table outbox (
     content         text        not null,                  -- Markdown, or the reaction's name
     version         integer     not null default 1,
     sent_version    integer     not null default 0,
-    waits_for       bigint      references outbox (id) on delete set null, -- its comment's address is put into this content
+    waits_for       bigint      references outbox (id) on delete set null, -- its comment takes the place of this one, which goes then
     state           text        not null default 'waiting' check (state in ('waiting', 'sending', 'sent', 'failed')),
     due_at          timestamptz not null default now(),
     sending_at      timestamptz,
@@ -283,6 +333,21 @@ create index outbox_by_turn on outbox (turn_id) where turn_id is not null;
 create index outbox_waiting_for on outbox (waits_for) where waits_for is not null;
 alter table outbox set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000,
                         autovacuum_vacuum_scale_factor = 0.02);
+
+-- The pull requests that the bot opened. What it writes there stays the bot's until a person changes it.
+create table pull_requests (
+    platform      text        not null,
+    repository_id bigint      not null,
+    number        integer     not null,
+    branch        text        not null,
+    closes        integer     not null,                    -- the issue that it was opened for
+    titles        text[]      not null,                    -- all that the bot gave it; another one is a person's
+    texts         text[]      not null,                    -- SHA-256 of each description that the bot wrote between its marks
+    told          boolean     not null default false,      -- people were told that the description is theirs
+    primary key (platform, repository_id, number),
+    foreign key (platform, repository_id) references codebases (platform, repository_id)
+);
+create index pull_requests_by_branch on pull_requests (platform, repository_id, branch);
 
 -- A rate limit of GitHub's holds all writes of a writer, whoever sends next and after whatever restart.
 create table writers (

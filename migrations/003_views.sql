@@ -8,7 +8,7 @@ from conversations c join codebases b using (platform, repository_id);
 -- A worktree with its repository and the numbers of the threads that use it.
 create view worktree_rows as
 select w.id as worktree_id, w.node, w.path, w.state as worktree_state, w.is_live, w.branch, w.base_branch,
-       w.start_kind, w.start_number, w.start_ref, w.start_sha,
+       w.start_kind, w.start_number, w.start_ref, w.start_sha, w.ask_closes,
        w.created_at as worktree_created_at, w.updated_at as worktree_updated_at,
        array(select c.number from conversations c where c.worktree_id = w.id order by c.number) as conversations,
        w.platform, w.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id
@@ -39,6 +39,12 @@ select r.id, r.worktree_id, r.ref, r.kept, r.removal, r.conversations, r.branch,
 from rescues r join worktrees w on w.id = r.worktree_id join codebases b using (platform, repository_id)
 join nodes n on n.id = w.node;
 
+-- What lies among the worktrees without a row, with the repository of its folder.
+create view orphan_rows as
+select o.id, o.node, o.path, o.seen_at, coalesce(b.owner || '/' || b.name, o.folder) as codebase
+from (select *, split_part(path, '/', 2) || '/' || split_part(path, '/', 3) as folder from orphans) o
+left join codebases b using (folder);
+
 -- Final comments that GitHub refused for good. Where another comment links one, that comment carries its text instead.
 create view unposted_answers as
 select turn_id, part, error from outbox o
@@ -62,7 +68,9 @@ join worktrees l on l.node = w.node and l.id <> w.id and l.state in ('removing',
                   or l.branch is null and (l.start_kind, l.start_number) = (w.start_kind, w.start_number)));
 
 -- May this queued turn run now, and if not, why? A view with the time of whoever asks. Without obstacle, a turn is
--- claimed as soon as its node has room. The cheap questions come before those that look at other rows.
+-- claimed as soon as its node has room. The cheap questions come before those that look at other rows. Whoever asks
+-- restricts it to queued turns: with the state here, an index of what waits would be read whole for each turn while the
+-- statistics are those of a quiet time.
 create function turn_obstacles(at timestamptz) returns table (turn_id bigint, obstacle text) language sql stable as $$
     select t.id, case
         when t.not_before > at then 'time'
@@ -77,7 +85,7 @@ create function turn_obstacles(at timestamptz) returns table (turn_id bigint, ob
                      and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id))) then 'operation'
         when exists (select from directories_in_the_way d where d.worktree_id = t.worktree_id) then 'directory'
     end
-    from turns t where t.state = 'queued'
+    from turns t
 $$;
 
 -- The operation of a worktree that may be carried out now, or is carried out: the oldest unfinished one, with no turn
@@ -97,3 +105,24 @@ create view due_worktrees as
 select id as worktree_id, node from worktrees where state = 'removing'
 union
 select worktree_id, node from due_operations;
+
+-- What may be sent to GitHub once it is due.
+-- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
+-- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Left out as
+-- well: the answer of a turn (urgency 1) while one of an earlier turn of the conversation waits. All are asked row by
+-- row, in the order of an index: a join would read all that waits. While the statistics are those of a quiet time, so
+-- would `exists` with the states of what waits: hence the first answer in order, and `not in` for a part of a turn.
+create view sendable as
+select o.* from outbox o
+where o.state in ('waiting', 'sending')
+  and coalesce((select linked.comment_url is not null or linked.state = 'failed'
+                from outbox linked where linked.id = o.waits_for), true)
+  and case when o.part > 1 then
+      not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
+                    and earlier.part < o.part and earlier.comment_id is null
+                    and earlier.state not in ('sent', 'failed') and earlier.waits_for is distinct from o.id)
+      else true end
+  and case when o.urgency = 1 and o.turn_id is not null then
+      o.turn_id = (select first.turn_id from outbox first where first.conversation_id = o.conversation_id
+                     and first.urgency = 1 and first.state in ('waiting', 'sending') order by first.turn_id limit 1)
+      else true end;

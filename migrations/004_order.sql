@@ -1,12 +1,14 @@
 -- In which order waiting work is done, and who is woken for it.
 
--- A queued turn carries where it runs, so that its node looks at no other row, and its round: a person has one turn in
--- each round, and earlier rounds go first. A person's first request joins the current round.
+-- A turn carries where it runs and its repository, so that neither its node nor a list of a repository's turns looks at
+-- other rows. A queued one carries its round, too: a person has one turn in each round, and earlier rounds go first. A
+-- person's first request joins the current round.
 create function threadtree_place_turn() returns trigger language plpgsql as $$
 begin
-    select node, platform, repository_id into new.queue_node, new.queue_platform, new.queue_repository_id
-    from worktrees where id = new.worktree_id;
-    if tg_op = 'INSERT' and new.state = 'queued' then
+    select w.node, coalesce(w.platform, c.platform), coalesce(w.repository_id, c.repository_id)
+    into new.queue_node, new.queue_platform, new.queue_repository_id
+    from conversations c left join worktrees w on w.id = new.worktree_id where c.id = new.conversation_id;
+    if tg_op = 'INSERT' and new.state = 'queued' and new.queue_node is not null then
         new.round = greatest(
             0,
             (select round from turns where queue_node = new.queue_node and state = 'queued' order by round limit 1),
@@ -20,7 +22,7 @@ $$;
 
 create trigger threadtree_place_turn
     before insert or update of worktree_id on turns
-    for each row when (new.worktree_id is not null) execute function threadtree_place_turn();
+    for each row when (new.worktree_id is not null or new.queue_platform is null) execute function threadtree_place_turn();
 
 -- Writes to GitHub have rounds too: ten of a person's in each, of which the more urgent go first. 😕 come after all.
 create function threadtree_place_write() returns trigger language plpgsql as $$
@@ -79,3 +81,32 @@ create trigger threadtree_wake_queue_when_a_job_is_done
 
 -- The priority of a conversation's next decision is that of its last one at most: see what is stored with a delivery.
 create index threadtree_jobs_by_lock on procrastinate_jobs (lock, priority) where status in ('todo', 'doing');
+
+-- Writes what is known of a repository, and returns the folder of its clone. A rename on GitHub updates the names; the
+-- folder stays (agents key their sessions by path). A reused name is another repository: its folder has the id in its
+-- name. What is known already is not written: an update locks the row until the transaction ends, and the repository's
+-- threads would be decided one after the other. `updated_at` tells who had a name last.
+create function threadtree_save_codebase(platform text, id bigint, owner text, name text, branch text, installation bigint)
+returns text language sql as $$
+    with known as (
+        select folder from codebases b
+        where (b.platform, b.repository_id) = ($1, $2) and b.owner = $3 and b.name = $4
+          and ($5 is null or b.default_branch = $5) and ($6 is null or b.installation_id = $6)
+          and not exists (select from codebases o where o.platform = $1 and lower(o.owner) = lower($3)
+                                                    and lower(o.name) = lower($4) and o.updated_at > b.updated_at)
+    ), written as (
+        insert into codebases as b (platform, repository_id, owner, name, folder, default_branch, installation_id)
+        select $1, $2, $3, $4,
+               case when exists (select from codebases o
+                                 where o.folder = $3 || '/' || $4 and (o.platform, o.repository_id) <> ($1, $2))
+                    then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
+               $5, $6
+        where not exists (select from known)
+        on conflict (platform, repository_id) do update
+           set owner = excluded.owner, name = excluded.name, updated_at = now(),
+               default_branch = coalesce(excluded.default_branch, b.default_branch),
+               installation_id = coalesce(excluded.installation_id, b.installation_id)
+        returning folder
+    )
+    select folder from known union all select folder from written
+$$;

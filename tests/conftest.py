@@ -12,7 +12,7 @@ import structlog
 
 from tests.support.patience import PATIENCE_SECONDS
 
-pytest_plugins = ["tests.support.postgres", "tests.support.failpoints"]
+pytest_plugins = ["tests.support.postgres", "tests.support.failpoints", "tests.support.snapshots"]
 
 # The same examples in every run; `--hypothesis-profile=explore` generates new ones.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)

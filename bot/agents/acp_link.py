@@ -5,7 +5,8 @@ The bot is the client of the protocol. It offers no file system and no terminal;
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -15,8 +16,11 @@ from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
-from bot.agents.acp_progress import FormAsked
+from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item
+from bot.agents.driver import Block, Failed
 from bot.agents.process import AgentProcess
+from bot.agents.prompt_loop import Inbox, Link
+from bot.messages import reasons
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 
@@ -60,22 +64,27 @@ class _Transport:
         self._process.close_stdin()
 
 
-class AcpLink:
+class AcpLink(Link[Item]):
     """A connection to an agent.
 
     `acp`'s own `ClientSideConnection` is not used: an update or stop reason newer than its schema breaks it.
     """
 
     def __init__(self, process: AgentProcess) -> None:
-        self.process = process
+        super().__init__(process)
         self.capabilities: dict[str, Any] = {}
-        self.cancelling = False
         self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
-        self._listener: tuple[str, Callable[[SessionNotification | FormAsked], None]] | None = None
+        self._listener: Callable[[SessionNotification | FormAsked], None] | None = None
+        self._permits = False
         self._heard = asyncio.Event()
+        self.replays: tuple[float, float] | None = None
+        """The past of the session may still come: until nothing came for so many seconds, and for so many at most."""
 
-    async def ask(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+    def progress(self) -> AcpProgress:
+        return AcpProgress()
+
+    async def ask_for(self, method: str, params: dict[str, Any], seconds: float | None) -> dict[str, Any]:
         """Return the answer to one request; `method` is a key of AGENT_METHODS.
 
         Raises RequestError (the agent refuses), ConnectionError (the agent is gone), TimeoutError.
@@ -83,34 +92,38 @@ class AcpLink:
         async with asyncio.timeout(seconds):
             return as_object(await self._connection.send_request(AGENT_METHODS[method], params))
 
-    async def cancel(self, session: str) -> None:
-        """Ask the agent to stop its prompt; from now on it gets no permission. Raises ConnectionError."""
-        self.cancelling = True
-        await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": session})
+    async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
+        if self.replays is not None:
+            await self._silence(*self.replays)
+            self.replays = None
+        content = await asyncio.to_thread(content_of, blocks, self.capabilities)
+        self._listener, self._permits = inbox.put_nowait, True
+        item: Answered | Failed
+        try:
+            item = Answered(await self.ask_for("session_prompt", {"sessionId": self.session, "prompt": content}, None))
+        except RequestError as error:
+            item = Failed(reasons.agent_error(error_text(error)), status=error_status(error))
+        except ConnectionError:
+            item = Failed(reasons.agent_gone(await self.process.why_output_ended()))
+        await inbox.put(item)
 
-    def listen(self, session: str, listener: Callable[[SessionNotification | FormAsked], None]) -> None:
-        """Pass the updates of this session on. Those of other sessions, and all without a listener, are dropped."""
-        self.cancelling = False
-        self._listener = (session, listener)
+    async def cancel(self) -> None:
+        await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": self.session})
 
-    def unlisten(self) -> None:
-        """Drop all updates until the next `listen`."""
-        self._listener = None
+    def unlisten(self, late: Callable[[Item], None]) -> None:
+        self._listener, self._permits = late, False
 
-    async def silence(self, quiet_seconds: float, at_most_seconds: float) -> None:
+    async def _silence(self, quiet_seconds: float, at_most_seconds: float) -> None:
         """Wait until the agent has sent nothing for a while."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + at_most_seconds
-        while loop.time() < until:
-            self._heard.clear()
-            try:
-                async with asyncio.timeout(quiet_seconds):
-                    await self._heard.wait()
-            except TimeoutError:
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most_seconds):
+                while True:
+                    self._heard.clear()
+                    await asyncio.sleep(quiet_seconds)
+                    if not self._heard.is_set():
+                        return
 
     async def close(self) -> None:
-        """End the agent and its process group."""
         try:
             await self._connection.close()
         finally:
@@ -133,8 +146,7 @@ class AcpLink:
         """Pass the question of a tool call on; here is no answer (https://agentclientprotocol.com/protocol/elicitation)."""
         match params:
             case {"sessionId": session, "toolCallId": str(), "message": str(message), "requestedSchema": dict(schema)}:
-                if self._listener is not None and not self.cancelling and session == self._listener[0]:
-                    self._listener[1](FormAsked(message, as_object(schema.get("properties"))))
+                self._tell(session, FormAsked(message, as_object(schema.get("properties"))))
                 return {"action": "cancel"}
             case _:
                 return {"action": "decline"}
@@ -148,19 +160,23 @@ class AcpLink:
             # A kind of update of a newer protocol version.
             _log.debug("agent-update-unknown")
             return
-        if self._listener is not None and notification.session_id == self._listener[0]:
-            self._listener[1](notification)
+        self._tell(notification.session_id, notification)
+
+    def _tell(self, session: str, item: SessionNotification | FormAsked) -> None:
+        """Pass it on. What is of other sessions, and all without a listener, is dropped."""
+        if self._listener is not None and session == self.session:
+            self._listener(item)
 
     def _decide_permission(self, params: object) -> dict[str, Any]:
         try:
             request = RequestPermissionRequest.model_validate(params)
         except ValidationError as error:
             raise RequestError.invalid_params() from error
-        choice = None if self.cancelling else unattended_choice(request.options)
-        if choice is not None and self._listener is not None and request.session_id == self._listener[0]:
+        choice = unattended_choice(request.options) if self._permits else None
+        if choice is not None:
             # Some agents report a tool call that needs permission only here and at its end.
             call = ToolCallProgress(session_update="tool_call_update", **request.tool_call.model_dump())
-            self._listener[1](SessionNotification(session_id=request.session_id, update=call))
+            self._tell(request.session_id, SessionNotification(session_id=request.session_id, update=call))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
         return {"outcome": outcome}
 
@@ -172,10 +188,12 @@ def unattended_choice(options: list[PermissionOption]) -> str | None:
 
 
 def error_text(error: RequestError) -> str:
-    """Return the message of an error with the detail that JSON-RPC keeps separately."""
-    data = error.data
+    """Return the message of an error with the detail that JSON-RPC keeps separately, where it says more."""
+    text, data = str(error), error.data
     detail = data.get("details") or data.get("message") if isinstance(data, dict) else data
-    return f"{error} ({detail})" if isinstance(detail, str) and detail else str(error)
+    if not isinstance(detail, str) or detail.strip() in text:
+        return text
+    return detail if text in detail else f"{text} ({detail})"
 
 
 def error_status(error: RequestError) -> int | None:
@@ -187,3 +205,15 @@ def error_status(error: RequestError) -> int | None:
 def as_object(value: object) -> dict[str, Any]:
     """Return a JSON value that should be an object; an empty one if it is not."""
     return value if isinstance(value, dict) else {}
+
+
+def content_of(blocks: Sequence[Block], capabilities: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the blocks for this agent: https://agentclientprotocol.com/protocol/content. Raises OSError."""
+    takes_images = as_object(capabilities.get("promptCapabilities")).get("image") is True
+    content = []
+    for block in blocks:
+        if isinstance(block, str):
+            content.append({"type": "text", "text": block})
+        elif takes_images:
+            content.append({"type": "image", "mimeType": block.media_type, "data": block.base64()})
+    return content

@@ -10,6 +10,8 @@ from typing import Any
 from acp.schema import (
     AgentMessageChunk,
     AgentPlanUpdate,
+    ContentToolCallContent,
+    SessionInfoUpdate,
     SessionNotification,
     TextContentBlock,
     ToolCallProgress,
@@ -22,6 +24,8 @@ from bot.agents.prompt_loop import PromptProgress
 from bot.messages import reasons
 from bot.messages.questions import Question
 from bot.messages.tracking import PlanEntry
+
+_RAW_OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,17 @@ class AcpProgress(PromptProgress[Item]):
     def __init__(self) -> None:
         super().__init__()
         self._after_tool = False
-        self._usage: Usage | None = None
+        self._usage = Usage()
+        self._has_failed = False
 
     def events(self, item: Item) -> Iterator[AgentEvent]:
         if isinstance(item, FormAsked):
             self._questions = _questions(item)
+        elif isinstance(item, Answered):
+            used = item.result.get("usage")
+            tokens = used.get("totalTokens") if isinstance(used, dict) else None
+            if isinstance(tokens, int):
+                yield from self._used(replace(self._usage, tokens=tokens))
         if not isinstance(item, SessionNotification):
             return
         match item.update:
@@ -63,8 +73,10 @@ class AcpProgress(PromptProgress[Item]):
                 yield self._plan(PlanEntry(entry.content, entry.status) for entry in entries)
             case ToolCallStart() | ToolCallProgress() as call:
                 yield from self._tool(call)
-            case UsageUpdate(cost=cost) if cost is not None:
-                self._usage = replace(self._usage or Usage(), session_cost=cost.amount, currency=cost.currency)
+            case SessionInfoUpdate(field_meta={"codex": {"threadStatus": {"type": str(status)}}}):
+                self._has_failed = status == "systemError"
+            case UsageUpdate(cost=cost) if cost is not None and cost.currency == "USD":
+                yield from self._used(replace(self._usage, session_cost_usd=cost.amount))
             case _:
                 pass
 
@@ -74,14 +86,16 @@ class AcpProgress(PromptProgress[Item]):
         A question ends the prompt, though the agent would wait for an answer.
         """
         if isinstance(item, FormAsked):
-            return self._completed(self._usage)
+            return self._completed()
         if not isinstance(item, Answered):
             return None
         match item.result.get("stopReason"):
             case "cancelled":
                 return Cancelled()
+            case "end_turn" if self._has_failed:  # Codex ends well with the error as the last words of its answer
+                return Failed(reasons.agent_error(self._pieces[-1].strip() if self._pieces else ""))
             case "end_turn":
-                return self._completed(self._usage_with(item.result))
+                return self._completed()
             case other:
                 return Failed(reasons.agent_stopped(str(other)))
 
@@ -91,20 +105,22 @@ class AcpProgress(PromptProgress[Item]):
             self._after_tool = True
             yield started
         if call.status in ("completed", "failed"):
-            yield from self._tool_ended(call_id, ok=call.status == "completed")
+            yield from self._tool_ended(call_id, ok=call.status == "completed", output=_printed(call))
 
-    def _usage_with(self, answer: Mapping[str, Any]) -> Usage | None:
-        """Return the cost told in updates with the tokens told in the answer."""
-        told, names = answer.get("usage"), ("inputTokens", "outputTokens", "totalTokens")
-        if not isinstance(told, dict):
-            # Gemini reports its tokens outside the protocol.
-            told = _nested(answer, "_meta", "quota", "token_count")
-            names = ("input_tokens", "output_tokens", "total_tokens")
-        if not isinstance(told, dict):
-            return self._usage
-        counts = (value if isinstance(value := told.get(name), int) else None for name in names)
-        inputs, outputs, total = counts
-        return replace(self._usage or Usage(), input_tokens=inputs, output_tokens=outputs, total_tokens=total)
+    def _used(self, usage: Usage) -> Iterator[Usage]:
+        if usage != self._usage:
+            self._usage = usage
+            yield usage
+
+
+def _printed(call: ToolCallStart | ToolCallProgress) -> str:
+    """Return the text of a call's content, or else of its raw output, whose form is the agent's own."""
+    blocks = [one.content for one in call.content or () if isinstance(one, ContentToolCallContent)]
+    texts = [block.text for block in blocks if isinstance(block, TextContentBlock)]
+    raw = call.raw_output
+    if not texts and isinstance(raw, dict):
+        raw = next((raw[name] for name in _RAW_OUTPUTS if isinstance(raw.get(name), str)), None)
+    return "\n".join(texts) or (raw if isinstance(raw, str) else "")
 
 
 def _questions(asked: FormAsked) -> tuple[Question, ...]:
@@ -132,9 +148,3 @@ def _option(one: object) -> tuple[str, str]:
     if isinstance(one, dict):
         return str(one.get("title") or one.get("const") or ""), str(one.get("description") or "")
     return str(one), ""
-
-
-def _nested(value: object, *keys: str) -> object:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

@@ -6,11 +6,9 @@ This module and `claude_progress` need the extra `claude`. `driver_for` imports 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-import structlog
 from claude_agent_sdk import (
     ClaudeAgentOptions,
     ClaudeSDKClient,
@@ -22,38 +20,25 @@ from claude_agent_sdk import (
 )
 
 from bot.agents.claude_progress import ASKS_PERSON, ClaudeProgress
-from bot.agents.driver import (
-    AgentEvent,
-    Block,
-    Cancelled,
-    Failed,
-    Launch,
-    OpenFailed,
-    Outcome,
-    PromptLimits,
-    SessionOpened,
-    TimedOut,
-)
+from bot.agents.driver import Block, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
-from bot.agents.prompt_loop import INBOX_ITEMS, follow
+from bot.agents.prompt_loop import CannotOpenError, Driver, Inbox, Link
 from bot.messages import reasons
-from bot.tasks import concurrently, unless
+from bot.tasks import unless
 
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.
 _LOST_SESSION_ERRORS = ("no conversation found", "not a uuid", "requires a valid session id")
 # https://docs.claude.com/en/docs/claude-code/cli-reference
-_STREAM_JSON = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
-# Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
-_NO_REPOSITORY_SETTINGS = ("--setting-sources=", "--strict-mcp-config")
-# Claude asks for no permission, but its questions to a person come as such.
-_UNATTENDED = ("--permission-mode", "bypassPermissions", "--permission-prompt-tool", "stdio")
-# A long answer counts as work while it is written.
-_PARTIAL_MESSAGES = ("--include-partial-messages",)
-
-Inbox = asyncio.Queue[Message | Failed]
-
-_log = structlog.get_logger()
+_OPTIONS = (
+    *("--output-format", "stream-json", "--input-format", "stream-json", "--verbose"),
+    # Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
+    *("--setting-sources=", "--strict-mcp-config"),
+    # Claude asks for no permission, but its questions to a person come as such.
+    *("--permission-mode", "bypassPermissions", "--permission-prompt-tool", "stdio"),
+    # A long answer counts as work while it is written.
+    "--include-partial-messages",
+)
 
 
 async def _permission(tool: str, _: dict[str, Any], __: ToolPermissionContext) -> PermissionResultDeny:
@@ -94,19 +79,22 @@ class _ClaudeTransport(Transport):
         self._process.close_stdin()
 
 
-class _Running:
-    """A started Claude Code. Between prompts, what it sends is dropped."""
+class _ClaudeLink(Link[Message]):
+    """A started Claude Code."""
 
     def __init__(self, process: AgentProcess, session: str) -> None:
-        self.process = process
+        super().__init__(process)
         self.session = session
         self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
         options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=_permission)
-        self.client = ClaudeSDKClient(options, transport=self._transport)
+        self._client = ClaudeSDKClient(options, transport=self._transport)
         self._receiving: asyncio.Task[None] | None = None
-        self._inbox: Inbox | None = None
+        self._inbox: Inbox[Message] | None = None
+        self._late: Callable[[Message], None] | None = None
         self._broken: Failed | None = None
+        self._ended = asyncio.Event()
+        """The prompt has ended."""
 
     async def connect(self, seconds: float) -> str | None:
         """Start the protocol; return the reason if that failed."""
@@ -117,9 +105,9 @@ class _Running:
 
         try:
             async with asyncio.timeout(seconds):
-                await unless(ended(), self.client.connect())
+                await unless(ended(), self._client.connect())
         except TimeoutError:
-            return f"gave no answer within {seconds:g} s"
+            return reasons.silent_for(seconds)
         except ConnectionError:
             return await self.process.why_output_ended()
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for what the program answered
@@ -127,49 +115,59 @@ class _Running:
         self._receiving = asyncio.create_task(self._receive())
         return None
 
-    async def ask(self, content: list[dict[str, Any]], inbox: Inbox) -> None:
-        """Send one prompt. Claude reads one that is longer than the pipe when it likes to: nothing waits for that."""
+    def progress(self) -> ClaudeProgress:
+        return ClaudeProgress(self.session)
+
+    async def ask(self, blocks: Sequence[Block], inbox: Inbox[Message]) -> None:
+        content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
 
         async def message() -> AsyncIterator[dict[str, Any]]:
             yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
 
+        self._ended.clear()
+        self._inbox = inbox
+        if self._broken is not None:
+            await inbox.put(self._broken)
+            return
         try:
-            await self.client.query(message(), self.session)
+            await self._client.query(message(), self.session)
         except ConnectionError:
             await inbox.put(Failed(reasons.agent_gone(await self.process.why_output_ended())))
+            return
+        await self._ended.wait()
+
+    async def cancel(self) -> None:
+        await self._client.interrupt()
+
+    def unlisten(self, late: Callable[[Message], None]) -> None:
+        self._inbox, self._late = None, late
 
     async def close(self) -> None:
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
         try:
-            await self.client.disconnect()
+            await self._client.disconnect()
         finally:
             await self.process.end()
 
-    def listen(self) -> Inbox:
-        """Return the queue that gets the messages of one prompt."""
-        self._inbox = Inbox(INBOX_ITEMS)
-        if self._broken is not None:
-            self._inbox.put_nowait(self._broken)
-        return self._inbox
-
-    def unlisten(self) -> None:
-        inbox, self._inbox = self._inbox, None
-        while inbox is not None and not inbox.empty():
-            inbox.get_nowait()  # `_receive` may wait for room
-
     async def _receive(self) -> None:
         try:
-            async for message in self.client.receive_messages():
-                if self._inbox is not None:
-                    await self._inbox.put(message)
+            async for message in self._client.receive_messages():
+                await self._tell(message)
         except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for a message that it cannot read
             self._broken = Failed(reasons.agent_unreadable(str(error)))
         else:
             self._broken = Failed(reasons.agent_gone(await self.process.why_output_ended()))
+        await self._tell(self._broken)
+
+    async def _tell(self, item: Message | Failed) -> None:
         if self._inbox is not None:
-            await self._inbox.put(self._broken)
+            await self._inbox.put(item)
+        elif self._late is not None and not isinstance(item, Failed):
+            self._late(item)
+        if isinstance(item, ResultMessage | Failed):
+            self._ended.set()
 
 
 def _content(block: Block) -> dict[str, Any]:
@@ -179,93 +177,49 @@ def _content(block: Block) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": block.media_type, "data": block.base64()}}
 
 
-class ClaudeDriver:
+class ClaudeDriver(Driver[Message]):
     """See `AgentDriver`."""
 
-    def __init__(self, launch: Launch, start_seconds: float = START_SECONDS) -> None:
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
         self._launch = launch
-        self._start_seconds = start_seconds
-        self._running: _Running | None = None
 
-    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
-        await self.aclose()
-        if resume is None:
-            return await self._begin(None)
-        failure = await self._start(resume, f"--resume={resume}")
-        if failure is not None and not any(words in failure.stderr_tail.lower() for words in _LOST_SESSION_ERRORS):
-            # The failure can be temporary, or have nothing to do with the session.
-            failure = await self._start(resume, f"--resume={resume}")
-        if failure is None:
-            return SessionOpened(resume, resumed=True, lost=None)
-        return await self._begin(f"Claude could not continue it: {failure.stderr_tail or failure.reason}")
-
-    async def aclose(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running.close()
-
-    async def prompt(
-        self,
-        blocks: Sequence[Block],
-        limits: PromptLimits,
-        stop: asyncio.Event,
-        on_event: Callable[[AgentEvent], None],
-    ) -> Outcome:
-        running = self._running
-        if running is None:
-            raise RuntimeError("a prompt needs an open session")
-        if stop.is_set():
-            return Cancelled()
-        content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
-        inbox = running.listen()
-        async with concurrently(running.ask(content, inbox)):
-            try:
-                ended = await follow(inbox, limits, stop, ClaudeProgress(running.session), on_event)
-                if isinstance(ended, Cancelled | TimedOut):
-                    await self._cancel(running, inbox, limits.cancel_grace_seconds)
-            finally:
-                running.unlisten()
-        if isinstance(ended, Failed):
-            await self.aclose()
-            return replace(ended, stderr_tail=running.process.stderr_tail)
-        return ended
-
-    async def _begin(self, lost: str | None) -> SessionOpened | OpenFailed:
+    async def _open(self, resume: str | None) -> SessionOpened:
+        lost = None
+        if resume is not None:
+            lost = await self._continue(resume)
+            if lost is None:
+                return SessionOpened(resume, resumed=True, lost=None)
         session = str(uuid.uuid4())
-        return await self._start(session, f"--session-id={session}") or SessionOpened(session, resumed=False, lost=lost)
+        await self._start(session, f"--session-id={session}")
+        return SessionOpened(session, resumed=False, lost=lost)
 
-    async def _start(self, session: str, choice: str) -> OpenFailed | None:
-        argv = (*self._launch.argv, *_STREAM_JSON, *_NO_REPOSITORY_SETTINGS, *_UNATTENDED, *_PARTIAL_MESSAGES, choice)
+    async def _continue(self, session: str) -> str | None:
+        """Continue the session; return the reason why not. What can have nothing to do with it is tried again."""
+        why = ""
+        for _ in range(2):
+            try:
+                await self._start(session, f"--resume={session}")
+            except CannotOpenError as error:
+                said = error.failure.stderr_tail
+                why = f"Claude could not continue it: {said or error.failure.reason}"
+                if any(words in said.lower() for words in _LOST_SESSION_ERRORS):
+                    break
+            else:
+                return None
+        return why
+
+    async def _start(self, session: str, choice: str) -> None:
+        """Start Claude Code; one that runs is ended before. Raises CannotOpenError."""
+        await self.aclose()
+        argv = (*self._launch.argv, *_OPTIONS, choice)
         try:
             process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:
-            return OpenFailed(
-                f"Claude Code could not be started: {error.strerror}",
-                "Check that the worktree's directory is there, and AGENT_COMMAND if it is set.",
-                "",
-            )
-        self._running = _Running(process, session)
-        why = await self._running.connect(self._start_seconds)
-        if why is None:
-            return None
-        await self.aclose()
-        return OpenFailed(
-            f"Claude Code {why} when asked to start.",
-            "The end of its output says why. `threadtree doctor` starts it without a turn.",
-            process.stderr_tail,
-        )
-
-    async def _cancel(self, running: _Running, inbox: Inbox, grace_seconds: float) -> None:
-        """Ask Claude to stop working. If it does not end its prompt within the grace, end it."""
-        with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(grace_seconds):
-                interrupting = asyncio.create_task(running.client.interrupt())
-                try:
-                    while not isinstance(await inbox.get(), ResultMessage | Failed):
-                        pass
-                    return
-                finally:
-                    interrupting.cancel()
-                    await asyncio.gather(interrupting, return_exceptions=True)
-        _log.info("agent-did-not-cancel", session=running.session)
-        await self.aclose()
+            raise CannotOpenError(*reasons.not_startable("Claude Code", error.strerror)) from error
+        link = _ClaudeLink(process, session)
+        self._link = link
+        why = await link.connect(START_SECONDS)
+        if why is not None:
+            await self.aclose()
+            raise CannotOpenError(*reasons.claude_not_ready(why), process.stderr_tail)

@@ -51,6 +51,8 @@ class ClaudeProgress(PromptProgress[Message]):
         match item:
             case SystemMessage(subtype="init", data={"model": str(model)}):
                 self._model = model
+            case ResultMessage():
+                yield Usage(None, item.total_cost_usd, self._model)  # the model's own answers tell the tokens
             case AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
                     yield from self._block(block)
@@ -69,13 +71,13 @@ class ClaudeProgress(PromptProgress[Message]):
             case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
                 return Failed(reasons.model_key_refused(rest.get("error_status")))
             case ResultMessage() if self._questions:
-                return self._completed(_usage(item, self._model))
+                return self._completed()
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
                 return Failed(reasons.agent_error(_error_text(item)), status=item.api_error_status)
             case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
                 return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
-                return self._completed(_usage(item, self._model))
+                return self._completed()
             case ResultMessage(subtype="success", stop_reason=reason):
                 return Failed(reasons.agent_stopped(reason))
             case ResultMessage(subtype=subtype):
@@ -93,8 +95,8 @@ class ClaudeProgress(PromptProgress[Message]):
                 self._questions = tuple(_questions(asked))
             case ToolUseBlock(id=call_id, name=name, input=arguments):
                 yield from self._tool_started(call_id, _title(name, arguments))
-            case ToolResultBlock(tool_use_id=call_id, is_error=is_error):
-                yield from self._tool_ended(call_id, ok=is_error is not True)
+            case ToolResultBlock(tool_use_id=call_id, content=content, is_error=is_error):
+                yield from self._tool_ended(call_id, ok=is_error is not True, output=_printed(content))
             case _:
                 pass
 
@@ -108,6 +110,12 @@ def _error_text(result: ResultMessage) -> str:
 def _title(name: str, arguments: dict[str, Any]) -> str:
     told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
     return f"{name} {told}".strip()
+
+
+def _printed(content: str | list[dict[str, Any]] | None) -> str:
+    """Return the text of a tool's result; pictures are none."""
+    blocks: list[Any] = content if isinstance(content, list) else [{"text": content or ""}]
+    return "\n".join(text for block in blocks if isinstance(block, dict) and isinstance(text := block.get("text"), str))
 
 
 def _entry(todo: dict[str, Any]) -> PlanEntry:
@@ -124,21 +132,3 @@ def _questions(asked: list[Any]) -> Iterator[Question]:
                 yield Question(text, choices, many=rest.get("multiSelect") is True)
             case _:
                 pass
-
-
-def _usage(result: ResultMessage, model: str | None) -> Usage:
-    usage = result.usage or {}
-    inputs, outputs = _all_input(usage), _count(usage.get("output_tokens"))
-    currency = "USD" if result.total_cost_usd else None
-    return Usage(inputs, outputs, inputs + outputs, result.total_cost_usd, currency, model)
-
-
-def _all_input(usage: dict[str, Any]) -> int:
-    """Input tokens read from and written to the cache are counted apart by the API."""
-    return sum(
-        _count(usage.get(key)) for key in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    )
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -1,11 +1,10 @@
 """The interface of a turn to every agent and protocol: types only."""
 
-import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from bot.messages.tracking import PlanEntry
 
@@ -31,15 +30,23 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
+    """A tool call that begins. `call` is the agent's name for it."""
+
     title: str
+    call: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """The end of a tool call; one for each `ToolStarted` whose end the agent reports."""
+    """The end of a tool call; one for each `ToolStarted` whose end the agent reports. Its title may be another one.
+
+    `output` is what it printed or answered: its beginning and its end, where it is long.
+    """
 
     title: str
     ok: bool
+    call: str = field(default="", compare=False)
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,16 @@ class Said:
     text: str
 
 
-AgentEvent = PlanChanged | ToolStarted | ToolEnded | Said
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was used so far: tokens as the agent counts them, the cost of the whole *session*, the model that worked."""
+
+    tokens: int | None = None
+    session_cost_usd: float | None = None
+    model: str | None = None
+
+
+AgentEvent = PlanChanged | ToolStarted | ToolEnded | Said | Usage
 
 
 # What an agent is prompted with.
@@ -95,23 +111,10 @@ class OpenFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """The agent's report: tokens as it counts them, the cost of the *session* so far, the model it worked with."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
-    session_cost: float | None = None
-    currency: str | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AgentDone:
     """The agent finished. `text` is its answer to this prompt and never blank."""
 
     text: str
-    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +149,3 @@ class PromptLimits:
     total_seconds: float
     idle_seconds: float
     cancel_grace_seconds: float = 5
-
-
-class AgentDriver(Protocol):
-    """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
-
-    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
-        """Start the agent and continue the session `resume`, or begin one. Bounded in time."""
-        ...
-
-    async def prompt(
-        self,
-        blocks: Sequence[Block],
-        limits: PromptLimits,
-        stop: asyncio.Event,
-        on_event: Callable[[AgentEvent], None],
-    ) -> Outcome:
-        """Send one prompt and wait for its end. `on_event` is called in this task; its exceptions are raised here.
-
-        After an agent had to be killed, call `open` before the next prompt.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """End the agent and its process group. May be called twice."""
-        ...

@@ -11,8 +11,10 @@ from pathlib import Path, PurePath
 
 import structlog
 
-from bot.agents.driver import AgentDriver, Launch, OpenFailed
+from bot.agents.driver import Launch
 from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
+from bot.agents.prompt_loop import AgentDriver, CannotOpenError
+from bot.messages import reasons
 from bot.sandbox.untrusted_files import list_untrusted
 
 Clock = Callable[[], datetime]
@@ -56,16 +58,9 @@ def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriv
     return AcpDriver(launch, options=chosen.session_options, check=partial(_refuse_plugins, chosen, launch.cwd))
 
 
-async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> OpenFailed | None:
-    found = await asyncio.to_thread(plugin_of_repository, chosen, worktree)
-    if found is None:
-        return None
-    return OpenFailed(
-        f"This repository brings a plugin for the agent, or a file that may name one (`{found}`). {chosen.agent} runs "
-        "plugins even where it is told not to.",
-        f"Take `{found}` out of the branch, or choose another AGENT.",
-        "",
-    )
+async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> None:
+    if (found := await asyncio.to_thread(plugin_of_repository, chosen, worktree)) is not None:
+        raise CannotOpenError(*reasons.brings_plugin(chosen.agent, found))
 
 
 async def _wait_for_next_minute(home: Path, clock: Clock, sleep: Sleep, resume: str | None) -> None:

@@ -30,11 +30,12 @@ class ModelApi:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An agent's settings for an API: a base URL instead of `upstream`, and a key."""
+    """An agent's settings for an API: a base URL instead of `upstream`, a key, and the model that AGENT_MODEL names."""
 
     api: ModelApi
     url: str
     key: str
+    model: str | None = None
 
 
 _MODEL = "[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -82,7 +83,7 @@ class Preset:
 
     agent: str
     command: tuple[str, ...]
-    install: str
+    package: str
     tested: str
     apis: tuple[ModelApi, ...]
     environment: Callable[[Access], dict[str, str]]
@@ -95,6 +96,15 @@ class Preset:
     """Folders of a worktree whose files the agent runs as its own code, whatever its settings say."""
     plugin_lists: tuple[str, ...] = ()
     """Files of a worktree that can name such files. Those that hold the word `plugin` count."""
+    oldest_node: int | None = None
+    """The first version of node that runs the package from npm; None for a package from PyPI."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        if self.oldest_node is None:
+            return f"{sys.executable} -m pip install '{self.package}'"
+        return f"npm install -g {self.package} (node {self.oldest_node} or later)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,11 @@ def preset(agent: str) -> Preset | None:
 
 
 def variables_of(
-    chosen: Preset | None, api: ModelApi | None, given: Mapping[str, str], served: Mapping[str, str]
+    chosen: Preset | None,
+    api: ModelApi | None,
+    model: str | None,
+    given: Mapping[str, str],
+    served: Mapping[str, str],
 ) -> dict[str, str]:
     """Return an agent's variables besides HOME, PATH and LANG: `given` by AGENT_ENV and `served` by its network.
 
@@ -121,7 +135,7 @@ def variables_of(
         return {**given, **served}
     own = {name for known in chosen.apis for name in (known.key, known.base_url)}
     rest = {name: value for name, value in {**given, **served}.items() if name not in own}
-    return {**rest, **chosen.environment(Access(api, served[api.base_url], served[api.key]))}
+    return {**rest, **chosen.environment(Access(api, served[api.base_url], served[api.key], model))}
 
 
 def command_of(chosen: Preset, search_path: str) -> tuple[str, ...] | NotInstalled:
@@ -138,23 +152,17 @@ def plugin_of_repository(chosen: Preset, worktree: Path) -> str | None:
 
     Links and files that cannot be read within limits count: the agent would follow them and read them.
     """
-    for folder in chosen.plugin_folders:
+    for path in (*chosen.plugin_folders, *chosen.plugin_lists):
         try:
-            names = list_untrusted(worktree, PurePath(folder))
+            if path in chosen.plugin_lists:
+                if b"plugin" in read_untrusted(worktree, PurePath(path), _MAX_CONFIGURATION_BYTES):
+                    return path
+            elif names := list_untrusted(worktree, PurePath(path)):
+                return f"{path}/{names[0]}"
         except FileNotFoundError:
             continue
         except OSError:
-            return folder
-        if names:
-            return f"{folder}/{names[0]}"
-    for name in chosen.plugin_lists:
-        try:
-            if b"plugin" in read_untrusted(worktree, PurePath(name), _MAX_CONFIGURATION_BYTES):
-                return name
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return name
+            return path
     return None
 
 
@@ -172,12 +180,19 @@ _CLAUDE = {
     "IS_SANDBOX": "1",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # The prompt says what becomes of changes and how commits are named.
+    "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
     "DISABLE_AUTOUPDATER": "1",
 }
 
 
 def _claude(access: Access) -> dict[str, str]:
-    return {**_CLAUDE, ANTHROPIC.key: access.key, ANTHROPIC.base_url: access.url}
+    return {**_CLAUDE, ANTHROPIC.key: access.key, ANTHROPIC.base_url: access.url, **_named(access, "ANTHROPIC_MODEL")}
+
+
+def _named(access: Access, variable: str) -> dict[str, str]:
+    """Return the variable in which an agent takes the name of its model."""
+    return {variable: access.model} if access.model else {}
 
 
 def _claude_sdk(access: Access) -> dict[str, str]:
@@ -188,10 +203,13 @@ def _codex(access: Access) -> dict[str, str]:
     """https://developers.openai.com/codex/config-reference. These settings win over a repository's."""
     config: dict[str, object] = {
         "model_provider": "threadtree",
+        **({"model": access.model} if access.model else {}),
         "check_for_update_on_startup": False,
         "analytics": {"enabled": False},
         # A worktree's AGENTS.md may be an outsider's: the prompt holds that of the default branch.
         "project_doc_max_bytes": 0,
+        # The vendor would run it, and the proxy refuses such a tool with AGENT_NETWORK=none.
+        "web_search": "disabled",
         "features": {"hooks": False, "plugins": False, "apps": False},
         "model_providers": {
             "threadtree": {
@@ -224,7 +242,9 @@ def _gemini(access: Access) -> dict[str, str]:
         # In an untrusted folder it does not read the folder's settings, hooks, extensions and MCP servers.
         "GEMINI_CLI_TRUST_WORKSPACE": "false",
         "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GEMINI_PROMPT_GIT": "0",
         "NO_BROWSER": "true",
+        **_named(access, "GEMINI_MODEL"),
     }
 
 
@@ -234,14 +254,19 @@ _OPENCODE_PROVIDERS = {ANTHROPIC: ("anthropic", "/v1"), OPENAI: ("openai", "/v1"
 def _opencode(access: Access) -> dict[str, str]:
     """https://opencode.ai/docs/config"""
     provider, suffix = _OPENCODE_PROVIDERS[access.api]
-    config = {
-        "provider": {provider: {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}},
+    options: dict[str, object] = {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
+    config: dict[str, object] = {
+        "provider": {provider: options},
         # Otherwise it uses a free model of its own vendor if no model is chosen.
         "enabled_providers": [provider],
         "permission": "allow",
         "share": "disabled",
         "autoupdate": False,
     }
+    if access.model:
+        name = access.model.removeprefix(f"{provider}/")
+        options["models"] = {name: {}}  # it may be newer than its own list
+        config["model"] = f"{provider}/{name}"
     off = (
         *("PROJECT_CONFIG", "DEFAULT_PLUGINS", "EXTERNAL_SKILLS", "CLAUDE_CODE"),
         *("AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE"),
@@ -264,7 +289,7 @@ PRESETS = {
         Preset(
             agent="claude",
             command=("claude",),
-            install=f"{sys.executable} -m pip install '{CLAUDE_SDK}'",
+            package=CLAUDE_SDK,
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=(ANTHROPIC,),
             environment=_claude_sdk,
@@ -272,7 +297,8 @@ PRESETS = {
         Preset(
             agent="claude-acp",
             command=("claude-agent-acp",),
-            install="npm install -g @agentclientprotocol/claude-agent-acp (node 22 or later)",
+            package="@agentclientprotocol/claude-agent-acp",
+            oldest_node=22,
             tested="0.100.0",
             apis=(ANTHROPIC,),
             environment=_claude,
@@ -286,7 +312,8 @@ PRESETS = {
         Preset(
             agent="codex",
             command=("codex-acp",),
-            install="npm install -g @agentclientprotocol/codex-acp (node 22 or later)",
+            package="@agentclientprotocol/codex-acp",
+            oldest_node=22,
             tested="2.6.0 (codex 0.166.0)",
             apis=(OPENAI,),
             environment=_codex,
@@ -295,7 +322,8 @@ PRESETS = {
         Preset(
             agent="gemini",
             command=("gemini", "--acp"),
-            install="npm install -g @google/gemini-cli (node 20 or later)",
+            package="@google/gemini-cli",
+            oldest_node=20,
             tested="0.61.0",
             apis=(GEMINI,),
             environment=_gemini,
@@ -305,7 +333,8 @@ PRESETS = {
         Preset(
             agent="opencode",
             command=("opencode", "acp"),
-            install="npm install -g opencode-ai",
+            package="opencode-ai",
+            oldest_node=18,
             tested="1.18.33",
             apis=(ANTHROPIC, OPENAI, GEMINI),
             environment=_opencode,

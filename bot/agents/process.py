@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from bot.agents.driver import Launch
-from bot.json_values import UNCOUNTED_BYTES, has_many_values
+from bot.json_values import UNCOUNTED_BYTES, has_many_values, storable
+from bot.messages import reasons
 from bot.process import OutputTail, ProcessGroup, start
 
 # asyncio's default of 64 kB is less than one diff of a big file.
@@ -18,7 +19,6 @@ MAX_LINE_BYTES = 2 * 1024 * 1024
 MAX_BYTES_PER_SECOND = 8 * 1024 * 1024
 _STDERR_TAIL_BYTES = 4096
 _EXIT_SECONDS = 2.0
-# JSON can carry NUL and lone surrogates. Postgres stores no NUL, UTF-8 has no surrogates.
 _UNSTORABLE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 _log = structlog.get_logger()
@@ -32,22 +32,10 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
         if _UNSTORABLE_ESCAPE.search(text):
-            value = _storable(value)
+            value = storable(value)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _storable(value: Any) -> Any:
-    match value:
-        case str():
-            return value.encode(errors="replace").decode().replace("\0", "")
-        case list():
-            return [_storable(item) for item in value]
-        case dict():
-            return {_storable(key): _storable(item) for key, item in value.items()}
-        case _:
-            return value
 
 
 class AgentProcess:
@@ -114,14 +102,11 @@ class AgentProcess:
     async def why_output_ended(self) -> str:
         """Return the reason why there is no more output, as the predicate of a sentence."""
         if self._sent_too_long_a_line:
-            return f"sent a message of more than {MAX_LINE_BYTES >> 20} MB"
+            return reasons.too_long_message(MAX_LINE_BYTES)
         if await self._group.exits_within(_EXIT_SECONDS):
             # Another process can hold the pipe open.
             await self._stderr.finish()
-        status = self._group.status
-        if status is None:
-            return "closed its connection"
-        return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
+        return reasons.program_ended(self._group.status)
 
     async def end(self) -> None:
         """End the whole process group. The agent gets time to exit by itself: it may be writing its session."""

@@ -1,37 +1,51 @@
-"""Follow one prompt until its end: the loop, its clocks and its budgets, which are the same for every agent."""
+"""What is the same for every agent: how a session is opened, and one prompt with its clocks and its budgets."""
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import structlog
 
 from bot.agents.driver import (
     AgentDone,
     AgentEvent,
+    Block,
     Cancelled,
     Failed,
+    OpenFailed,
     Outcome,
     PlanChanged,
     PromptLimits,
     Said,
+    SessionOpened,
     TimedOut,
     ToolEnded,
     ToolStarted,
     Usage,
 )
+from bot.agents.process import AgentProcess
 from bot.messages import reasons
 from bot.messages.questions import Question, question_back
 from bot.messages.tracking import PlanEntry
+from bot.tasks import concurrently
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_PLAN_ENTRIES = 50
 MAX_TITLE_CHARACTERS = 200
+# Of the beginning and of the end of what a tool printed.
+MAX_OUTPUT_CHARACTERS = 16 * 1024
 # Tool calls that are remembered at the same time, open or ended.
 MAX_TOOL_CALLS = 1000
 # What a prompt takes in waits here; an agent that is faster than the loop waits too.
 INBOX_ITEMS = 256
 
 Item = TypeVar("Item")
+Inbox: TypeAlias = asyncio.Queue[Item | Failed | Exception]
+"""What a prompt brings, in its order; an exception is raised where it is read."""
+_log = structlog.get_logger()
 
 
 class PromptProgress(ABC, Generic[Item]):
@@ -71,8 +85,8 @@ class PromptProgress(ABC, Generic[Item]):
         text = f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
         return question_back(self._questions, text) if self._questions else text
 
-    def _completed(self, usage: Usage | None) -> AgentDone | Failed:
-        return AgentDone(self.answer, usage) if self.answer.strip() else Failed(reasons.NO_ANSWER)
+    def _completed(self) -> AgentDone | Failed:
+        return AgentDone(self.answer) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
     def _say(self, text: str, *, new_paragraph: bool) -> Iterator[Said]:
         """Add text. Agents send the texts before and after a tool call as separate messages without a line break."""
@@ -98,9 +112,9 @@ class PromptProgress(ABC, Generic[Item]):
             return
         self._open_calls[call_id] = title
         if not known:
-            yield ToolStarted(title)
+            yield ToolStarted(title, call_id)
 
-    def _tool_ended(self, call_id: str, *, ok: bool) -> Iterator[ToolEnded]:
+    def _tool_ended(self, call_id: str, *, ok: bool, output: str = "") -> Iterator[ToolEnded]:
         call_id = call_id[:MAX_TITLE_CHARACTERS]
         title = self._open_calls.pop(call_id, None)
         if title is None:
@@ -108,11 +122,13 @@ class PromptProgress(ABC, Generic[Item]):
         self._ended_calls[call_id] = None
         if len(self._ended_calls) > MAX_TOOL_CALLS:
             del self._ended_calls[next(iter(self._ended_calls))]
-        yield ToolEnded(title, ok)
+        if len(output) > 2 * MAX_OUTPUT_CHARACTERS:
+            output = f"{output[:MAX_OUTPUT_CHARACTERS]}\n…\n{output[-MAX_OUTPUT_CHARACTERS:]}"
+        yield ToolEnded(title, ok, call_id, output)
 
 
 async def follow(
-    inbox: asyncio.Queue[Item | Failed],
+    inbox: Inbox[Item],
     limits: PromptLimits,
     stop: asyncio.Event,
     progress: PromptProgress[Item],
@@ -140,6 +156,8 @@ async def follow(
                 continue
             if isinstance(item, Failed):
                 return item
+            if isinstance(item, Exception):
+                raise item
             if progress.is_work(item):
                 idle_at = clock() + limits.idle_seconds
             for event in progress.events(item):
@@ -152,8 +170,8 @@ async def follow(
 
 
 async def _next(
-    inbox: asyncio.Queue[Item | Failed], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Failed | None:
+    inbox: Inbox[Item], stopping: asyncio.Task[Literal[True]], seconds: float
+) -> Item | Failed | Exception | None:
     """Return the next item; None after a stop or `seconds` without one."""
     if not inbox.empty():
         return inbox.get_nowait()
@@ -164,3 +182,121 @@ async def _next(
     finally:
         getting.cancel()
         await asyncio.gather(getting, return_exceptions=True)
+
+
+class CannotOpenError(Exception):
+    """No session can be opened."""
+
+    def __init__(self, reason: str, next_step: str, stderr_tail: str = "") -> None:
+        super().__init__(reason)
+        self.failure = OpenFailed(reason, next_step, stderr_tail)
+
+
+class Link(ABC, Generic[Item]):
+    """The connection to a running agent, in one session. What comes before the first prompt is dropped."""
+
+    def __init__(self, process: AgentProcess) -> None:
+        self.process = process
+        self.session = ""
+
+    @abstractmethod
+    def progress(self) -> PromptProgress[Item]:
+        """Return the state of a prompt that begins."""
+
+    @abstractmethod
+    async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
+        """Send a prompt and fill the inbox until its end. An agent that does not read lets this wait."""
+
+    @abstractmethod
+    async def cancel(self) -> None:
+        """Ask the agent to end its prompt."""
+
+    @abstractmethod
+    def unlisten(self, late: Callable[[Item], None]) -> None:
+        """Permit nothing more, and give to `late` what comes from now on."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the agent and its process group."""
+
+
+async def _ask(link: Link[Item], blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
+    try:
+        await link.ask(blocks, inbox)
+    except Exception as error:  # noqa: BLE001 - it is raised where the prompt is followed
+        await inbox.put(error)
+
+
+class Driver(ABC, Generic[Item]):
+    """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
+
+    def __init__(self) -> None:
+        self._link: Link[Item] | None = None
+
+    @abstractmethod
+    async def _open(self, resume: str | None) -> SessionOpened:
+        """Open a session in `_link`. Raises CannotOpenError."""
+
+    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
+        """Start the agent and continue the session `resume`, or begin one. Bounded in time."""
+        await self.aclose()
+        try:
+            return await self._open(resume)
+        except CannotOpenError as error:
+            await self.aclose()
+            return error.failure
+
+    async def aclose(self) -> None:
+        """End the agent and its process group. May be called twice."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def prompt(
+        self, blocks: Sequence[Block], limits: PromptLimits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
+    ) -> Outcome:
+        """Send one prompt and wait for its end. `on_event` is called in this task; its exceptions are raised here.
+
+        After an agent had to be killed, call `open` before the next prompt.
+        """
+        link = self._link
+        if link is None:
+            raise RuntimeError("a prompt needs an open session")
+        if stop.is_set():
+            return Cancelled()
+        inbox: Inbox[Item] = asyncio.Queue(INBOX_ITEMS)
+        progress = link.progress()
+
+        def hear_late(item: Item | Failed | Exception) -> None:
+            """Report what an agent that stops has used, and nothing else."""
+            for event in () if isinstance(item, Failed | Exception) else progress.events(item):
+                if isinstance(event, Usage):
+                    on_event(event)
+
+        def empty_inbox() -> None:
+            while not inbox.empty():
+                hear_late(inbox.get_nowait())
+
+        async with concurrently(_ask(link, blocks, inbox)) as asking:
+            try:
+                ended = await follow(inbox, limits, stop, progress, on_event)
+            finally:
+                link.unlisten(hear_late)
+                empty_inbox()  # the agent's reader may wait for room
+            if not asking.done():
+                await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
+            empty_inbox()
+        return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
+
+    async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
+        """Ask the agent to stop working. If it does not end its prompt within the grace, end it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds), concurrently(link.cancel()):
+                await asyncio.wait({asking})
+        if not asking.done():
+            _log.info("agent-did-not-cancel", session=link.session)
+            await self.aclose()
+
+
+AgentDriver: TypeAlias = Driver[Any]
+"""The driver of some agent."""

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.api.rows import Row
+from bot.operations.asked import REPOSITORY, Asked, Id, Repository
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.operations import Channel
 
@@ -23,23 +24,11 @@ CALLS_AT_ONCE: Final = 2
 CALL_SECONDS: Final = 5.0
 UNANSWERED: Final[tuple[type[BaseException], ...]] = (TimeoutError, *DATABASE_AWAY)
 MOST_ROWS: Final = 200
-REPOSITORY: Final = r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
 
 _log = structlog.get_logger()
 
-# Whole ids of Postgres' bigint have up to 19 digits; ours stay far below.
-Id = Annotated[int, Field(ge=0, lt=10**18)]
-Repository = Annotated[
-    Annotated[str, Field(pattern=f"^{REPOSITORY}$")] | None, Field(description="a repository, as owner/name")
-]
 S = TypeVar("S")
-
-
-class Asked(BaseModel):
-    """What a call asks: the names in its path, and either the parameters of its query or the fields of its body."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ById(Asked):
@@ -67,6 +56,20 @@ class ListQuery(Asked, Generic[S]):
         return get_args(cls.__pydantic_generic_metadata__["args"][0])
 
 
+class TurnsQuery(ListQuery[S], Generic[S]):
+    """A page of the requests that match a search."""
+
+    search: Annotated[
+        str | None, Field(max_length=200, description="words of the request or the thread, a login, or owner/name#42")
+    ] = None
+
+
+class ByStep(ById):
+    """One step of a turn."""
+
+    place: Id
+
+
 class CostsQuery(Asked):
     """The costs of the last days."""
 
@@ -75,10 +78,15 @@ class CostsQuery(Asked):
 
 
 class NewWorktree(Asked):
-    """The thread that is to get a worktree."""
+    """The conversation that is to get a worktree."""
 
     conversation: Annotated[
-        str, Field(pattern=f"^{REPOSITORY}#[0-9]{{1,9}}$", description="a thread, as owner/repo#42")
+        str,
+        Field(
+            pattern=f"^{REPOSITORY}#[0-9]{{1,9}}$",
+            title="Of the conversation",
+            description="an issue or a pull request, as owner/repo#42",
+        ),
     ]
 
 
@@ -99,6 +107,7 @@ class ApiContext:
     server_url: str
     data_dir: Path
     rescues_kept_for: timedelta
+    sessions_kept_for: timedelta
     clock: Callable[[], datetime]
 
 
@@ -113,7 +122,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A change in words, for its page and its command. `{id}`, `{guid}` and what the API answers stand in them."""
+    """A change in words, for its page and its command. What is asked stands in them, and in `asked` the `answer`."""
 
     verb: str
     title: str
@@ -162,11 +171,7 @@ class Endpoint(Generic[A, R]):
 
 
 def endpoint(
-    method: Literal["GET", "POST", "DELETE"],
-    path: str,
-    words: str | Words,
-    *,
-    status: int | None = None,
+    method: Literal["GET", "POST", "DELETE"], path: str, words: str | Words, *, status: int | None = None
 ) -> Callable[[Callable[[Call, A], Awaitable[R]]], Endpoint[A, R]]:
     """Make an endpoint of a handler: what it takes and answers are its annotations. A change is answered with 202."""
 

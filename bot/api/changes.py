@@ -4,13 +4,25 @@ from datetime import timedelta
 from typing import Any, Final
 
 from bot.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, Words, endpoint
-from bot.api.rows import AskedDelivery, AskedOperation, StoppedTurn, TouchedWorktree
+from bot.api.rows import AskedDelivery, AskedOfNodes, AskedOperation, PrunedSessions, StoppedTurn, TouchedWorktree
+from bot.model import Rescue
+from bot.operations.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.store import deliveries, listings, operations, requests, rescues, retention, turns
-from bot.store.operations import OperationKind
+from bot.store.operations import NodeOperationKind, OperationKind
 from bot.store.turns import TurnThread
 
 
-@endpoint("POST", "/worktrees", "Make the worktree of a conversation; GET /api/deliveries/{guid} tells how it went")
+@endpoint(
+    "POST",
+    "/worktrees",
+    Words(
+        "create",
+        "Make a worktree",
+        "Make it",
+        "The checkout of a conversation is made before its next request.",
+        "A worker asks GitHub about {conversation}, then its worktree is made.",
+    ),
+)
 async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     """Ask a worker: only GitHub knows the thread."""
     made = deliveries.asked_by_operator(
@@ -93,6 +105,72 @@ async def touch_worktree(call: Call, asked: ById) -> TouchedWorktree:
 
 @endpoint(
     "POST",
+    "/worktrees/prune",
+    Words(
+        "prune",
+        "Prune worktrees",
+        "Prune them",
+        "On each node what was not used for long is removed. What GitHub does not have is rescued first; ignored "
+        "files are not. A worktree in which a request waits or runs stays.",
+        "Asked of {answer.nodes}: the result comes here.",
+        is_dangerous=True,
+    ),
+)
+async def prune_worktrees(call: Call, asked: Pruning) -> AskedOfNodes:
+    return await _ask_nodes(call, "prune", asked.model_dump(exclude_defaults=True))
+
+
+@endpoint(
+    "POST",
+    "/worktrees/repair",
+    Words(
+        "repair",
+        "Repair worktrees",
+        "Repair them",
+        "On each node the rows, the directories and git's records are made to agree. A directory that belongs to no "
+        "worktree becomes an orphan, and nothing that GitHub does not have is deleted.",
+        "Asked of {answer.nodes}: the result comes here.",
+    ),
+)
+async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
+    node = (await _worktree(call, asked.worktree)).node if asked.worktree is not None else None
+    return await _ask_nodes(call, "repair", asked.model_dump(exclude_defaults=True), node)
+
+
+async def _ask_nodes(
+    call: Call, kind: NodeOperationKind, details: dict[str, object], node: str | None = None
+) -> AskedOfNodes:
+    by = operations.by_operator(call.channel, call.ctx.clock())
+    async with call.connection.transaction():
+        ids = await operations.enqueue_on_nodes(call.connection, kind, details, by, node)
+    if not ids:
+        raise CallError(409, "No node has started yet: start a worker.")
+    return AskedOfNodes(operations=ids)
+
+
+@endpoint(
+    "POST",
+    "/sessions/prune",
+    Words(
+        "prune",
+        "Prune sessions",
+        "Prune them",
+        "The agents' sessions that ended longer ago than SESSION_TTL_SECONDS are deleted. Their requests stay.",
+        "{answer.words}",
+    ),
+    status=200,
+)
+async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
+    age = age_of(asked.older_than)
+    kept_for = call.ctx.sessions_kept_for if age is None else age
+    count = await retention.delete_old_sessions(
+        call.connection, kept_for.total_seconds(), call.ctx.clock(), asked.repo, dry_run=asked.dry_run
+    )
+    return PrunedSessions(deleted=count, dry_run=asked.dry_run)
+
+
+@endpoint(
+    "POST",
     "/rescues/{id}/restore",
     Words(
         "restore",
@@ -108,7 +186,7 @@ async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
     newer = await rescues.newer(call.connection, rescue)
     if newer is not None:
         raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
-    return await _operate(call, await rescues.home(call.connection, rescue), "restore", rescue.id)
+    return await _operate(call, await rescues.home(call.connection, rescue.id), "restore", rescue.id)
 
 
 @endpoint(
@@ -132,6 +210,8 @@ async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id:
     found = await _worktree(call, worktree_id)
     if not operations.fits(kind, found.state):
         raise CallError(409, f"Worktree {found.id} is {found.state}.")
+    if found.state == "orphan" and (kind == "remove" or kind == "restore"):
+        return AskedOperation(operation=(await _ask_nodes(call, kind, {"path": found.path}, found.node)).operations[0])
     return await _enqueue(call, found.id, kind, rescue_id)
 
 
@@ -148,7 +228,7 @@ async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
     return found
 
 
-async def _rescue(call: Call, rescue_id: int) -> rescues.Rescue:
+async def _rescue(call: Call, rescue_id: int) -> Rescue:
     found = await rescues.with_id(call.connection, rescue_id)
     if found is None:
         raise CallError(404, f"There is no rescue {rescue_id}.")
@@ -199,7 +279,7 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
         "Ask turn {id} again",
         "Ask it again",
         "The same request is queued again, as /retry on the thread does.",
-        "Turn {id} is asked again, as delivery {delivery}.",
+        "Turn {id} is asked again, as delivery {answer.delivery}.",
     ),
 )
 async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
@@ -208,7 +288,7 @@ async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
     last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
     if last is None or last["id"] != asked.id:
         raise CallError(
-            409, f"Turn {asked.id} is not the last unfinished request of its conversation, or its text has expired."
+            409, f"Turn {asked.id} is not the last unfinished one of its conversation, or its text has expired."
         )
     repository = place.thread_ref.repository
     made = deliveries.asked_by_operator(
@@ -258,6 +338,9 @@ CHANGES: Final[tuple[Endpoint[Any, Any], ...]] = (
     reset_worktree,
     restore_worktree,
     touch_worktree,
+    prune_worktrees,
+    repair_worktrees,
+    prune_sessions,
     restore_rescue,
     drop_rescue,
     stop_turn,

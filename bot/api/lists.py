@@ -8,15 +8,30 @@ from typing import Any, Final
 
 from asyncpg import Record
 
-from bot.api.calls import MOST_ROWS, ByGuid, ById, Call, CallError, CostsQuery, Endpoint, ListQuery, R, endpoint
+from bot.api.calls import (
+    MOST_ROWS,
+    ByGuid,
+    ById,
+    ByStep,
+    Call,
+    CallError,
+    CostsQuery,
+    Endpoint,
+    ListQuery,
+    R,
+    TurnsQuery,
+    endpoint,
+)
 from bot.api.rows import (
     Conversation,
     ConversationState,
     Costs,
     Delivery,
+    ListedDeliveryState,
     ListedWorktreeState,
     Node,
     NodeState,
+    OneDelivery,
     Operation,
     Page,
     Rescue,
@@ -25,35 +40,29 @@ from bot.api.rows import (
     SessionState,
     Turn,
     WholeConversation,
+    WholeStep,
     WholeTurn,
     Worktree,
 )
-from bot.messages import reasons, tracking
+from bot.messages import tracking
 from bot.messages.formatting import plain
-from bot.model import DeliveryState, TurnState
+from bot.model import TurnState
 from bot.store import listings, operations, requests
 from bot.store.database import Connection
 from bot.store.nodes import SILENT_AFTER_SECONDS
-from bot.store.requests import WaitingTurn
 
 
-async def _rows(call: Call, asked: ListQuery[Any], statement: str, *more: object) -> list[Record]:
+async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Record]:
     """Return the rows of a page, and one more where another page follows."""
-    return await listings.newest(
-        call.connection,
-        statement,
-        asked.limit + 1,
-        *more,
-        before=asked.after,
-        repository=asked.repo,
-        state=asked.state,
-    )
+    hidden = asked.state.removeprefix("not-") if asked.state and asked.state.startswith("not-") else None
+    state = None if hidden or asked.state == "all" else asked.state
+    return await listings.newest(call.connection, of, asked.limit + 1, asked.after, asked.repo, state, hidden=hidden)
 
 
-def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any], key: str = "id") -> Page[R]:
+def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any]) -> Page[R]:
     """Return a page of the rows, of which one more was read than is shown."""
     shown = rows[: asked.limit]
-    after = str(shown[-1][key]) if len(rows) > asked.limit else None
+    after = str(shown[-1]["place"]) if len(rows) > asked.limit else None
     return Page(items=[model.model_validate(dict(row)) for row in shown], next=after)
 
 
@@ -61,17 +70,19 @@ def _one(model: type[R], row: Mapping[str, Any] | None, what: str) -> R:
     """Return the row. Raises CallError where there is none."""
     if row is None:
         raise CallError(404, f"There is no {what}.")
-    return model.model_validate(row)
+    return model.model_validate(dict(row))
 
 
-@endpoint("GET", "/worktrees", "The checkouts, newest first")
+@endpoint("GET", "/worktrees", "The checkouts and the orphans among them, newest first")
 async def worktrees(call: Call, asked: ListQuery[ListedWorktreeState]) -> Page[Worktree]:
     stored = asked.model_copy(update={"state": "ready"}) if asked.state == "missing" else asked
-    rows = await _rows(call, stored, listings.LIST_WORKTREES, True)
+    rows = await _rows(call, stored, "worktrees")
+    if asked.state in (None, "not-removed", "orphan"):
+        rows = sorted([*rows, *await _rows(call, asked, "orphans")], key=lambda row: -row["place"])[: asked.limit + 1]
     page = _page(Worktree, rows, asked)
-    await asyncio.to_thread(_look, page.items, rows, call.ctx.data_dir)
+    await asyncio.to_thread(_look, page.items, rows[: asked.limit], call.ctx.data_dir)
     # A page may have fewer rows than asked for: whether one is missing is known only after a look at the disk.
-    page.items = [item for item in page.items if asked.state in (None, item.state)]
+    page.items = [item for item in page.items if asked.state in (None, "not-removed", item.state)]
     return page
 
 
@@ -80,7 +91,7 @@ def _look(items: Sequence[Worktree], rows: Sequence[Record], data_dir: Path) -> 
     from bot.node.identity import known_id  # the web process has no other use for it
 
     here = known_id(data_dir)
-    for item, row in zip(items, rows, strict=False):
+    for item, row in zip(items, rows, strict=True):
         if row["node_id"] == here:
             directory = data_dir / item.path
             item.path = str(directory)
@@ -90,12 +101,12 @@ def _look(items: Sequence[Worktree], rows: Sequence[Record], data_dir: Path) -> 
 
 @endpoint("GET", "/sessions", "The agents' contexts, newest first")
 async def sessions(call: Call, asked: ListQuery[SessionState]) -> Page[Session]:
-    return _page(Session, await _rows(call, asked, listings.LIST_SESSIONS), asked)
+    return _page(Session, await _rows(call, asked, "sessions"), asked)
 
 
 @endpoint("GET", "/conversations", "The threads, newest first")
 async def conversations(call: Call, asked: ListQuery[ConversationState]) -> Page[Conversation]:
-    return _page(Conversation, await _rows(call, asked, listings.LIST_CONVERSATIONS), asked)
+    return _page(Conversation, await _rows(call, asked, "conversations"), asked)
 
 
 @endpoint("GET", "/conversations/{id}", "A thread with its newest requests and sessions")
@@ -106,9 +117,19 @@ async def conversation(call: Call, asked: ById) -> WholeConversation:
     return found
 
 
-@endpoint("GET", "/turns", "The requests, newest first")
-async def turns(call: Call, asked: ListQuery[TurnState]) -> Page[Turn]:
-    page = _page(Turn, await _rows(call, asked, listings.LIST_TURNS), asked)
+@endpoint("GET", "/turns", "The requests, newest first; queued ones in the order of their line")
+async def turns(call: Call, asked: TurnsQuery[TurnState]) -> Page[Turn]:
+    more, limit = asked.limit + 1, asked.limit
+    rows: Sequence[Any]
+    if asked.search:
+        rows = await listings.found_turns(call.connection, more, asked.after, asked.repo, asked.state, asked.search)
+    elif asked.state == "queued":
+        rows = await listings.turns_in_line(call.connection, more, asked.after, asked.repo)
+    else:
+        rows = await _rows(call, asked, "turns")
+    page = _page(Turn, rows, asked)
+    if asked.state == "queued" and not asked.search and page.next is not None:
+        page.next = str((asked.after or 0) + limit)  # a line has places, which are no ids
     await _tell_why(call.connection, page.items, call.ctx.clock())
     return page
 
@@ -121,48 +142,35 @@ async def turn(call: Call, asked: ById) -> WholeTurn:
     return found
 
 
+@endpoint("GET", "/turns/{id}/steps/{place}", "A step of a request with its output, until that expires")
+async def step(call: Call, asked: ByStep) -> WholeStep:
+    row = await listings.step(call.connection, asked.id, asked.place)
+    return _one(WholeStep, row, f"step {asked.place} of turn {asked.id}")
+
+
 async def _tell_why(connection: Connection, listed: Sequence[Turn], now: datetime) -> None:
     """Add why the queued ones wait, in the words of their comments on the thread."""
     queued = {turn.id: turn for turn in listed if turn.state == "queued"}
     ids = list(queued)
-    rows = await requests.why_turns_wait(connection, ids, SILENT_AFTER_SECONDS, now) if ids else ()
+    rows = await requests.why_turns_wait(connection, ids, now, SILENT_AFTER_SECONDS) if ids else ()
     for row in rows:
-        queued[row.id].waiting = plain(_why(row, now))
-
-
-def _why(turn: WaitingTurn, now: datetime) -> str:
-    if turn.obstacle == "time" and turn.reason:
-        return tracking.waiting(turn.reason)
-    if turn.ahead:
-        line = tracking.queued(turn.ahead, turn.wait)
-        return f"{line} {tracking.behind(turn.behind)}" if turn.behind else line
-    if turn.obstacle == "github-limit" and turn.held_until:
-        return tracking.waiting(reasons.waits("github-limit", turn.held_until, now))
-    if turn.node_is_silent:
-        return tracking.waiting(reasons.node_is_silent(turn.node))
-    if turn.removal_error:
-        return tracking.waiting(reasons.removal_fails(turn.removal_error))
-    if turn.obstacle in ("operation", "directory"):
-        return tracking.waiting(reasons.WORKTREE_IS_BUSY)
-    if turn.running:
-        return tracking.needs_room(turn.node, turn.running, turn.running_here)
-    return tracking.queued(0)
+        queued[row.id].waiting = plain(tracking.why_it_waits(row, now))
 
 
 @endpoint("GET", "/deliveries", "What was received, newest first")
-async def deliveries(call: Call, asked: ListQuery[DeliveryState]) -> Page[Delivery]:
-    return _page(Delivery, await _rows(call, asked, listings.LIST_DELIVERIES), asked, "seq")
+async def deliveries(call: Call, asked: ListQuery[ListedDeliveryState]) -> Page[Delivery]:
+    return _page(Delivery, await _rows(call, asked, "deliveries"), asked)
 
 
 @endpoint("GET", "/deliveries/{guid}", "One delivery")
-async def delivery(call: Call, asked: ByGuid) -> Delivery:
+async def delivery(call: Call, asked: ByGuid) -> OneDelivery:
     row = await listings.delivery(call.connection, asked.guid)
-    return _one(Delivery, row, f"delivery {asked.guid}")
+    return _one(OneDelivery, row, f"delivery {asked.guid}")
 
 
 @endpoint("GET", "/rescues", "What was rescued or kept, newest first")
 async def rescues(call: Call, asked: ListQuery[RescueState]) -> Page[Rescue]:
-    rows = await _rows(call, asked, listings.LIST_RESCUES)
+    rows = await _rows(call, asked, "rescues")
     return _page(Rescue, [_with_expiry(row, call) for row in rows], asked)
 
 
@@ -185,7 +193,7 @@ async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
     return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 
-@endpoint("GET", "/operations/{id}", "What was asked of a worktree")
+@endpoint("GET", "/operations/{id}", "What was asked of a worktree or of a node")
 async def operation(call: Call, asked: ById) -> Operation:
     row = await operations.described(call.connection, asked.id)
     return _one(Operation, row, f"operation {asked.id}")
@@ -201,4 +209,4 @@ LISTS: Final[dict[str, Endpoint[Any, Page[Any]]]] = {
     "nodes": nodes,
     "costs": costs,
 }
-READ: Final[tuple[Endpoint[Any, Any], ...]] = (*LISTS.values(), conversation, turn, delivery, operation)
+READ: Final[tuple[Endpoint[Any, Any], ...]] = (*LISTS.values(), conversation, turn, step, delivery, operation)

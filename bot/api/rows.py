@@ -4,30 +4,43 @@ The fields stand in the order of the JSON.
 """
 
 from datetime import UTC, date, datetime
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Json
 from rich.filesize import decimal
 
-from bot.messages.formatting import format_count, format_duration
+from bot.messages.commit_message import ADDRESSED, split_subject
+from bot.messages.formatting import format_count, format_duration, one_line
 from bot.messages.tracking import EntryState
 from bot.model import DeliveryState, EndReason, ThreadKind, TurnState, WorktreeState
+from bot.operations.asked import PruneLine, PruneReport, Repaired
 
-ListedWorktreeState = Literal[WorktreeState, "missing"]
+ListedWorktreeState = Literal["not-removed", WorktreeState, "missing", "orphan"]
 ConversationState = Literal["open", "closed"]
 NodeState = Literal["alive", "silent"]
 RescueState = Literal["kept", "restored"]
 SessionState = Literal["active", "ended"]
 OperationState = Literal["queued", "running", "done", "failed"]
+ListedDeliveryState = Literal["not-ignored", "all", DeliveryState]
+LONGEST_SUMMARY = 120
+
+
+def first_words(text: str) -> str:
+    """Return what a text begins with, in one line, without whom it addresses."""
+    line = one_line(ADDRESSED.sub("", text))
+    return line if len(line) <= LONGEST_SUMMARY else f"{line[: LONGEST_SUMMARY - 1].rpartition(' ')[0] or line}…"
 
 
 class Row(BaseModel):
-    """A row. `COLUMNS` are the attributes that its table shows; the first `WHOLE` of them are never wrapped."""
+    """A row. `COLUMNS` are the attributes that its table shows; the first `WHOLE` of them are never wrapped, and those
+    that are `CUT` are cut where a line of the terminal ends.
+    """
 
     model_config = ConfigDict(use_attribute_docstrings=True, json_schema_serialization_defaults_required=True)
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     WHOLE: ClassVar[int] = 2
+    CUT: ClassVar[tuple[str, ...]] = ()
     EMPTY: ClassVar[str] = ""
     """What an empty list of them says."""
 
@@ -58,7 +71,7 @@ class Worktree(Row):
     """Null while it is detached."""
     node: str
     state: ListedWorktreeState
-    """`missing`: it should be there, but its directory is gone."""
+    """`missing`: it should be there, but its directory is gone. `orphan`: a directory that belongs to no worktree."""
     conversations: list[str]
     """Those that use it."""
     created_at: datetime
@@ -68,12 +81,14 @@ class Worktree(Row):
     @property
     def about(self) -> str:
         """What it is, in a few words."""
+        if self.state == "orphan":
+            return f"{self.path}, an orphan on the node {self.node}"
         users = ", ".join(self.conversations) or self.codebase
         return f"{users}, branch {self.branch_name}, {self.state}"
 
     @property
     def branch_name(self) -> str:
-        return self.branch or "(detached)"
+        return self.branch or ("" if self.state == "orphan" else "(detached)")
 
     @property
     def used_by(self) -> str:
@@ -105,12 +120,17 @@ class Session(Row):
 class Turn(Row):
     """A request to the agent."""
 
-    COLUMNS = ("id", "state", "finished_at", "conversation", "requested_by", "took", "cost_usd", "agent", "why")
+    COLUMNS = ("id", "state", "conversation", "took", "cost_usd", "summary", "why")
     WHOLE = 3
+    CUT = ("why", "summary")
     EMPTY = "No turns yet."
 
     id: int
     conversation: str
+    title: str
+    """The thread's."""
+    summary: Annotated[str, BeforeValidator(first_words)]
+    """The first words of the request; empty once its texts were deleted."""
     state: TurnState
     reason: str | None
     """Why it ended so."""
@@ -123,9 +143,12 @@ class Turn(Row):
     """The comment that shows its progress and its answer."""
     agent: str | None
     model: str | None
+    pull_request: str | None
+    """The thread itself, or the pull request of its branch."""
     cost_usd: float | None
-    """As reported by the agent; null where it reports none."""
+    """As told by the agent; null where it tells none."""
     tokens: int | None
+    """As its model counted them, else as told by the agent."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -133,7 +156,12 @@ class Turn(Row):
     @property
     def about(self) -> str:
         """What it is, in a few words."""
-        return f"{self.conversation}, asked by {self.requested_by}"
+        return f"{self.name}: {self.conversation}, asked by {self.requested_by}"
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+        return self.summary or self.title or f"Request {self.id}"
 
     @property
     def why(self) -> str | None:
@@ -157,8 +185,22 @@ class PlanEntry(Row):
 class Step(Row):
     """What an agent did."""
 
+    place: int
     at: datetime
     words: str
+    output_bytes: int | None
+    """The size of its output, as far as it is kept."""
+
+
+class WholeStep(Step):
+    """A step with its output."""
+
+    output: str | None
+
+
+def _without_subject(answer: str | None) -> str | None:
+    """Return the answer without the line for its commit, which is for the bot."""
+    return answer if answer is None else split_subject(answer)[0]
 
 
 class WholeTurn(Turn):
@@ -169,6 +211,22 @@ class WholeTurn(Turn):
     """Whether its texts were deleted (HISTORY_RETENTION_DAYS)."""
     plan: list[PlanEntry]
     latest_words: str
+    answer: Annotated[str | None, BeforeValidator(_without_subject)]
+    """As Markdown."""
+    notices: list[str]
+    """What its comment says besides the answer, as Markdown."""
+    read: list[str]
+    """What the agent was given to read."""
+    branch: str | None
+    """The branch on GitHub that it changed."""
+    changed_from: str | None
+    changed_to: str | None
+    """The commits between which its changes are; null where it pushed none."""
+    folder: str
+    """The folder of its repository's clone, in DATA_DIR/repos."""
+    previous: int | None
+    next: int | None
+    """The requests of the same thread before and after it."""
     steps: list[Step]
 
 
@@ -176,6 +234,7 @@ class Conversation(Row):
     """An issue or a pull request."""
 
     COLUMNS = ("id", "conversation", "state", "branch", "pull_requests", "turns", "cost_usd", "title")
+    CUT = ("branch", "pull_requests", "title")
     EMPTY = "No conversations yet."
 
     id: int
@@ -233,6 +292,13 @@ class Delivery(Row):
         return " ".join(filter(None, (self.event, self.action, self.conversation, self.error)))
 
 
+class OneDelivery(Delivery):
+    """A delivery by itself."""
+
+    operation: int | None
+    """What makes the worktree that an operator asked for; null before a worker has looked at the thread."""
+
+
 class Kept(Row):
     """A directory that is kept and that no rescue names."""
 
@@ -283,8 +349,10 @@ class Rescue(Row):
 
     @property
     def what(self) -> str:
+        if not self.name.startswith("refs/"):
+            return "the whole directory"
         counts = ((self.files, "file"), (self.commits, "commit"))
-        return ", ".join(format_count(count, noun) for count, noun in counts if count) or "the whole directory"
+        return ", ".join(format_count(count, noun) for count, noun in counts if count) or "its state"
 
     @property
     def size(self) -> str:
@@ -335,21 +403,40 @@ class Node(Row):
     kept: list[Kept]
 
     @property
+    def bytes(self) -> int:
+        """What it takes on its disk. Rescues are in the clones."""
+        return sum(size for kind, size in self.disk.items() if kind != "rescues")
+
+    @property
     def on_disk(self) -> str | None:
-        return decimal(sum(self.disk.values())) if self.disk else None
+        return decimal(self.bytes) if self.disk else None
+
+
+class Space(Row):
+    """The disk space that something takes, of one repository or of all."""
+
+    COLUMNS = ("size", "what", "codebase")
+
+    what: str
+    codebase: str | None
+    bytes: int
+
+    @property
+    def size(self) -> str:
+        return decimal(self.bytes)
 
 
 class Costs(Row):
     """What the turns of one repository cost that ended on one day (UTC)."""
 
     COLUMNS = ("day", "codebase", "turns", "without_cost", "tokens", "cost_usd")
-    EMPTY = "No request has ended in these days."
+    EMPTY = "No turn has ended in these days."
 
     day: date
     codebase: str
     turns: int
     untold: int
-    """Those whose agent reported no cost."""
+    """Those whose agent told no cost."""
     cost_usd: float | None
     tokens: int | None
 
@@ -359,25 +446,60 @@ class Costs(Row):
 
 
 class Operation(Row):
-    """What was asked of a worktree."""
+    """What was asked of a worktree or of a node."""
 
     id: int
     kind: str
-    worktree: int
+    worktree: int | None
+    """Null where a node was asked."""
+    node: str
     state: OperationState
+    details: Json[dict[str, Any]]
+    """What exactly was asked of the node."""
     outcome: str | None
+    report: Json[PruneReport | list[Repaired]] | None
+    """What a prune or a repair did."""
     requested_by: str
     turns_ahead: int
     waits_for: str | None
     """The name of its machine while that gives no sign of life."""
+    beside: list[int]
+    """The operations of the other nodes that were asked in the same call."""
     created_at: datetime
     finished_at: datetime | None
+
+    @property
+    def lines(self) -> list[tuple[str, PruneLine]]:
+        """The worktrees that a prune tells of, each with what became of it."""
+        return self.report.lines if isinstance(self.report, PruneReport) else []
 
 
 class AskedOperation(Row):
     """The operation that carries out a change."""
 
     operation: int
+
+
+class AskedOfNodes(Row):
+    """The operations that carry out a change, one for each node."""
+
+    operations: list[int]
+
+    @property
+    def nodes(self) -> str:
+        return format_count(len(self.operations), "node")
+
+
+class PrunedSessions(Row):
+    """How many ended sessions were deleted, or with `dry_run` would be."""
+
+    deleted: int
+    dry_run: bool
+
+    @property
+    def words(self) -> str:
+        count = format_count(self.deleted, "ended session")
+        return f"{count} would be deleted." if self.dry_run else f"Deleted {count}."
 
 
 class AskedDelivery(Row):

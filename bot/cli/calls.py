@@ -5,9 +5,8 @@ Lists are a table for people, and with `--json` an array for scripts.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, Final, get_args
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, get_args
 
 import orjson
 import typer
@@ -16,16 +15,47 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, ApiContext, Call, CallError, Endpoint, R, Words
+from bot.api.calls import MOST_ROWS, A, Call, CallError, Endpoint, R, Words
 from bot.api.rows import Row, WholeTurn, to_json
+from bot.cli.options import Json, Limit, Repo, State, command_group
+from bot.cli.processes import recover
 from bot.cli.running import fail, run_on_database
+from bot.compose.base import api_context
 from bot.messages.formatting import format_dollars
+from bot.operations.asked import Asked, SessionPruning
 from bot.settings import load
 from bot.store.database import Connection
 
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000
 """More columns than any line has."""
+TurnId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `turns list`.")]
+
+sessions, turns, deliveries = command_group(), command_group(), command_group()
+conversations, nodes = command_group(), command_group()
+
+
+def option(asked: type[Asked], name: str) -> Any:
+    """Return the option of a field, in its words."""
+    return typer.Option(f"--{name.replace('_', '-')}", help=f"{asked.model_fields[name].title}.")
+
+
+def _list_command(group: typer.Typer, name: str, description: str) -> None:
+    @group.command("list", help=f"List {description}, the newest first.")
+    def list_rows(json: Json = False, limit: Limit = None, repository: Repo = None, state: State = None) -> None:
+        show_list(name, json=json, limit=limit, repo=repository, state=state)
+
+
+_list_command(sessions, "sessions", "the agents' contexts")
+_list_command(turns, "turns", "the turns, what they cost, what was asked and how they ended")
+_list_command(deliveries, "deliveries", "the webhooks that were received")
+_list_command(conversations, "conversations", "the conversations with their branch, pull requests and cost")
+
+
+@nodes.command("list")
+def list_nodes(json: Json = False, state: State = None) -> None:
+    """List the nodes, what they do and what takes their disk."""
+    show_list("nodes", json=json, state=state)
 
 
 def print_json(rows: object) -> None:
@@ -36,14 +66,14 @@ def print_json(rows: object) -> None:
 def print_rows(rows: Sequence[Row], more_than_shown: bool = False) -> None:
     """Print rows of one kind as a table."""
     kind = type(rows[0])
-    cells = [[text_of(row, name) for name in kind.COLUMNS] for row in rows]
+    cells = [[_cell(row, name) for name in kind.COLUMNS] for row in rows]
     print_table(map(_heading, kind.COLUMNS), kind.WHOLE, cells, last_is_whole=True)
     if more_than_shown:
         typer.echo(f"There are more than these {len(rows)}: --limit N shows N.", err=True)
 
 
 def print_table(
-    headers: Iterable[str], whole: int, rows: Iterable[Sequence[str]], *, last_is_whole: bool = False
+    headers: Iterable[str], whole: int, rows: Iterable[Sequence[str | Text]], *, last_is_whole: bool = False
 ) -> None:
     """Print a table on stdout. The first `whole` columns are never wrapped, so that they can be copied; nor is the
     last one with `last_is_whole` where stdout is no terminal: the lines are then as long as they must be.
@@ -55,8 +85,13 @@ def print_table(
     for place, header in enumerate(headers):
         table.add_column(header, no_wrap=place < whole, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     console.print(table)
+
+
+def _cell(row: Row, name: str) -> Text:
+    text = text_of(row, name)
+    return Text(text, no_wrap=True, overflow="ellipsis") if name in row.CUT else Text(text)
 
 
 def _heading(name: str) -> str:
@@ -106,7 +141,7 @@ async def items_of(connection: Connection, name: str, most: int | None = None, *
     pages = "limit" in listing.asks.model_fields
     while most is None or len(items) < most:
         limit = {"limit": MOST_ROWS if most is None else min(MOST_ROWS, most - len(items))} if pages else {}
-        page = await _call(connection, listing, {}, **query, **limit, after=after)
+        page = await call(connection, listing, {}, **query, **limit, after=after)
         items += page.items
         after = page.next
         if after is None:
@@ -114,8 +149,9 @@ async def items_of(connection: Connection, name: str, most: int | None = None, *
     return items
 
 
-def show_turn(turn: str, *, json: bool) -> None:
-    """Print one turn with its request, plan and steps."""
+@turns.command("show")
+def show_turn(turn: TurnId, json: Json = False) -> None:
+    """Print one turn with its request, plan, steps and cost, and why it ended."""
     found = _ask(lists.turn, {"id": turn})
     if json:
         print_json(found)
@@ -140,31 +176,55 @@ def _print_turn(turn: WholeTurn) -> None:
             typer.echo("\n".join(("", f"{title}:", *lines)))
 
 
-def stop_turn(turn: str) -> None:
+@turns.command("stop")
+def stop_turn(turn: TurnId) -> None:
     """Stop a turn that runs or waits."""
     _change(changes.stop_turn, {"id": turn})
 
 
-def retry_turn(turn: str) -> None:
-    """Ask the last unfinished turn of its thread again."""
+@turns.command("retry")
+def retry_turn(turn: TurnId) -> None:
+    """Ask again what the last turn of its conversation was asked, unless that turn is done."""
     _change(changes.retry_turn, {"id": turn})
 
 
+@deliveries.command("replay")
 def replay_delivery(guid: str) -> None:
-    """Handle a stored delivery again."""
+    """Handle a stored delivery once more. What it did before is not done twice."""
     _change(changes.replay_delivery, {"guid": guid})
 
 
-def _change(change: Endpoint[A, R], path: Mapping[str, str]) -> None:
+deliveries.command("recover")(recover)
+
+
+def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)] = 30, repository: Repo = None) -> None:
+    """Print what ended turns cost, by day (UTC) and repository."""
+    show_list("costs", json=json, days=str(days), repo=repository)
+
+
+@sessions.command("prune")
+def prune_sessions(
+    older_than: Annotated[str | None, option(SessionPruning, "older_than")] = None,
+    repo: Annotated[str | None, option(SessionPruning, "repo")] = None,
+    dry_run: Annotated[bool, option(SessionPruning, "dry_run")] = False,
+    json: Json = False,
+) -> None:
+    """Delete sessions that ended longer ago than SESSION_TTL_SECONDS."""
+    _change(changes.prune_sessions, {}, json=json, older_than=older_than, repo=repo, dry_run=dry_run)
+
+
+def _change(change: Endpoint[A, R], path: Mapping[str, str], *, json: bool = False, **given: object) -> None:
     """Ask for a change, and say so in its words."""
-    answer = _ask(change, path)
-    if isinstance(change.words, Words):
-        typer.echo(change.words.asked.format(**{**path, **answer.model_dump()}))
+    answer = _ask(change, path, logs=True, **given)
+    if json:
+        print_json(answer)
+    elif isinstance(change.words, Words):
+        typer.echo(change.words.asked.format(answer=answer, **path))
 
 
-def _ask(endpoint: Endpoint[A, R], path: Mapping[str, str]) -> R:
+def _ask(endpoint: Endpoint[A, R], path: Mapping[str, str], *, logs: bool = False, **given: object) -> R:
     with correctable():
-        return run_on_database(lambda connection: _call(connection, endpoint, path))
+        return run_on_database(lambda connection: call(connection, endpoint, path, **given), logs=logs)
 
 
 @contextmanager
@@ -179,9 +239,7 @@ def correctable() -> Iterator[None]:
         fail(problem.sentence, 1 if problem.status == 409 else 2)
 
 
-async def _call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **query: object) -> R:
-    settings = load()
-    kept_for, clock = timedelta(days=settings.rescue_expiry_days), partial(datetime.now, UTC)
-    ctx = ApiContext(settings.platform, settings.github_server_url, settings.data_dir, kept_for, clock)
-    given = {name: value for name, value in query.items() if value is not None}
-    return await endpoint.handler(Call(connection, ctx, "command line"), endpoint.parse(path, given))
+async def call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **given: object) -> R:
+    """Return the API's answer to what is asked. Raises CallError."""
+    asked = endpoint.parse(path, {name: value for name, value in given.items() if value is not None})
+    return await endpoint.handler(Call(connection, api_context(load()), "command line"), asked)

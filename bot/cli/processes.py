@@ -1,39 +1,99 @@
-"""`threadtree serve|web|worker|migrate|receive`, `deliveries replay|recover`: processes, and what feeds them."""
+"""`threadtree serve|web|worker|migrate|receive|demo`, `deliveries recover`: processes, and what feeds them."""
 
 import asyncio
-from contextlib import AsyncExitStack
+import ctypes
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Annotated
 from uuid import uuid4
 
 import orjson
 import structlog
 import typer
 
+from bot.cli.options import Json
 from bot.cli.running import database_url, fail, ready_database, run, stop_signals
-from bot.cli.serving import end_with
-from bot.cli.serving import serve as serve_both
-from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load
+from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load, read
 from bot.tasks import unless_stopped
 
 # What a process runs is imported in it: the web process has no agents, no git and no client of GitHub.
 
+# Beside a web process, a busy worker and its agents leave the processor to acknowledgements.
+WORKER_NICENESS = 5
+# The web process gives its last requests 10 s, then its connections to the database as much.
+WEB_END_SECONDS = 25.0
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
+# https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+_PR_SET_PDEATHSIG = 1
 _log = structlog.get_logger()
 
+NoWorktreePrune = Annotated[
+    bool, typer.Option("--no-worktree-prune", help="Keep old worktrees, as WORKTREE_PRUNE_ENABLED=false does.")
+]
+EndWith = Annotated[int | None, typer.Option(hidden=True, help="The process to end with.")]
 
-def serve(*, worktree_prune: bool) -> None:
-    """Run `web` and `worker` until they are asked to end, or one of them ends."""
+
+def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
+    """Apply the migrations, then run web and worker. If one of the two processes ends, so does the other."""
     settings = load(needs=SERVE)
 
     async def both() -> int:
         _begin(None)
-        return await serve_both(settings, *([] if worktree_prune else ["--no-worktree-prune"]))
+        return await _serve(settings, *(["--no-worktree-prune"] if no_worktree_prune else []))
 
     if status := run(both(), settings.log_format, settings.log_level):
         raise typer.Exit(status)
 
 
-def web(parent: int | None) -> None:
-    """Run the web process until it is asked to end."""
+async def _serve(settings: Settings, *worker_options: str) -> int:
+    """Bring the schema up to date and run both until a stop signal, or until one of them ends; return the status."""
+    from bot.store.migrate import migrate
+
+    stopping = stop_signals()
+    async with AsyncExitStack() as stack:
+        dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
+        if dsn is None or await unless_stopped(stopping, migrate(dsn)) is None:
+            return 0
+        web, worker = await _start("web"), await _start("worker", *worker_options)
+        with suppress(ProcessLookupError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, worker.pid, WORKER_NICENESS)
+        ends = [asyncio.create_task(waiting) for waiting in (web.wait(), worker.wait(), stopping.wait())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        # Deliveries are taken until the worker has ended.
+        statuses = [await _end("worker", worker), await _end("web", web, WEB_END_SECONDS)]
+        return next(filter(None, statuses), 0)
+
+
+async def _start(command: str, *options: str) -> Process:
+    # `-P`: no module is imported from the working directory, which holds `.env` and perhaps anything.
+    argv = (sys.executable, "-P", "-m", "bot", command, f"--end-with={os.getpid()}", *options)
+    return await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL)
+
+
+async def _end(name: str, process: Process, seconds: float | None = None) -> int:
+    """End a process with SIGTERM, after this time with SIGKILL; return its exit status, 0 for a stop signal."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(seconds):
+            status = await process.wait()
+    except TimeoutError:
+        process.kill()
+        status = await process.wait()
+    if status >= 0:
+        return status
+    if -status in _ASKED_TO_END:
+        return 0
+    _log.warning("process-killed", name=name, signal=signal.Signals(-status).name)
+    return 128 - status
+
+
+def web(end_with: EndWith = None) -> None:
+    """Run only the web process: it stores deliveries for a worker."""
     settings = load(needs=WEB)
     # The faster loop is for the web process alone: on it, an agent that only closes its output goes unnoticed.
     import uvloop
@@ -46,43 +106,41 @@ def web(parent: int | None) -> None:
             await run_web(settings, dsn, redactor_of(settings), _say_address)
 
     async def until_stopped() -> None:
-        _begin(parent)
+        _begin(end_with)
         await unless_stopped(stop_signals(), serving())
 
     run(until_stopped(), settings.log_format, settings.log_level, uvloop.new_event_loop)
 
 
-def worker(parent: int | None, *, worktree_prune: bool) -> None:
-    """Run a worker until it is asked to end."""
+def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
+    """Run only a worker: it decides, runs turns and answers."""
     settings = load(needs=WORKER)
-    if not worktree_prune:
+    if no_worktree_prune:
         settings = settings.model_copy(update={"worktree_prune_enabled": False})
-
-    async def until_stopped() -> None:
-        _begin(parent)
-        stopping = stop_signals()
-        async with AsyncExitStack() as stack:
-            dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
-            if dsn is not None:
-                await _worker(settings, dsn, stopping)
-
-    run(until_stopped(), settings.log_format, settings.log_level)
-
-
-async def _worker(settings: Settings, dsn: str, stopping: asyncio.Event) -> None:
     from bot.compose.base import redactor_of
     from bot.compose.parts import Surroundings
     from bot.compose.process import run_worker
 
-    await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
+    async def until_stopped() -> None:
+        _begin(end_with)
+        stopping = stop_signals()
+        async with AsyncExitStack() as stack:
+            dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
+            if dsn is not None:
+                await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
+
+    run(until_stopped(), settings.log_format, settings.log_level)
 
 
 def _begin(parent: int | None) -> None:
-    """Tie this process to `serve`, which started it, or warn as `serve` does."""
+    """Warn as `serve` does; or let SIGTERM end this process when `serve`, which started it, ends in any way."""
     if parent is None:
         for line in doubtful_names():
             _log.warning("setting-without-effect", problem=line)
-    end_with(parent)
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(0)
 
 
 def _say_address(address: str) -> None:
@@ -90,7 +148,7 @@ def _say_address(address: str) -> None:
 
 
 def migrate() -> None:
-    """Apply the migrations that the database lacks, and print their names."""
+    """Apply the migrations that the database lacks."""
     from bot.store.migrate import migrate as apply_migrations
 
     settings = load()
@@ -103,8 +161,11 @@ def migrate() -> None:
     run(migrated(), settings.log_format, settings.log_level)
 
 
-def receive(file: Path, event: str) -> None:
-    """Store a payload file as a delivery, and print its GUID."""
+def receive(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="A payload as JSON.")],
+    event: Annotated[str, typer.Option(help="GitHub's name of the event, such as issue_comment.")],
+) -> None:
+    """Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID."""
     from bot.compose.base import CannotStartError
     from bot.receive.delivery import delivery_of
     from bot.receive.inbox import Inbox, Unavailable
@@ -126,8 +187,8 @@ def receive(file: Path, event: str) -> None:
     run(stored())
 
 
-def recover(*, json: bool) -> None:
-    """Compare GitHub's log with the inbox now, and print what was recovered of each source."""
+def recover(json: Json = False) -> None:
+    """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
     from bot.compose.base import redactor_of, require_current_schema
     from bot.compose.parts import Surroundings, open_github
     from bot.compose.process import policy_of
@@ -162,3 +223,19 @@ def recover(*, json: bool) -> None:
             typer.echo(f"{one.source}: {one.problem}", err=True)
     if not found:
         typer.echo("No repository was active in the last 30 days.")
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the steps and checks as one JSON document.")] = False,
+) -> None:
+    """Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent."""
+    from bot.demo.command import run_demo
+
+    settings, _ = read(dotenv=None)
+
+    async def played() -> bool:
+        return await run_demo(settings.path, settings.agent_sandbox, stop_signals(), keep=keep, json=json)
+
+    if not run(played(), log_level="error"):
+        raise typer.Exit(1)

@@ -36,29 +36,33 @@ def run(
         raise problem from group
 
 
-def run_on_database(work: Callable[["Connection"], Awaitable[T]]) -> T:
-    """Run a command that needs nothing but a connection to the bot's database."""
-    from bot.settings import load
+def run_on_database(work: Callable[["Connection"], Awaitable[T]], *, logs: bool = False) -> T:
+    """Run a command that needs nothing but a connection to the bot's database; with `logs` see `run_on_node`."""
     from bot.store.database import database
 
-    async def opened() -> T:
-        async with ready_database(load()) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
+    async def opened(settings: "Settings") -> T:
+        async with ready_database(settings) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
             return await work(connection)
 
-    return run(opened())
+    return _run_loaded(opened, logs)
 
 
-def run_on_node(work: Callable[["NodeContext"], Awaitable[T]]) -> T:
-    """Run a command that works on this node's worktrees."""
+def run_on_node(work: Callable[["NodeContext"], Awaitable[T]], *, logs: bool = False) -> T:
+    """Run a command that works on this node's worktrees; with `logs` by LOG_LEVEL and LOG_FORMAT, as workers log."""
     from bot.compose.parts import node_context
-    from bot.settings import load
 
-    async def opened() -> T:
-        settings = load()
+    async def opened(settings: "Settings") -> T:
         async with ready_database(settings) as dsn, node_context(settings, dsn) as ctx:
             return await work(ctx)
 
-    return run(opened())
+    return _run_loaded(opened, logs)
+
+
+def _run_loaded(work: Callable[["Settings"], Coroutine[Any, Any, T]], logs: bool) -> T:
+    from bot.settings import load
+
+    settings = load()
+    return run(work(settings), *((settings.log_format, settings.log_level) if logs else ()))
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
@@ -101,12 +105,16 @@ def tell(error: Exception) -> int:
     return status
 
 
-def stop_signals() -> asyncio.Event:
-    """Return an event that a stop signal sets."""
+def stop_signals(note: Callable[[int], None] = lambda _: None) -> asyncio.Event:
+    """Return an event that a stop signal sets; `note` gets the signal's number."""
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        note(number)
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return stopping
 
 

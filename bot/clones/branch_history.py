@@ -2,7 +2,7 @@
 
 from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
-from bot.git.runner import Identity, failure
+from bot.git.runner import Identity
 
 # In the clone's configuration of the branch, so that it goes when the branch goes.
 _KEY = "threadtree-published"
@@ -43,33 +43,24 @@ async def is_merged(clone: Clone, tip: str, base: str | None, merged_head: str |
     `merged_head`: the last commit that GitHub says was merged from this branch, None if that is unknown or none.
     Raises GitError.
     """
-    if merged_head is not None and await _is_within(clone, tip, merged_head):
+    known = await clone.commit_at(merged_head) if merged_head is not None and refs.is_commit(merged_head) else None
+    if known is not None and await clone.is_ancestor(tip, known):
         return True
     if base is None:
         return False
     return await clone.is_ancestor(tip, base) or await _is_squashed(clone, tip, base)
 
 
-async def _is_within(clone: Clone, tip: str, merged_head: str) -> bool:
-    if tip == merged_head:
-        return True
-    known = refs.is_commit(merged_head) and await clone.commit_at(merged_head) is not None
-    return known and await clone.is_ancestor(tip, merged_head)
-
-
 async def _is_squashed(clone: Clone, tip: str, base: str) -> bool:
     """Return whether one commit of `base` changes the same as all commits of the branch together, by its patch id."""
-    forked = await clone.run("merge-base", base, tip, check=False)
-    if forked.status == 1:
-        return False  # no common history
-    if forked.status:
-        raise failure("merge-base", forked)
-    trees = await clone.run("rev-parse", f"{tip}^{{tree}}", f"{forked.text}^{{tree}}")
+    if (forked := await clone.merge_base(base, tip)) is None:
+        return False
+    trees = await clone.run("rev-parse", f"{tip}^{{tree}}", f"{forked}^{{tree}}")
     if len(set(trees.text.split())) == 1:
         return False  # its commits undid each other: they are nowhere else
     squash = await clone.git.on_clone(
         clone.path,
-        *("commit-tree", "-p", forked.text, "-m", "squash", f"{tip}^{{tree}}"),
+        *("commit-tree", "-p", forked, "-m", "squash", f"{tip}^{{tree}}"),
         environment=_SQUASHER.environment | _DATES,
     )
     listed = await clone.run("cherry", base, squash.text)

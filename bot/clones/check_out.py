@@ -6,16 +6,14 @@ A mark in the clone, where no caged agent can write, tells of it; the next one w
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Literal, TypeAlias
 
 import structlog
 
 from bot.clones.admin import recorded
 from bot.clones.checkout import Checkout
-from bot.clones.clone import Clone
 from bot.git.errors import GitProblem
 from bot.git.runner import failure
 from bot.sandbox.untrusted_files import read_untrusted, remove_untrusted, status_of_untrusted
@@ -31,10 +29,6 @@ _INDEX = "threadtree-index"
 _MOST_UNFINISHED, _MOST_BYTES = 64, 64 << 20
 _PASSING = (GitProblem.DISK_FULL, GitProblem.LOCKED)
 _log = structlog.get_logger()
-
-_Entry: TypeAlias = tuple[str, str]
-"""The mode and the object of a file; _ABSENT where there is none."""
-_ABSENT: _Entry = ("000000", "0" * 40)
 
 
 async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool:
@@ -78,75 +72,60 @@ async def put_back(checkout: Checkout) -> None:
         return
     before, _, after = marked.partition(" ")
     head = (await checkout.read_head()).commit
-    if head in (before, after) and [await clone.commit_at(one) for one in (before, after)] == [before, after]:
+    if head and head in (before, after) and [await clone.commit_at(one) for one in (before, after)] == [before, after]:
         _log.warning("checkout-was-cut-off", path=str(checkout.path), before=before, after=after)
-        await _put_back(checkout, await _differing(clone, before, after), 0 if head == before else 1)
+        await _put_back(checkout, head, after if head == before else before)
     mark.unlink(missing_ok=True)
 
 
-async def _differing(clone: Clone, before: str, after: str) -> dict[str, tuple[_Entry, _Entry]]:
-    """Return what both commits have at each path where they differ."""
-    listed = (await clone.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", before, after)).fields
-    words = ((facts.removeprefix(":").split(" "), name) for facts, name in zip(listed[::2], listed[1::2], strict=True))
-    return {name: ((fact[0], fact[2]), (fact[1], fact[3])) for fact, name in words}
+async def _put_back(checkout: Checkout, head: str, other: str) -> None:
+    """Give the files that differ between two commits the content that `head` has.
 
-
-async def _put_back(checkout: Checkout, differing: Mapping[str, tuple[_Entry, _Entry]], head: Literal[0, 1]) -> None:
-    """Put back the version `head` of these files: git's own are deleted first, and nothing is written over another."""
-    found = await _on_disk(checkout, differing)
-    works = {name for name, entry in found.items() if entry not in (*differing[name], _ABSENT)}
-    for name in list(works)[:_MOST_UNFINISHED]:
-        if any([await _is_unfinished(checkout, name, version) for version in differing[name]]):
-            works.discard(name)
-    wanted = [name for name in differing if name not in works and found[name] != differing[name][head]]
-    for name in wanted:
-        if found[name] != _ABSENT:
-            _remove(checkout.path, PurePath(name))
-    # Removals first: a file cannot be added to the index where a folder is.
-    lines = sorted((differing[name][head], name) for name in differing)
-    listed = b"".join(b"%s %s\t%s\0" % (mode.encode(), sha.encode(), os.fsencode(name)) for (mode, sha), name in lines)
-    await checkout.git("update-index", "--replace", "-z", "--index-info", input=listed)
-    there = (name for name in wanted if differing[name][head] != _ABSENT and _has_room(checkout.path, PurePath(name)))
-    written = [os.fsencode(name) + b"\0" for name in there]
+    git's own are deleted first, and nothing is written over another.
+    """
+    unlike, unlike_other = await _unlike(checkout, head), await _unlike(checkout, other)
+    listed = (await checkout.clone.run("diff-tree", "-r", "-z", "--no-renames", "--name-status", head, other)).fields
+    letters = dict(zip(listed[1::2], listed[::2], strict=True))
+    there = {name for name in letters if _is_file(checkout.path, PurePath(name))}
+    wrong = {name for name, letter in letters.items() if (name in there if letter == "A" else name in unlike)}
+    doubtful = [name for name in wrong & there if letters[name] == "D" or name in unlike_other]
+    for number, name in enumerate(doubtful):
+        if number >= _MOST_UNFINISHED or not await _is_unfinished(checkout, name, (head, other)):
+            wrong.remove(name)
+    for name in wrong & there:
+        _remove(checkout.path, PurePath(name))
+    await checkout.git("reset", "--quiet")
+    missing = (name for name in wrong if letters[name] != "A" and _has_room(checkout.path, PurePath(name)))
     out = ("checkout-index", "--quiet", "-u", "-z", "--stdin")
-    done = await checkout.git(*out, input=b"".join(written), check=False)
+    given = b"".join(os.fsencode(name) + b"\0" for name in missing)
+    done = await checkout.git(*out, input=given, check=False)
     if done.status and (error := failure("checkout-index", done)).problem in _PASSING:
         raise error
 
 
-async def _on_disk(checkout: Checkout, names: Iterable[str]) -> dict[str, _Entry]:
-    """Return which file is at each path, none where a folder is. What is neither has no mode: git did not write it."""
-    found, files = dict.fromkeys(names, _ABSENT), list[str]()
-    for name in found:
-        kind = status_of_untrusted(checkout.path, PurePath(name))
-        if kind is None or stat.S_ISDIR(kind.st_mode):
-            continue
-        found[name] = ("", "")
-        if stat.S_ISREG(kind.st_mode) or stat.S_ISLNK(kind.st_mode):
-            files.append(name)
+async def _unlike(checkout: Checkout, commit: str) -> set[str]:
+    """Return the files of a commit that have another content on disk, or are not there."""
     # Beside the worktree's own index, a place that is the same inside a cage and outside.
     index = (await checkout.git("rev-parse", "--path-format=absolute", "--git-path", _INDEX)).text
     environment = {"GIT_INDEX_FILE": index}
-    await checkout.git("read-tree", "--empty", environment=environment)
-    listed = b"".join(os.fsencode(name) + b"\0" for name in files)
-    await checkout.git("update-index", "--add", "-z", "--stdin", input=listed, environment=environment)
-    for line in (await checkout.git("ls-files", "--stage", "-z", environment=environment)).fields:
-        facts, _, name = line.partition("\t")
-        mode, sha, _ = facts.split(" ")
-        found[name] = (mode, sha)
-    return found
+    await checkout.git("read-tree", commit, environment=environment)
+    await checkout.git("update-index", "-q", "--refresh", check=False, environment=environment)
+    return set((await checkout.git("diff-files", "--name-only", "-z", "--no-renames", environment=environment)).fields)
 
 
-async def _is_unfinished(checkout: Checkout, name: str, version: _Entry) -> bool:
-    """Return whether a file holds the beginning of a version, as git was writing it."""
-    if version == _ABSENT:
-        return False
+async def _is_unfinished(checkout: Checkout, name: str, commits: Iterable[str]) -> bool:
+    """Return whether a file holds the beginning of what a commit has, as git was writing it."""
     try:
         begun = read_untrusted(checkout.path, PurePath(name), _MOST_BYTES)
     except OSError:
         return False
-    whole = await checkout.git("cat-file", "--filters", f"--path={name}", version[1], check=False)
-    return whole.status == 0 and whole.stdout.startswith(begun)
+    found = [await checkout.git("cat-file", "--filters", f"{commit}:{name}", check=False) for commit in commits]
+    return any(whole.status == 0 and whole.stdout.startswith(begun) for whole in found)
+
+
+def _is_file(path: Path, name: PurePath) -> bool:
+    kind = status_of_untrusted(path, name)
+    return kind is not None and not stat.S_ISDIR(kind.st_mode)
 
 
 def _has_room(path: Path, name: PurePath) -> bool:

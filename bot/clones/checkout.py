@@ -11,7 +11,9 @@ from pathlib import Path, PurePath
 from typing import Unpack
 
 from bot.clones.admin import (
+    LIVE,
     Missing,
+    add_record,
     admin_directory,
     find_admin_directory,
     is_unfinished,
@@ -20,12 +22,13 @@ from bot.clones.admin import (
     recorded_branch,
 )
 from bot.clones.clone import Clone, CloneLock
+from bot.clones.published import unpublished_objects
 from bot.clones.status import FLAGS, Change, parse_status
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Options, failure
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
-from bot.sandbox.view import OpenView, View, make_private, remove_locks, unblock
+from bot.sandbox.view import OpenView, View, making_private, remove_locks, unblock
 
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -36,6 +39,7 @@ _OPERATIONS = {
     "BISECT_LOG": "bisect",
     "sequencer": "cherry-pick",
 }
+_NO_COMMIT = "0" * 40
 DAMAGE = (GitProblem.NOT_FOUND, GitProblem.CORRUPT)
 
 
@@ -49,7 +53,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """What is checked out in a finished worktree, as in `Head`, and how many `files` are uncommitted."""
+    """What is checked out in a finished worktree, as in `Head`, and how many `files` are uncommitted.
+
+    Build products that are not tracked do not count: they are never committed.
+    """
 
     head: str | None
     branch: str | None
@@ -117,6 +124,10 @@ class ReadableCheckout:
         here = {"GIT_WORK_TREE": str(self.path)}
         return parse_status((await self.git("status", *FLAGS, "--ignore-submodules=none", environment=here)).stdout)
 
+    async def work(self) -> list[Change]:
+        """Return the changes but for build products, which are never committed. Raises GitError, OSError."""
+        return [change for change in await self.changes() if change.product is None]
+
     async def changed_files(self) -> list[str]:
         """Return the names of uncommitted and untracked files. Raises GitError, OSError."""
         return [change.name for change in await self.changes()]
@@ -180,9 +191,9 @@ async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
     admin = admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
-    seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
-    await seen.unblock_state()
     try:
+        seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
+        await seen.unblock_state()
         return replace(seen, head=await seen.read_head())
     except GitError as error:
         if error.problem in DAMAGE:
@@ -190,17 +201,62 @@ async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
         raise
 
 
-def on_record(lock: CloneLock, path: Path) -> Checkout | None:
-    """Return what git has on record of a worktree whose directory may be gone: nothing may be started in there."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A registered worktree; its directory may be gone. `head` is None on a branch without a commit."""
+
+    path: Path
+    head: str | None
+    branch: str | None
+    lock_reason: str | None
+
+
+async def all_entries(clone: Clone) -> list[Entry]:
+    """Return all registered worktrees; the time grows with their number. Raises GitError."""
+    listed = (await clone.run("worktree", "list", "--porcelain", "-z")).stdout
+    found: list[Entry] = []
+    for record in os.fsdecode(listed).split("\0\0"):
+        lines = dict(line.partition(" ")[::2] for line in record.split("\0") if line)
+        if not lines or "bare" in lines:
+            continue
+        head = lines.get("HEAD")
+        branch = lines["branch"].removeprefix("refs/heads/") if "branch" in lines else None
+        commit = head if head and head.strip("0") else None
+        found.append(Entry(Path(lines["worktree"]), commit, branch, lines.get("locked")))
+    return found
+
+
+async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
+    """Return what git has on record of a worktree whose directory may be gone: nothing may be started in there.
+
+    Its head is the registered one. Raises GitError.
+    """
     clone, admin = lock.clone, find_admin_directory(lock.clone.path, path)
     if admin is None:
         return None
     view, real = clone.view(path, admin), real_path(admin)
     if not view.private.is_dir():  # nothing was ever started there in a sandbox
         view = OpenView(view.clone, view.worktree, real, real)
-    head = recorded(admin / "HEAD")
-    known = Head(head if refs.is_commit(head) else None, recorded_branch(admin))
-    return Checkout(clone, path, real, view, known, lock, lost=True)
+    head, branch = recorded(admin / "HEAD"), recorded_branch(admin)
+    revision = refs.local(branch) if branch else head if refs.is_commit(head) else None
+    commit = await clone.commit_at(revision) if revision else None
+    return Checkout(clone, path, real, view, Head(commit, branch), lock, lost=True)
+
+
+def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> bool:
+    """Make a lost folder in the clone again, with `branch` (None: detached); return whether that was needed and done.
+
+    HEAD, index and commits are in the cage's private state. Without a cage they went with the folder. Raises OSError.
+    """
+    clone, cage = lock.clone, lock.clone.git.cage
+    if not cage.isolates or find_admin_directory(clone.path, path) is not None:
+        return False
+    shown = cage.private_folder(real_path(path)) / "worktrees"
+    names = [entry.name for entry in shown.iterdir()] if shown.is_dir() else []
+    if len(names) != 1 or (clone.path / "worktrees" / names[0]).exists():
+        return False
+    add_record(clone.path, names[0], path, refs.local(branch) if branch else _NO_COMMIT, LIVE)
+    return True
 
 
 async def inspect(clone: Clone, path: Path) -> Valid | Missing:
@@ -214,20 +270,17 @@ async def examine(found: ReadableCheckout) -> Valid | Missing:
     if is_unfinished(found.admin):
         return Missing("it was never finished")
     head = found.head
-    if head.commit is None and (head.branch is None or await _has_commits(found.clone, head.branch)):
+    # Only the branch of an empty repository has no commit in the clone.
+    named = head.branch if head.branch and refs.is_branch(head.branch) else None
+    if head.commit is None and (head.branch is None or (named and await found.clone.commit_at(refs.local(named)))):
         return Missing("its HEAD names no commit")
     try:
         await found.unblock()
-        return Valid(head.commit, head.branch, len(await found.changes()))
+        return Valid(head.commit, head.branch, len(await found.work()))
     except GitError as error:
         if error.problem in DAMAGE:
             return Missing(str(error), error.problem is GitProblem.CORRUPT)
         raise
-
-
-async def _has_commits(clone: Clone, branch: str) -> bool:
-    """Return whether the branch has commits in the clone: only that of an empty repository has none."""
-    return refs.is_branch(branch) and await clone.commit_at(refs.local(branch)) is not None
 
 
 async def view_of(clone: Clone, path: Path) -> View:
@@ -239,10 +292,19 @@ async def view_of(clone: Clone, path: Path) -> View:
 
 
 async def _view(clone: Clone, path: Path, admin: Path) -> View:
-    """Return what its processes see; the private folder is made where nothing was ever started in the sandbox."""
+    """Return what its processes see; the private folder is made where nothing was ever started in the sandbox.
+
+    Of what is not published it has only what this worktree's HEAD and index reach.
+    """
     view = clone.view(path, admin)
     if not view.private.is_dir():
         branch = recorded_branch(admin)
         ref = refs.local(branch) if branch else None
-        make_private(view, ref, await clone.commit_at(ref) if ref else None)
+        head = await clone.commit_at(ref or recorded(admin / "HEAD"))
+        objects = await unpublished_objects(clone, [head] if head else [], admin)
+        listing = ("for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes", "refs/tags")
+        with making_private(view, ref, head, (await clone.run(*listing)).stdout) as packs:
+            if objects:
+                packing = ("pack-objects", "--local", "--non-empty", "--delta-base-offset", "-q")
+                await clone.git.on_clone(clone.path, *packing, str(packs / "pack"), input=objects)
     return view

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import AsyncIterator
@@ -14,8 +13,9 @@ from bot.git import refs
 from bot.git.errors import GitError
 from bot.git.objects import Objects
 from bot.git.runner import Completed, Git, failure
+from bot.locks import try_lock
 from bot.sandbox.untrusted_files import locks_below, remove_untrusted
-from bot.sandbox.view import View
+from bot.sandbox.view import PUBLISHED, View
 
 LOCK_POLL_SECONDS = 0.02
 # Without a cage an agent's git works in the clone at any time: younger files may be in use.
@@ -71,6 +71,13 @@ class Clone:
             raise failure("merge-base", answer)
         return answer.status == 0
 
+    async def merge_base(self, one: str, other: str) -> str | None:
+        """Return the newest commit that both have, None without one. Raises GitError if one of them cannot be read."""
+        found = await self.run("merge-base", one, other, check=False)
+        if found.status not in (0, 1):
+            raise failure("merge-base", found)
+        return found.text or None
+
     async def ahead_behind(self, commit: str, other: str) -> tuple[int, int]:
         """Return how many commits only `commit` has, and how many only `other` has. Raises GitError."""
         counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
@@ -105,20 +112,18 @@ class NoDefaultBranch:
 class CloneLock:
     """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one.
 
-    `default` is the remote's default branch, where that is known already.
+    `default` is the remote's default branch, where that is known already. `imported` are the commits that were imported
+    under this lock, each with the private folder of its worktree.
     """
 
     clone: Clone
     default: DefaultBranch | None = None
+    imported: set[tuple[Path, str]] = field(default_factory=set, compare=False, repr=False)
 
 
 def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
-    """Return the clone in `DATA_DIR/repos/<owner>/<folder>.git`. Raises InvalidNameError.
-
-    `folder` is the repository's name, or another name if that is taken.
-    """
-    path = data_dir / "repos" / refs.checked_owner(owner) / f"{refs.checked_folder(folder)}.git"
-    return Clone(path, data_dir / "trash", git)
+    """Return the clone in `DATA_DIR/repos`, in `refs.repository_folder`. Raises InvalidNameError."""
+    return Clone(data_dir / "repos" / refs.repository_folder(owner, folder), data_dir / "trash", git)
 
 
 class StoppedError(Exception):
@@ -132,18 +137,23 @@ async def clone_lock(clone: Clone, stop: asyncio.Event | None = None) -> AsyncIt
     What a git that was killed left in the way is cleared. Raises StoppedError once `stop` is set, OSError.
     """
     clone.path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(clone.path.with_name(clone.path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = await wait_for_lock(clone.path.with_name(clone.path.name + ".lock"), stop)
     try:
-        # Polled: a thread that waits in flock could not be cancelled.
-        while not _try_lock(descriptor):
-            if stop is not None and stop.is_set():
-                raise StoppedError
-            await asyncio.sleep(LOCK_POLL_SECONDS)
         await asyncio.to_thread(_clear_leftovers, clone)
         async with reading(clone) as with_objects:
             yield CloneLock(with_objects)
     finally:
         os.close(descriptor)
+
+
+async def wait_for_lock(path: Path, stop: asyncio.Event | None = None, *, is_directory: bool = False) -> int:
+    """Return the descriptor of `try_lock` once the lock is free. Raises StoppedError once `stop` is set, OSError."""
+    # Polled: a thread that waits in flock could not be cancelled.
+    while (descriptor := try_lock(path, is_directory=is_directory)) is None:
+        if stop is not None and stop.is_set():
+            raise StoppedError
+        await asyncio.sleep(LOCK_POLL_SECONDS)
+    return descriptor
 
 
 @contextlib.asynccontextmanager
@@ -159,28 +169,20 @@ async def reading(clone: Clone) -> AsyncIterator[Clone]:
         await asyncio.shield(objects.close())
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _clear_leftovers(clone: Clone) -> None:
     """Remove what a killed git left: whatever stands in the place of a lock, and unfinished packs.
 
     Needs the clone's lock: with it the host's own git writes nothing here.
     """
-    objects = clone.path / "objects"
+    stores = (clone.path / "objects", clone.path / PUBLISHED)
     places = (
         *clone.path.glob("*.lock"),
-        *objects.glob("info/**/*.lock"),
+        *(lock for store in stores for lock in store.glob("info/**/*.lock")),
         *(clone.path / "refs" / name for name in locks_below(clone.path / "refs")),
     )
     for place in places:
         _remove_stale(clone, place, STALE_LOCK_SECONDS)
-    for file in (*objects.glob("pack/tmp_*"), *objects.glob("pack/.tmp-*")):
+    for file in (file for store in stores for pattern in ("tmp_*", ".tmp-*") for file in store.glob(f"pack/{pattern}")):
         _remove_stale(clone, file, STALE_PACK_SECONDS)
 
 

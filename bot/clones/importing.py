@@ -2,27 +2,27 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from bot.clones import holding
 from bot.clones.admin import recorded, recorded_branch, write_head
 from bot.clones.checkout import Checkout
 from bot.clones.clone import Clone, CloneLock
+from bot.clones.published import noted_tips, unknown_to_published, unpublished_objects
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
-from bot.sandbox.view import View
+from bot.sandbox.view import OpenView, View
 
 MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
 # A few trees that name each other can stand for more files than any program can list.
 MAX_FILES = 2_000_000
-# The words in the `.keep` file of a pack, which is left when the process is killed.
+# The words in the `.keep` file of a pack: no ref reaches it yet, and an operator's `git gc` would delete it.
 IMPORTING = "threadtree: imported"
 # Refs of the clone that a cage sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
@@ -111,19 +111,29 @@ async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> Non
     known = await clone.commit_at(ref)
     if tip == known:
         return
+    if tip is None and known is not None:
+        await lend(clone, view, known)
+        await clone.git.in_cage(view, "update-ref", ref, known, in_worktree=False)
     if tip is None:
-        await clone.git.in_cage(view, "update-ref", ref, known or "", in_worktree=False)
         return
     await _import(lock, view, tip)
     await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
 
 
 async def _import(lock: CloneLock, view: View, sha: str) -> None:
-    """Pack in the cage; outside, check every object and that nothing is missing."""
+    """Pack in the cage; outside, check every object and that nothing is missing.
+
+    Whoever knows the name of another conversation's commit or file can make a commit that leads to it. So the pack must
+    bring all that is neither published nor this worktree's already.
+    """
     clone = lock.clone
     if not refs.is_commit(sha):
         raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
-    if await clone.commit_at(sha) is not None:
+    if (view.private, sha) in lock.imported:
+        return
+    own = await _own_tips(clone, view)
+    new = (sha, "--not", *own, "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
+    if sha in own or (await clone.commit_at(sha) is not None and not await clone.count("--max-count=1", *new)):
         return
     listing = ("ls-tree", "-r", "-z", "--name-only", sha)
     try:
@@ -132,28 +142,59 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         raise GitError(GitProblem.CORRUPT, "ls-tree", error.stderr) from error
     if too_many:
         raise GitError(GitProblem.CORRUPT, "ls-tree", f"{sha} has more than {MAX_FILES} files")
-    reading, writing = os.pipe()
-    packing = clone.git.in_cage(
+    packing = partial(
+        clone.git.in_cage,
         view,
-        *("pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"),
+        *("pack-objects", "--revs", "--delta-base-offset", "--stdout", "-q"),
         in_worktree=False,
-        input=sha.encode() + b"\n" + (await _near(clone, view) or await _known(clone)),
+        input=sha.encode() + b"\n" + await _shared(clone, view, own),
         check=False,
-        stdout=writing,
     )
-    receiving = _index_pack(clone, reading)
-    packed, received = await asyncio.gather(packing, receiving)
+    packed, received = await _connected(packing, partial(_index_pack, clone))
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
-    await _hold_received(clone, sha, received)
+    if received.status != 0:
+        raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
+    index = clone.path / "objects" / "pack" / f"pack-{received.text.rpartition(chr(9))[2]}.idx"
+    listed = await clone.git.on_clone(clone.path, "show-index", stdin=os.open(index, os.O_RDONLY | os.O_CLOEXEC))
+    brought = {line.split(b" ")[1] for line in listed.stdout.splitlines()}
+    needed = set((await clone.run("rev-list", "--objects", "--no-object-names", *new)).stdout.split())
+    missing = needed - brought
+    # git looks for what is known in the nearest commits only: a file that came back is in an older one.
+    if missing:
+        missing = await unknown_to_published(clone, missing)
+    if missing and own:
+        missing -= set((await unpublished_objects(clone, own)).split())
+    if not needed or missing:
+        raise GitError(GitProblem.CORRUPT, "index-pack", f"the cage does not have all of {sha}")
+    lock.imported.add((view.private, sha))
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
+
+
+async def lend(clone: Clone, view: View, *commits: str) -> None:
+    """Give a worktree's cage these commits of the clone, with all that is not published. Raises GitError, OSError."""
+    if isinstance(view, OpenView) or not (objects := await unpublished_objects(clone, commits)):
+        return
+    packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
+    await _connected(
+        partial(clone.git.on_clone, clone.path, *packing, input=objects),
+        partial(clone.git.in_cage, view, "index-pack", "--stdin", in_worktree=False),
+    )
+
+
+async def _connected(
+    packing: Callable[..., Awaitable[Completed]], receiving: Callable[..., Awaitable[Completed]]
+) -> tuple[Completed, Completed]:
+    """Run two commands, the second of which reads what the first one writes."""
+    reading, writing = os.pipe()
+    return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
 
 
 async def _index_pack(clone: Clone, stdin: int) -> Completed:
     """Check every object of a pack, and that nothing is missing."""
     return await clone.git.on_clone(
         clone.path,
-        *("index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
+        *("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
         f"--keep={IMPORTING}",
         check=False,
         stdin=stdin,
@@ -161,29 +202,29 @@ async def _index_pack(clone: Clone, stdin: int) -> Completed:
     )
 
 
-async def _hold_received(clone: Clone, sha: str, received: Completed) -> None:
-    if received.status != 0:
-        raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
-    if await clone.commit_at(sha) is None:
-        raise GitError(GitProblem.CORRUPT, "index-pack", f"{sha} was not in the pack")
-    # Until now no ref reached it: an operator's `git gc` would have deleted the pack.
-    await holding.hold(clone, [sha])
-    _, _, pack = received.text.partition("keep\t")
-    if pack:
-        (clone.path / "objects" / "pack" / f"pack-{pack}.keep").unlink(missing_ok=True)
-
-
 def _has_too_many(pieces: Iterator[bytes]) -> bool:
     files = 0
     return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
 
 
-async def _near(clone: Clone, view: View) -> bytes:
-    """Return the clone's commits from which a worktree's own most likely went on, as `_known`; empty without any."""
-    branch = recorded_branch(view.admin)
-    names = (refs.local(branch), refs.remote(branch)) if branch else (recorded(view.admin / "HEAD"),)
-    tips = [await clone.commit_at(name) for name in names]
-    return "".join(f"^{tip}\n" for tip in dict.fromkeys(tips) if tip).encode()
+async def _own_tips(clone: Clone, view: View) -> list[str]:
+    """Return the commits that the clone knows as this worktree's."""
+    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
+    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
+    return [tip for name in names if (tip := await clone.commit_at(name))]
+
+
+async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
+    """Return commits that the clone and the cage have, to be left out, as `git rev-list` takes them on stdin.
+
+    A worktree's own commits most likely went on from its branch. An agent can have deleted that from its cage.
+    """
+    asked = ("cat-file", "--batch-check=%(objectname)")
+    told = await clone.git.in_cage(view, *asked, input="\n".join(own).encode(), in_worktree=False)
+    near = [line for line in told.text.split("\n") if refs.is_commit(line)]
+    # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
+    far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
+    return "".join(f"^{tip}\n" for tip in near or far).encode()
 
 
 async def _known(clone: Clone) -> bytes:

@@ -2,12 +2,11 @@
 
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
-import orjson
 from pydantic import AwareDatetime, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 
 from bot.model import WorktreeRow
@@ -36,16 +35,7 @@ class Metadata:
 _FILE = TypeAdapter(Metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """There is no file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Corrupt:
-    """The file is unusable."""
-
-    why: str
+Unusable: TypeAlias = Literal["missing", "corrupt"]
 
 
 def metadata_path(worktree: Path) -> Path:
@@ -53,8 +43,8 @@ def metadata_path(worktree: Path) -> Path:
     return worktree.with_name(f"{worktree.name}.json")
 
 
-def metadata_of(worktree: WorktreeRow) -> Metadata:
-    """Return the metadata of a worktree as its row tells it; how often it was used is lost."""
+def metadata_of(worktree: WorktreeRow, execution_count: int = 0, last_error: str | None = None) -> Metadata:
+    """Return the metadata of a worktree as its row tells it, and its turns how often it was used."""
     return Metadata(
         id=str(worktree.id),
         platform=worktree.repository.platform,
@@ -66,6 +56,8 @@ def metadata_of(worktree: WorktreeRow) -> Metadata:
         node=worktree.node,
         created_at=worktree.created_at,
         updated_at=worktree.updated_at,
+        execution_count=execution_count,
+        last_error=last_error,
     )
 
 
@@ -74,12 +66,7 @@ def record_use(path: Path, worktree: WorktreeRow, branch: str | None, base_branc
     before = read(path)
     known = metadata_of(worktree)
     if isinstance(before, Metadata):
-        known = replace(
-            known,
-            created_at=before.created_at,
-            execution_count=before.execution_count,
-            last_error=before.last_error,
-        )
+        known = replace(metadata_of(worktree, before.execution_count, before.last_error), created_at=before.created_at)
     write(path, replace(known, branch=branch, base=base_branch or worktree.base_branch, updated_at=now))
 
 
@@ -90,7 +77,7 @@ def write(worktree: Path, metadata: Metadata) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(serialise(metadata))
+            file.write(_FILE.dump_json(metadata, indent=2) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         Path(name).rename(path)
@@ -99,32 +86,16 @@ def write(worktree: Path, metadata: Metadata) -> None:
         raise
 
 
-def read(worktree: Path) -> Metadata | Absent | Corrupt:
-    """Return the metadata of this worktree; an unreadable file is Corrupt."""
+def read(worktree: Path) -> Metadata | Unusable:
+    """Return the metadata of this worktree. Unknown keys are ignored: a newer version may have written them."""
     try:
-        content = metadata_path(worktree).read_bytes()
+        return _FILE.validate_json(metadata_path(worktree).read_bytes(), strict=True)
     except FileNotFoundError:
-        return Absent()
-    except OSError as error:
-        return Corrupt(f"unreadable: {error.strerror}")
-    return parse(content)
+        return "missing"
+    except (OSError, ValidationError):
+        return "corrupt"
 
 
 def delete(worktree: Path) -> None:
     """Remove the file if there is one. Raises OSError."""
     metadata_path(worktree).unlink(missing_ok=True)
-
-
-def serialise(metadata: Metadata) -> bytes:
-    """Return JSON for people and programs, times in ISO-8601 UTC."""
-    times = {name: getattr(metadata, name).astimezone(UTC).isoformat() for name in ("created_at", "updated_at")}
-    return orjson.dumps(asdict(metadata) | times, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def parse(content: bytes) -> Metadata | Corrupt:
-    """Parse a file's content. Unknown keys are ignored: a newer version may have written them."""
-    try:
-        return _FILE.validate_json(content, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return Corrupt(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "))

@@ -1,8 +1,7 @@
 """The start of a new worktree: an issue's branch, a pull request's branch, or one commit without a branch."""
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import assert_never
+from typing import Literal, assert_never
 
 from bot.clones import branch_history
 from bot.clones.branch_history import is_merged
@@ -15,22 +14,12 @@ from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 _HERE, _REMOTE = "refs/heads/", "refs/remotes/origin/"
 
 
-class RefusedReason(StrEnum):
-    """Why no worktree was made."""
-
-    NO_DEFAULT_BRANCH = "no-default-branch"
-    NO_REMOTE_BRANCH = "no-remote-branch"
-    BRANCH_IN_USE = "branch-in-use"
-    COMMITS_GONE = "commits-gone"
-    NAME_TAKEN = "name-taken"
-
-
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """No worktree was made; `next_step` tells a person what to do."""
+class CheckoutRefused:
+    """No worktree was made; `next_step` tells a person what to do. `why` is one of the reasons that callers act on."""
 
-    reason: RefusedReason
     next_step: str
+    why: Literal["no-remote-branch", "branch-in-use"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +43,7 @@ def start_again(worktree: WorktreeRow) -> Start:
     return start
 
 
-async def resolve(lock: CloneLock, start: Start) -> StartPoint | Refused:
+async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused:
     """Decide on branch and commit, after a fetch; change nothing. Raises GitError, InvalidNameError."""
     match start:
         case IssueBranch(number):
@@ -62,7 +51,7 @@ async def resolve(lock: CloneLock, start: Start) -> StartPoint | Refused:
         case HeadBranch(branch=branch):
             tip = await lock.clone.commit_at(refs.remote(branch))
             if tip is None:
-                return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
+                return CheckoutRefused(reasons.branch_gone(branch), "no-remote-branch")
             return await _branch(lock, branch, None, tip)
         case DetachedHead(sha, ref_to_fetch):
             fetched = await fetch_ref(lock, ref_to_fetch)
@@ -72,11 +61,11 @@ async def resolve(lock: CloneLock, start: Start) -> StartPoint | Refused:
             assert_never(start)
 
 
-async def _issue(lock: CloneLock, number: int) -> StartPoint | Refused:
+async def _issue(lock: CloneLock, number: int) -> StartPoint | CheckoutRefused:
     clone = lock.clone
     default = await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
-        return Refused(RefusedReason.NO_DEFAULT_BRANCH, default.next_step)
+        return CheckoutRefused(default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
     local, remote = [await _branches(clone, where, number) for where in (_HERE, _REMOTE)]
     unmerged = [
@@ -126,13 +115,13 @@ async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:
     return next((ref.removeprefix(namespace) for ref in below), None)
 
 
-async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> StartPoint | Refused:
+async def _branch(lock: CloneLock, branch: str, base_branch: str | None, onto: str) -> StartPoint | CheckoutRefused:
     """Return the local branch, fast-forwarded to `onto` if possible; without a local branch, a new one at `onto`."""
     clone = lock.clone
     tip = await clone.commit_at(refs.local(branch))
     if tip is None:
         if (other := await in_its_way(clone, _HERE, branch)) is not None:
-            return Refused(RefusedReason.NAME_TAKEN, reasons.branch_name_taken(branch, other))
+            return CheckoutRefused(reasons.branch_name_taken(branch, other))
         return StartPoint(branch, base_branch, onto)
     return StartPoint(branch, base_branch, onto if await clone.is_ancestor(tip, onto) else tip, tip)
 

@@ -17,6 +17,14 @@ from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocki
 from bot.sandbox.view import View, unblock
 
 _STAGED_STATES = frozenset("MTAD")
+# Folders that tools fill, which a repository often forgets to ignore.
+_PRODUCTS = frozenset(
+    {
+        *("__pycache__", ".venv", "venv", ".eggs", ".tox", ".nox", ".pytest_cache", ".mypy_cache", ".ruff_cache"),
+        *("node_modules", "bower_components", "dist", ".next", ".nuxt", ".svelte-kit", ".parcel-cache", ".turbo"),
+        *("target", ".gradle", ".terraform"),
+    }
+)
 FLAGS = ("--porcelain=v2", "-z", "--untracked-files=all", "--no-renames")
 _HEADER = b"\0# branch.oid "
 MOST_TOGETHER = 100
@@ -45,6 +53,15 @@ class Change:
     def is_staged(self) -> bool:
         """Whether the index holds content that HEAD does not."""
         return self.staged in _STAGED_STATES and not self.unresolved
+
+    @property
+    def product(self) -> str | None:
+        """The folder of well-known build products in which an untracked file is, with a `/` at its end."""
+        folders = self.name.split("/")[:-1]
+        if self.staged != "?" or _PRODUCTS.isdisjoint(folders):
+            return None
+        end = next(end for end, folder in enumerate(folders, 1) if folder in _PRODUCTS)
+        return "/".join(folders[:end]) + "/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,13 +144,13 @@ async def delete(path: Path) -> int:
 async def empty_trash(data_dir: Path) -> int:
     """Delete everything in the trash; return the bytes freed."""
     folder = trash_folder(data_dir)
-    return sum([await delete(folder / name) for name in _names(folder)])
+    return sum([await delete(folder / name) for name in names_in(folder)])
 
 
 async def expire_kept(data_dir: Path, older_than: datetime) -> int:
     """Delete what was kept whole before `older_than`, with git's state; return the bytes freed. Raises OSError."""
     freed = 0
-    for name in _names(kept_folder(data_dir)):
+    for name in names_in(kept_folder(data_dir)):
         since = kept_since(name.removesuffix(GIT_STATE))
         if since is None or since >= older_than:
             continue
@@ -172,7 +172,8 @@ async def _run(*argv: str) -> str | None:
     return (errors.data.decode(errors="replace").strip() or f"exit status {process.status}") if process.status else None
 
 
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
+    """Return what is in a folder, nothing where that is not there."""
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except FileNotFoundError:

@@ -1,23 +1,28 @@
 """The parts that a worker and a command on this node's worktrees share: GitHub, git, the sandbox."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 import httpx
 import structlog
 
+from bot.agents.presets import NotInstalled, command_of, preset
 from bot.compose.base import CannotStartError, redactor_of, require_current_schema
-from bot.git.credential_server import credential_server
+from bot.git.credential_server import authorise, credential_server
 from bot.git.runner import Git
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused
+from bot.maintenance.on_request import work_on_node
+from bot.maintenance.retention_rules import Policies
 from bot.node.context import NodeContext
 from bot.node.identity import identify
+from bot.node.launching import Launcher
 from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
@@ -25,8 +30,9 @@ from bot.redaction import Redactor
 from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
 from bot.settings import Settings
 from bot.store import upkeep
+from bot.store.clock import DatabaseClock, set_clock
 from bot.store.database import Pool, database
-from bot.store.doorbell import queue_of
+from bot.store.jobs import queue_of
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -38,9 +44,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The clock and the sleep, which tests replace."""
+    """The clock and the sleep, which tests replace. The clock is the database's, once that was asked."""
 
-    clock: Clock = lambda: datetime.now(UTC)
+    clock: Clock = field(default_factory=DatabaseClock)
     sleep: Sleep = asyncio.sleep
 
 
@@ -56,14 +62,16 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
         await persist(pool, require_current_schema)
-        identified = await identify(pool, settings.data_dir, settings.node_name)
+        async with pool.acquire() as connection:
+            await set_clock(around.clock, connection)
+        node = await identify(pool, settings.data_dir, settings.node_name)
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
             github = await stack.enter_async_context(open_github(settings, around, redactor))
         ctx = NodeContext(
             pool=pool,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
-            node=identified.node.id,
+            node=node.id,
             dsn=dsn,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
@@ -71,20 +79,34 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             sleep=around.sleep,
             github=github,
             redactor=redactor,
+            launcher=launcher_of(settings, optional=True),
             disk_reserve_bytes=settings.disk_reserve_bytes,
+            setup_seconds=settings.setup_seconds,
         )
-        await move_in(ctx, identified.was_at)
+        await move_in(ctx)
         yield ctx
 
 
 @asynccontextmanager
-async def jobs_of_node(ctx: NodeContext) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def jobs_of_node(ctx: NodeContext, policy_at: Policies) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Yield what does the waiting removals and operations of the node, for a command while no worker runs."""
     # Imported here: other commands need not wait for the engine.
     from bot.store.engine import Handlers, engine, run_until_empty
 
-    async with engine(ctx.dsn, Handlers(partial(work_in, ctx))).open_async() as app:
+    handlers = Handlers(partial(work_in, ctx), node=partial(work_on_node, ctx, policy_at))
+    async with engine(ctx.dsn, handlers).open_async() as app:
         yield partial(run_until_empty, app, queue_of(ctx.node))
+
+
+def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
+    """Return what starts programs in worktrees. Raises CannotStartError without an agent, unless that is `optional`."""
+    chosen = preset(settings.agent)
+    found = settings.agent_command if chosen is None else command_of(chosen, settings.path)
+    if isinstance(found, NotInstalled):
+        if not optional:
+            raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
+        found = ()
+    return Launcher(settings.agent_network, settings.path, settings.lang, found)
 
 
 async def open_cage(settings: Settings) -> Sandbox:
@@ -96,7 +118,7 @@ async def open_cage(settings: Settings) -> Sandbox:
     if isinstance(found, Unusable):
         raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
     enforced = cage.enforcement
-    _log.info("sandbox-usable", version=found.version, processes=enforced.processes, memory=enforced.memory)
+    _log.info("sandbox-usable", version=found, processes=enforced.processes, memory=enforced.memory)
     return cage
 
 
@@ -129,13 +151,13 @@ def _credentials(settings: Settings) -> Credentials:
 @asynccontextmanager
 async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Sandbox) -> AsyncIterator[Git]:
     """Yield git, with the bot's credentials for GitHub if there are any."""
+    has_lfs = shutil.which("git-lfs", path=settings.path) is not None
     if github is None:
-        yield Git(search_path=settings.path, cage=cage)
+        yield Git(search_path=settings.path, cage=cage, lfs=has_lfs)
         return
 
     async def token_for(full_name: str) -> str:
-        async with pool.acquire() as connection:
-            repository = await upkeep.codebase_named(connection, settings.platform, full_name)
+        repository = await upkeep.codebase_named(pool, settings.platform, full_name)
         if repository is None:
             raise LookupError(f"{full_name} is not a repository of this bot")
         try:
@@ -143,7 +165,14 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: 
         except (NotFound, Refused) as refusal:
             raise LookupError(str(refusal)) from refusal
 
-    async with credential_server(
-        settings.data_dir, settings.github_server_url, token_for, github.reject_token
-    ) as helper:
-        yield Git(helper, search_path=settings.path, cage=cage)
+    server_url = settings.github_server_url
+    async with credential_server(settings.data_dir, server_url, token_for, github.reject_token) as helper:
+        shown = partial(authorise, server_url, token_for)
+        yield Git(
+            helper,
+            search_path=settings.path,
+            cage=cage,
+            wait_for_new=github.wait_for_new,
+            authorise=shown,
+            lfs=has_lfs,
+        )

@@ -1,65 +1,56 @@
 """The worker: it decides, runs turns and answers. The demo runs the web part in the same process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import structlog
 
 from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
-from bot.agents.presets import NotInstalled, command_of, preset
 from bot.authority import Policy
 from bot.compose.base import CannotStartError, redactor_of, require_current_schema
-from bot.compose.parts import Surroundings, open_cage, open_git, open_github
+from bot.compose.parts import Surroundings, launcher_of, open_cage, open_git, open_github
 from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
-from bot.github.answers import Identity
+from bot.github.answers import BotIdentity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
+from bot.handlers.parsing import CommentParser
+from bot.handlers.registry import HANDLERS
+from bot.locks import worker_lock
+from bot.maintenance.on_request import work_on_node
 from bot.node.identity import identify, registered
 from bot.node.move_in import move_in
-from bot.node.process_lock import worker_lock
 from bot.node.transactions import persist
+from bot.operations.execute import work_in
 from bot.redaction import Redactor
 from bot.reply.outbox import Sender
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries
-from bot.store.database import Pool, database
-from bot.store.doorbell import queue_of
+from bot.store.clock import set_clock
+from bot.store.database import database
 from bot.store.engine import Handlers, chores_of, engine, run_pool
+from bot.store.jobs import queue_of
 from bot.store.nodes import NodeSelf
 from bot.tasks import unless_stopped
-from bot.worker import (
-    Housekeeping,
-    defer_chores,
-    keep_alive,
-    listen,
-    open_engine,
-    send_due,
-    work_in_worktree,
-)
+from bot.worker import Housekeeping, defer_chores, do_job, keep_alive, listen, open_engine, send_due
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
 WRITERS_AT_ONCE = 8
-WORKTREES_AT_ONCE = 3
-"""Removals and operations beside the turns: a reset must not wait for the agents of other worktrees."""
+WORKTREES_AT_ONCE = 6
+"""Removals and operations beside the turns: a reset waits neither for the agents nor for the set-up of others."""
 _log = structlog.get_logger()
 
 
 async def run_both(
-    settings: Settings,
-    dsn: str,
-    stopping: asyncio.Event,
-    *,
-    surroundings: Surroundings,
-    on_listening: Callable[[str], None],
+    settings: Settings, dsn: str, stopping: asyncio.Event, around: Surroundings, on_listening: Callable[[str], None]
 ) -> None:
     """Run web and worker in this process until `stopping` is set, for the demo. Raises CannotStartError."""
     redactor = redactor_of(settings)
@@ -67,7 +58,7 @@ async def run_both(
         async with asyncio.TaskGroup() as group:
             web = run_web(settings, dsn, redactor, on_listening)
             group.create_task(unless_stopped(stopping, web), name="web")
-            group.create_task(run_worker(settings, dsn, redactor, stopping, surroundings), name="worker")
+            group.create_task(run_worker(settings, dsn, redactor, stopping, around), name="worker")
     except BaseExceptionGroup as problems:
         for problem in problems.exceptions:
             if isinstance(problem, CannotStartError):
@@ -78,37 +69,34 @@ async def run_both(
 async def run_worker(
     settings: Settings, dsn: str, redactor: Redactor, stopping: asyncio.Event, around: Surroundings
 ) -> None:
-    """Run a worker until `stopping` is set. What needs no network is checked first.
+    """Run a worker until `stopping` is set, at any moment of its start too. What needs no network is checked first.
 
     Raises CannotStartError; NodeInUseError, also later.
     """
     async with AsyncExitStack() as stack:
-        opened = stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
-        if (pool := await unless_stopped(stopping, opened)) is not None:
-            await persist(pool, require_current_schema)
-            await _run_worker(settings, dsn, pool, redactor, stopping, around)
+        opening = stack.enter_async_context(_opened(settings, dsn, redactor, around))
+        if (opened := await unless_stopped(stopping, opening)) is not None:
+            await _run_loops(*opened, settings, stopping)
 
 
-async def _run_worker(
-    settings: Settings,
-    dsn: str,
-    pool: Pool,
-    redactor: Redactor,
-    stopping: asyncio.Event,
-    around: Surroundings,
-) -> None:
-    """Open what a worker needs, then run its loops."""
-    settings.with_data_dir()
-    agent_command, cage = _agent_command(settings), await open_cage(settings)
-    if not cage.isolates:
-        _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
+@asynccontextmanager
+async def _opened(
+    settings: Settings, dsn: str, redactor: Redactor, around: Surroundings
+) -> AsyncIterator[tuple[TurnContext, NodeSelf, Runner]]:
+    """Yield what a worker needs before its loops begin."""
     async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
+        await persist(pool, require_current_schema)
+        async with pool.acquire() as connection:
+            await set_clock(around.clock, connection)
+        settings.with_data_dir()
+        launcher, cage = launcher_of(settings), await open_cage(settings)
+        if not cage.isolates:
+            _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
         github = await stack.enter_async_context(open_github(settings, around, redactor))
-        me = await unless_stopped(stopping, _identity(github, settings))
-        if me is None:
-            return
-        identified = await identify(pool, settings.data_dir, settings.node_name)
-        node = identified.node
+        me = await _identity(github, settings)
+        node = await identify(pool, settings.data_dir, settings.node_name)
+        policy = policy_of(settings, me)
         ctx = TurnContext(
             pool=pool,
             github=github,
@@ -117,14 +105,13 @@ async def _run_worker(
             dsn=dsn,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
-            policy=policy_of(settings, me),
+            policy=policy,
+            parser=CommentParser(policy.bot_name, HANDLERS.values()),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent=settings.agent,
-            agent_command=agent_command,
+            agent_model=settings.agent_model,
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
-            search_path=settings.path,
-            lang=settings.lang,
-            network=settings.agent_network,
+            launcher=launcher,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             redactor=redactor,
@@ -132,34 +119,32 @@ async def _run_worker(
             sleep=around.sleep,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             auto_pull_request=settings.auto_pull_request,
-            setup_script=settings.setup_script,
+            setup_seconds=settings.setup_seconds,
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
         )
         await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
-        await move_in(ctx, identified.was_at)
+        await move_in(ctx)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
-        await _run_loops(ctx, node, runner, settings, dsn, stopping, around)
+        # Before the first decision: what does not mention a known name is not decided on.
+        await persist(pool, deliveries.add_name, policy.bot_name)
+        # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
+        await asyncio.to_thread(load_library, settings.agent)
+        yield ctx, node, runner
 
 
 async def _run_loops(
-    ctx: TurnContext,
-    node: NodeSelf,
-    runner: Runner,
-    settings: Settings,
-    dsn: str,
-    stopping: asyncio.Event,
-    around: Surroundings,
+    ctx: TurnContext, node: NodeSelf, runner: Runner, settings: Settings, stopping: asyncio.Event
 ) -> None:
     """Run the job queues, the turns and the housekeeping. The outbox, housekeeping and stop requests go on until the
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
     platform, server_url = settings.platform, settings.github_server_url
     everywhere = Nodes(node.id, settings.node_timeout_seconds)
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, around.clock, around.sleep)
-    sender = Sender(ctx.pool, ctx.github, ctx.redactor, around.clock, around.sleep)
+    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, ctx.clock, ctx.sleep)
+    sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()
 
     async def send(writer: str) -> None:
@@ -169,16 +154,17 @@ async def _run_loops(
         await runner.serve(stopping, settings.shutdown_grace_seconds)
         turns_ended.set()
 
-    # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
-    await asyncio.to_thread(load_library, settings.agent)
     housekeeping = Housekeeping(ctx, node, settings, decider.stalled)
     jobs: dict[str, Callable[[], Awaitable[None]]] = {}
-    app = engine(dsn, Handlers(partial(work_in_worktree, ctx), decider.decide, send, jobs))
+    in_worktree = partial(do_job, "worktree", partial(work_in, ctx))
+    on_node = partial(do_job, "node", partial(work_on_node, ctx, settings.retention))
+    app = engine(ctx.dsn, Handlers(in_worktree, decider.decide, send, jobs, on_node))
     chores = housekeeping.chores(app)
-    jobs |= {name: partial(housekeeping.do, name, chore) for name, chore in chores.items()}
-    async with open_engine(app):
-        # Before the first decision: what does not mention a known name is not decided on.
-        await persist(ctx.pool, deliveries.add_name, ctx.policy.bot_name)
+    jobs |= {name: partial(housekeeping.do, name, work) for name, (_, work) in chores.items()}
+    async with AsyncExitStack() as stack:
+        await unless_stopped(stopping, stack.enter_async_context(open_engine(app)))
+        if stopping.is_set():
+            return
         async with asyncio.TaskGroup() as group:
             group.create_task(run_pool(app, "decide", DECIDE_AT_ONCE, stopping), name="decide")
             group.create_task(run_turns(), name="turns")
@@ -190,20 +176,10 @@ async def _run_loops(
             group.create_task(housework, name="chores")
             group.create_task(defer_chores(app, node.id, chores, turns_ended), name="times of chores")
             group.create_task(keep_alive(ctx, node, runner, settings, turns_ended), name="heartbeat")
-            group.create_task(listen(dsn, node.id, runner, turns_ended), name="notifications")
+            group.create_task(listen(ctx.dsn, node.id, runner, turns_ended), name="notifications")
 
 
-def _agent_command(settings: Settings) -> tuple[str, ...]:
-    chosen = preset(settings.agent)
-    if chosen is None:
-        return settings.agent_command
-    found = command_of(chosen, settings.path)
-    if isinstance(found, NotInstalled):
-        raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
-    return found
-
-
-async def _identity(github: GitHub, settings: Settings) -> Identity:
+async def _identity(github: GitHub, settings: Settings) -> BotIdentity:
     """Return who the bot is. GitHub is asked until it answers: every decision needs it. Raises CannotStartError."""
     while True:
         try:
@@ -220,7 +196,7 @@ async def _identity(github: GitHub, settings: Settings) -> Identity:
             ) from problem
 
 
-def policy_of(settings: Settings, me: Identity) -> Policy:
+def policy_of(settings: Settings, me: BotIdentity) -> Policy:
     """Return whom the bot answers, and as whom."""
     return Policy(
         bot_id=me.id,

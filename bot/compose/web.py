@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 
 import structlog
 import uvicorn
@@ -12,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
 
-from bot.compose.base import CannotStartError, require_current_schema
+from bot.compose.base import CannotStartError, api_context, require_current_schema
 from bot.health import health_routes
 from bot.metrics import metrics_route
 from bot.receive.endpoint import Receiver
@@ -62,15 +61,11 @@ async def _serve(
         else:
             # Imported here, for they take memory.
             from bot.api.app import api_routes
-            from bot.api.calls import ApiContext, Calls
+            from bot.api.calls import Calls
             from bot.api.events import News
             from bot.dashboard.app import dashboard_routes
 
-            kept_for = timedelta(days=settings.rescue_expiry_days)
-            ctx = ApiContext(
-                settings.platform, settings.github_server_url, settings.data_dir, kept_for, lambda: datetime.now(UTC)
-            )
-            calls, token, news = Calls(pool, ctx), settings.admin_token.get_secret_value(), News(dsn)
+            calls, token, news = Calls(pool, api_context(settings)), settings.admin_token.get_secret_value(), News(dsn)
             routes += [*api_routes(calls, token, news), *dashboard_routes(calls, token, news)]
         others = Starlette(routes=routes)
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)

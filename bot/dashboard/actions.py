@@ -1,38 +1,59 @@
-"""What an operator can do on the pages: the API's changes, each with a page that asks first."""
+"""What an operator can do on the pages: the API's changes, each with a page that asks first, or has its fields."""
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
 from bot.api import lists
-from bot.api.calls import Asked, ByGuid, ById, CallError, Endpoint, ListQuery, Words
+from bot.api.calls import ByGuid, ById, CallError, Endpoint, ListQuery, Words
 from bot.api.changes import CHANGES
-from bot.api.rows import AskedDelivery, AskedOperation, Delivery, Rescue, StoppedTurn, Turn, Worktree
-from bot.dashboard.visits import View, Visit
+from bot.api.rows import AskedDelivery, AskedOfNodes, AskedOperation, Delivery, Rescue, StoppedTurn, Turn, Worktree
+from bot.dashboard.visits import PageView, Visit
+from bot.operations.asked import Asked
 
 
-def _views(change: Endpoint[Any, Any], words: Words) -> tuple[View, View]:
+def _views(change: Endpoint[Any, Any], words: Words) -> tuple[PageView, PageView]:
     """Return the page that says what will happen, and what asks for it, at the path of the change."""
     path = f"{change.path.removesuffix(f'/{words.verb}')}/{words.verb}"
 
     async def confirm(visit: Visit) -> Response:
+        if "{" not in change.path:
+            return visit.page("form.html", words=words, fields=_fields(change.asks), given=visit.request.query_params)
         asked = visit.asked(change)
         back, row = await _subject(visit, path.split("/")[1], asked)
         title = words.title.format(**asked.model_dump())
         return visit.page("confirm.html", words=words, title=title, back=back, about=row.about)
 
     async def carry_out(visit: Visit) -> Response:
-        asked = visit.asked(change)
+        given = {name: value for name, value in (await visit.form()).items() if value and name != "form_token"}
+        asked = change.parse(visit.request.path_params, given)
         answer = await visit.ask(change, asked)
-        return visit.redirect(_page_of(answer), words.asked.format(**{**asked.model_dump(), **answer.model_dump()}))
+        return visit.redirect(_page_of(answer), words.asked.format(**asked.model_dump(), answer=answer))
 
-    return View("GET", path, confirm), View("POST", path, carry_out)
+    return PageView("GET", path, confirm), PageView("POST", path, carry_out)
+
+
+def _fields(asks: type[Asked]) -> list[dict[str, Any]]:
+    """Return what a form asks, field by field; only those of a few words have `choices`."""
+    return [
+        {
+            "name": name,
+            "label": field.title,
+            "hint": field.description,
+            "required": field.is_required(),
+            "is_flag": field.annotation is bool,
+            "choices": [
+                word for part in get_args(field.annotation) for word in get_args(part) if isinstance(word, str)
+            ],
+        }
+        for name, field in asks.model_fields.items()
+    ]
 
 
 def _page_of(answer: object) -> str:
     """Return the page on which the end of a change will be seen."""
     match answer:
-        case AskedOperation(operation=operation):
+        case AskedOperation(operation=operation) | AskedOfNodes(operations=[operation, *_]):
             return f"/operations/{operation}"
         case AskedDelivery(delivery=guid):
             return f"/deliveries/{guid}"

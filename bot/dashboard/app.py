@@ -19,7 +19,7 @@ from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.login import COOKIE, Login, is_equal, is_foreign
 from bot.dashboard.pages import PAGES
 from bot.dashboard.rendering import MEDIA_TYPES, static_files
-from bot.dashboard.visits import View, Visit
+from bot.dashboard.visits import PageView, Visit
 
 VIEWS: Final = (*PAGES, *ACTION_VIEWS)
 _OPEN: Final = ("/login", "/static/")
@@ -55,13 +55,13 @@ class _Dashboard:
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
         self.app.router.redirect_slashes = False
 
-    def _route(self, view: View) -> Route:
+    def _route(self, view: PageView) -> Route:
         async def answer(request: Request) -> Response:
             return await self._answer(view, request)
 
         return Route(view.path, answer, methods=[view.method])
 
-    async def _answer(self, view: View, request: Request) -> Response:
+    async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self._visit(request)
         try:
             async with asyncio.timeout(CALL_SECONDS):

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,12 +13,7 @@ from starlette.requests import Request
 COOKIE: Final = "threadtree"
 VALID_FOR: Final = timedelta(hours=12)
 WRONG_TOKENS_A_MINUTE: Final = 10
-"""From one address. Behind a proxy all have the same."""
-ALL_WRONG_TOKENS_A_MINUTE: Final = 300
-
-
-class TooManyWrongTokensError(Exception):
-    """Wrong tokens were given too often; in the next minute it can be tried again."""
+"""From all addresses together: behind a proxy all are the same."""
 
 
 class Login:
@@ -33,25 +27,25 @@ class Login:
         self._key = hmac.digest(token.encode(), b"threadtree dashboard", "sha256")
         self._clock = clock
         self._minute = 0
-        self._wrong: Counter[str] = Counter()
+        self._wrong = 0
         self._signed_out: dict[str, float] = {}
         """The cookies that were signed out here, with the end of their time."""
 
-    def sign_in(self, token: str, address: str) -> str | None:
-        """Return a cookie for the right token, else None. Raises TooManyWrongTokensError."""
-        minute = int(self._clock().timestamp()) // 60
-        if minute != self._minute:
-            self._minute = minute
-            self._wrong.clear()
-        if self._wrong[address] >= WRONG_TOKENS_A_MINUTE or self._wrong.total() >= ALL_WRONG_TOKENS_A_MINUTE:
-            raise TooManyWrongTokensError
+    def sign_in(self, token: str) -> str | None:
+        """Return a cookie for the right token, which always enters, else None."""
         # Of digests, so that the time tells nothing of the token, not even its length.
         given = hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).digest()
         if not hmac.compare_digest(given, self._token):
-            self._wrong[address] += 1
+            minute = int(self._now()) // 60
+            self._minute, self._wrong = minute, self._wrong + 1 if minute == self._minute else 1
             return None
         ends = int((self._clock() + VALID_FOR).timestamp())
         return self.seal(f"{ends}.{secrets.token_hex(16)}", "cookie")
+
+    @property
+    def is_guessed_at(self) -> bool:
+        """Whether many wrong tokens were given in the minute of the last one."""
+        return self._wrong > WRONG_TOKENS_A_MINUTE
 
     def knows(self, cookie: str) -> bool:
         """Return whether a cookie is from here and still valid."""

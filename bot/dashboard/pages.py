@@ -1,5 +1,6 @@
 """The pages: what runs and waits, and the API's lists with their filters."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from datetime import UTC, timedelta
@@ -8,28 +9,30 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.api import lists
-from bot.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery
-from bot.api.rows import Costs, Page
-from bot.dashboard.chart import cost_chart
-from bot.dashboard.login import COOKIE, VALID_FOR, TooManyWrongTokensError
-from bot.dashboard.visits import View, Visit
-from bot.model import DeliveryState, TurnState
+from bot.api.calls import THREAD, ById, CallError, Endpoint, ListQuery, TurnsQuery
+from bot.api.rows import Costs, ListedDeliveryState, Page
+from bot.dashboard.answer import html_of
+from bot.dashboard.chart import cost_chart, curves, turns_chart
+from bot.dashboard.login import COOKIE, VALID_FOR
+from bot.dashboard.visits import PageView, Visit
+from bot.model import TurnState
+from bot.operations.asked import PruneReport
 from bot.store import listings
 
 MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
 MOST_ENDED_SHOWN: Final = 5
+DAYS_SHOWN: Final = 14
 # A path of ours with at most one id: what comes after `next=` may be anybody's.
 _OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
 
 async def _overview(visit: Visit) -> Response:
-    running = await visit.ask(lists.turns, ListQuery[TurnState](state="running", limit=MOST_SHOWN))
-    queued = await visit.ask(lists.turns, ListQuery[TurnState](state="queued", limit=MOST_SHOWN))
-    failed = await visit.ask(lists.deliveries, ListQuery[DeliveryState](state="failed", limit=MOST_SHOWN))
-    latest = await visit.ask(lists.turns, ListQuery(limit=MOST_SHOWN))
+    running = await visit.ask(lists.turns, TurnsQuery[TurnState](state="running", limit=MOST_SHOWN))
+    queued = await visit.ask(lists.turns, TurnsQuery[TurnState](state="queued", limit=MOST_SHOWN))
+    failed = await visit.ask(lists.deliveries, ListQuery[ListedDeliveryState](state="failed", limit=MOST_SHOWN))
+    latest = await visit.ask(lists.turns, TurnsQuery[TurnState](limit=MOST_SHOWN))
     nodes = (await visit.ask(lists.nodes, ListQuery())).items
-    today = await visit.ask(lists.costs, CostsQuery(days=1))
     measured = [node for node in nodes if node.disk_measured_at is not None]
     return visit.page(
         "overview.html",
@@ -39,31 +42,71 @@ async def _overview(visit: Visit) -> Response:
         failed=failed,
         ended=[turn for turn in latest.items if turn.finished_at is not None][:MOST_ENDED_SHOWN],
         nodes=nodes,
-        today=_sums(today.items),
-        bytes=sum(sum(node.disk.values()) for node in measured) if measured else None,
+        bytes=sum(node.bytes for node in measured) if measured else None,
         silent=sum(node.state == "silent" for node in nodes),
+        # The charts are below what is refreshed.
+        days=await _days(visit, 1 if "hx-request" in visit.request.headers else DAYS_SHOWN),
     )
 
 
-def _list(name: str, listing: Endpoint[ListQuery[Any], Page[Any]]) -> View:
-    """Return the page of one of the API's lists."""
+async def _days(visit: Visit, days: int) -> dict[str, Any]:
+    """Return how the requests of the last days ended: the sums of all and of today, and the charts."""
+    last = visit.now.astimezone(UTC).date()
+    async with visit.calls.connection() as connection:
+        by_day = {row["day"]: row for row in await listings.days(connection, last - timedelta(days=days - 1))}
+    sums = {"total": by_day.pop(None), "today": by_day.get(last)}
+    return {**sums, "chart": turns_chart(by_day, last, days), "curves": curves(by_day, last, days)}
+
+
+def _list(name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None) -> PageView:
+    """Return the page of one of the API's lists; of those in the `state` where none is asked for."""
 
     async def answer(visit: Visit) -> Response:
-        return await _listed(visit, name, listing)
+        return await _listed(visit, name, listing, state)
 
-    return View("GET", f"/{name}", answer)
+    return PageView("GET", f"/{name}", answer)
 
 
-async def _listed(visit: Visit, name: str, listing: Endpoint[ListQuery[Any], Page[Any]], **values: Any) -> Response:
+async def _listed(
+    visit: Visit, name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None, **values: Any
+) -> Response:
     asked = visit.asked(listing)
+    asked = asked.model_copy(update={"state": asked.state or state})
     page = await visit.ask(listing, asked)
     return visit.page(f"{name}.html", page=page, asked=asked, states=listing.asks.states(), **values)
+
+
+async def _turn(visit: Visit) -> Response:
+    item = await visit.ask_here(lists.turn)
+    texts, server_url = (item.answer or "", *item.notices), visit.calls.ctx.server_url
+    answer, *notices = await asyncio.to_thread(lambda: [html_of(text, server_url) for text in texts])
+    return visit.page("turn.html", item=item, answer=answer, notices=notices)
+
+
+async def _changes(visit: Visit) -> Response:
+    """Show what a request changed. It is fetched by the request's page, once that is shown: git needs a while."""
+    from bot.dashboard.diff import changed  # the web process has no other use for git
+
+    item = await visit.ask_here(lists.turn)
+    before, after, data_dir = item.changed_from, item.changed_to, visit.calls.ctx.data_dir
+    diff = await changed(data_dir, item.folder, before, after) if before and after else None
+    return visit.page("changes.html", item=item, diff=diff)
 
 
 async def _rescues(visit: Visit) -> Response:
     nodes = await visit.ask(lists.nodes, ListQuery())
     kept = [(node, one) for node in nodes.items for one in node.kept]
     return await _listed(visit, "rescues", lists.rescues, kept=kept)
+
+
+async def _operation(visit: Visit) -> Response:
+    """Show what was asked, with what was asked of other nodes in the same call."""
+    first = await visit.ask_here(lists.operation)
+    others = [await visit.ask(lists.operation, ById(id=one)) for one in first.beside]
+    items = sorted([first, *others], key=lambda one: one.id)
+    unfinished = any(one.finished_at is None for one in items)
+    aborted = any(isinstance(one.report, PruneReport) and one.report.aborted for one in items)
+    return visit.page("operation.html", items=items, first=first, unfinished=unfinished, aborted=aborted)
 
 
 async def _thread_named(visit: Visit) -> Response:
@@ -77,16 +120,16 @@ async def _thread_named(visit: Visit) -> Response:
         found = await listings.conversation_named(connection, repository, int(thread["number"]))
     if found is None:
         raise CallError(404, f"Nothing was asked on {thread[0]} yet.")
-    return visit.redirect(f"/threads/{found}")
+    return visit.redirect(f"/conversations/{found}")
 
 
-def _one(path: str, template: str, endpoint: Endpoint[Any, Any]) -> View:
+def _one(path: str, template: str, endpoint: Endpoint[Any, Any]) -> PageView:
     """Return the page of one row."""
 
     async def answer(visit: Visit) -> Response:
         return visit.page(template, item=await visit.ask_here(endpoint))
 
-    return View("GET", path, answer)
+    return PageView("GET", path, answer)
 
 
 async def _costs(visit: Visit) -> Response:
@@ -115,13 +158,10 @@ async def _login(visit: Visit) -> Response:
 
 async def _sign_in(visit: Visit) -> Response:
     form = await visit.form()
-    client = visit.request.client
-    try:
-        cookie = visit.login.sign_in(form.get("token", ""), client.host if client else "")
-    except TooManyWrongTokensError:
-        raise CallError(429, "Wrong tokens were given too often. Wait a minute, then try again.") from None
+    cookie = visit.login.sign_in(form.get("token", ""))
     if cookie is None:
-        return visit.page("login.html", status=401, next=_next(visit), problem="This is not the ADMIN_TOKEN.")
+        status = 429 if visit.login.is_guessed_at else 401
+        return visit.page("login.html", status=status, next=_next(visit), problem="This is not the ADMIN_TOKEN.")
     answer = visit.redirect(_next(visit))
     visit.keep(answer, COOKIE, cookie, int(VALID_FOR / timedelta(seconds=1)))
     return answer
@@ -141,20 +181,22 @@ async def _sign_out(visit: Visit) -> Response:
 
 
 PAGES: Final = (
-    View("GET", "/", _overview),
-    _list("threads", lists.conversations),
-    _one("/threads/{id}", "thread.html", lists.conversation),
-    View("GET", "/threads/{owner}/{name}/{number}", _thread_named),
+    PageView("GET", "/", _overview),
+    _list("conversations", lists.conversations),
+    _one("/conversations/{id}", "conversation.html", lists.conversation),
+    PageView("GET", "/conversations/{owner}/{name}/{number}", _thread_named),
     _list("turns", lists.turns),
-    _one("/turns/{id}", "turn.html", lists.turn),
+    PageView("GET", "/turns/{id}", _turn),
+    PageView("GET", "/turns/{id}/changes", _changes),
+    _one("/turns/{id}/steps/{place}", "step.html", lists.step),
     _list("worktrees", lists.worktrees),
-    View("GET", "/rescues", _rescues),
-    _list("deliveries", lists.deliveries),
+    PageView("GET", "/rescues", _rescues),
+    _list("deliveries", lists.deliveries, "not-ignored"),
     _one("/deliveries/{guid}", "delivery.html", lists.delivery),
-    _one("/operations/{id}", "operation.html", lists.operation),
-    View("GET", "/costs", _costs),
+    PageView("GET", "/operations/{id}", _operation),
+    PageView("GET", "/costs", _costs),
     _list("nodes", lists.nodes),
-    View("GET", "/login", _login, is_open=True),
-    View("POST", "/login", _sign_in, is_open=True),
-    View("POST", "/logout", _sign_out),
+    PageView("GET", "/login", _login, is_open=True),
+    PageView("POST", "/login", _sign_in, is_open=True),
+    PageView("POST", "/logout", _sign_out),
 )

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from rich.filesize import decimal
 from bot.api.calls import THREAD
 from bot.api.events import NAMES
 from bot.messages.formatting import format_count, format_dollars, format_duration
+from bot.messages.links import diff_page
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
@@ -55,6 +56,7 @@ def environment() -> Environment:
         "bytes": decimal,
         "count": format_count,
         "duration": format_duration,
+        "seconds": lambda seconds: format_duration(timedelta(seconds=seconds)),
         "money": lambda dollars: "" if dollars is None else format_dollars(dollars),
         "moment": moment,
         "iso": lambda at: at.astimezone(UTC).isoformat(),
@@ -65,8 +67,9 @@ def environment() -> Environment:
         "changes": CHANGES,
         "static": _static,
         "thread_url": _thread_url,
-        "thread_page": lambda conversation: f"/threads/{conversation.replace('#', '/')}",
+        "thread_page": lambda conversation: f"/conversations/{conversation.replace('#', '/')}",
         "branch_url": _branch_url,
+        "compare_url": _compare_url,
         "is_ours": lambda server_url, url: url is not None and url.startswith(f"{server_url}/"),
         "query": _query,
     }
@@ -104,6 +107,12 @@ def _branch_url(server_url: str, codebase: str, branch: str) -> str | None:
     if not THREAD.fullmatch(f"{codebase}#1") or not _BRANCH.fullmatch(branch):
         return None
     return f"{server_url}/{codebase}/tree/{quote(branch)}"
+
+
+def _compare_url(server_url: str, conversation: str, before: str, after: str) -> str | None:
+    """Return GitHub's page of what lies between two commits."""
+    thread = THREAD.fullmatch(conversation)
+    return diff_page(f"{server_url}/{thread['owner']}/{thread['name']}", before, after) if thread else None
 
 
 def _query(**items: object) -> str:

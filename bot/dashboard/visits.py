@@ -46,11 +46,14 @@ class Visit:
 
     async def form(self) -> dict[str, str]:
         """Return the fields of the form that was sent. Raises CallError."""
-        body = await read_body(self.request)
-        try:
-            return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
-        except ValueError:
-            raise CallError(400, "This is no form.") from None
+        if not hasattr(self.request.state, "form"):
+            body = await read_body(self.request)
+            try:
+                self.request.state.form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+            except ValueError:
+                raise CallError(400, "This is no form.") from None
+        form: dict[str, str] = self.request.state.form
+        return form
 
     def page(self, template: str, *, status: int = 200, **values: object) -> Response:
         """Return a page, with what was to be said since the last one."""
@@ -99,7 +102,7 @@ Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """One method on one path of the dashboard. `is_open`: strangers may see it."""
 
     method: Literal["GET", "POST"]

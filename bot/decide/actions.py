@@ -2,28 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import assert_never
 
 from bot.authority import Policy
-from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.events import (
-    Addressed,
-    CodePlace,
-    CommentWritten,
-    Event,
-    ReviewCommentWritten,
-    ReviewWritten,
-    Thread,
-    ThreadAssigned,
-    ThreadClosed,
-    ThreadLabeled,
-    ThreadReopened,
-    ThreadWritten,
-    Unreadable,
-)
+from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.handlers.parsing import CommentParser, ParsedComment, Request
 from bot.markdown import MarkdownError
-from bot.model import Actor, Repository, Target
+from bot.model import Actor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,74 +18,29 @@ class Ignore:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
-
-    `is_gesture`: a label or an assignment asks, on the thread's own text.
-    """
-
-    repository: Repository
-    thread: Thread
-    author: Actor
-    target: Target
-    parsed: ParsedComment
-    asked_at: datetime
-    identity: bytes
-    context: str = ""
-    review_id: int | None = None
-    is_gesture: bool = False
-
-    def effect(self, index: int) -> bytes:
-        """Return the key under which the text's command or request number `index` is acted on only once."""
-        return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
-
-
-_Written = CommentWritten | ReviewCommentWritten | ReviewWritten | ThreadWritten
 Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
 
 
 def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
     """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot."""
+    if isinstance(event, ThreadClosed | ThreadReopened):
+        return event
+    if (why := _why_ignored(event, policy)) is not None:
+        return Ignore(why)
     try:
-        return _asked_by(event, policy, parser)
+        if isinstance(event, Gesture):
+            parsed = parser.parse_labeled(event.remark.body)
+        else:
+            parsed = parser.parse(event.remark.body, event.body_before or "")
     except MarkdownError as problem:
         return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
-
-
-def _asked_by(event: Event, policy: Policy, parser: CommentParser) -> Action:
-    match event:
-        case ThreadClosed() | ThreadReopened():
-            return event
-        case CommentWritten():
-            return _from_comment(event, policy, parser)
-        case ReviewCommentWritten(place=place, body_before=before):
-            review_id = place.review_id if before is None else None
-            return _from_comment(event, policy, parser, context=_code_context(place), review_id=review_id)
-        case ReviewWritten(remark=remark, body_before=before):
-            return _from_comment(event, policy, parser, review_id=remark.id if before is None else None)
-        case ThreadWritten(remark=remark, body_before=before):
-            if policy.is_own(_speaker(event), remark.body):
-                return Ignore("the bot's own text")
-            parsed, node_id = parser.parse(remark.body, before or ""), f"{remark.node_id}/text"
-            return _request(event, _speaker(event), parsed, node_id, event.written_at)
-        case ThreadLabeled(remark=remark) | ThreadAssigned(remark=remark):
-            if isinstance(event, ThreadLabeled) and event.label.casefold() != policy.label.casefold():
-                return Ignore("another label")
-            if isinstance(event, ThreadAssigned) and event.assignee.id != policy.bot_id:
-                return Ignore("another assignee")
-            if policy.is_own(event.sender, ""):
-                return Ignore("the bot's own label or assignment")
-            parsed, node_id = parser.parse_labeled(remark.body), f"{remark.node_id}/{type(event).__name__}"
-            return _request(event, event.sender, parsed, node_id, remark.updated_at)
-        case _:
-            assert_never(event)
+    return _request(event, parsed) if parsed else Ignore("nothing asked")
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:
     """Return the failure, which is told on the thread only if the text, label or assignment addresses the bot."""
     found = unreadable.addressed
-    if found is None or policy.is_own(found.sender, found.body):
+    if found is None or policy.is_own(found.author, found.body):
         return replace(unreadable, addressed=None)
     is_addressed = (
         parser.addresses(found.body)
@@ -110,78 +50,57 @@ def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) ->
     return unreadable if is_addressed else replace(unreadable, addressed=None)
 
 
-def _addressed(event: Event) -> Addressed | None:
-    """Return what is known of an event whose text is not read; None for one that has no text."""
-    if isinstance(event, ThreadClosed | ThreadReopened):
-        return None
-    label = event.label if isinstance(event, ThreadLabeled) else ""
-    assignee = event.assignee.id if isinstance(event, ThreadAssigned) else None
-    speaker = event.sender if isinstance(event, ThreadLabeled | ThreadAssigned) else _speaker(event)
-    return Addressed(event.repository, event.thread, speaker, _target(event), event.remark.body, label, assignee)
+def _why_ignored(event: Written | Gesture, policy: Policy) -> str | None:
+    """Return why the event is nothing for the bot, whatever the text says."""
+    if isinstance(event, Gesture):
+        if event.assignee_id is None and event.label.casefold() != policy.label.casefold():
+            return "another label"
+        if event.assignee_id is not None and event.assignee_id != policy.bot_id:
+            return "another assignee"
+        return "the bot's own label or assignment" if policy.is_own(event.sender, "") else None
+    # An edit of a comment of the bot's own asks nothing; a thread that it opened is also people's.
+    writers = (_speaker(event),) if event.remark.target.id is None else (event.sender, event.remark.author)
+    is_own = any(policy.is_own(writer, event.remark.body) for writer in writers)
+    return "the bot's own text" if is_own else None
 
 
-def _target(event: _Written | ThreadLabeled | ThreadAssigned) -> Target:
-    match event:
-        case CommentWritten(remark=remark):
-            return Target("comment", remark.id)
-        case ReviewCommentWritten(remark=remark):
-            return Target("review-comment", remark.id)
-        case ReviewWritten(remark=remark):
-            return Target("review", remark.id)
-        case _:
-            return Target(event.thread.kind)
-
-
-def _from_comment(
-    event: CommentWritten | ReviewCommentWritten | ReviewWritten,
-    policy: Policy,
-    parser: CommentParser,
-    *,
-    context: str = "",
-    review_id: int | None = None,
-) -> Ignore | Request:
-    remark = event.remark
-    if policy.is_own(event.sender, remark.body) or policy.is_own(remark.author, remark.body):
-        return Ignore("the bot's own text")
-    parsed = parser.parse(remark.body, event.body_before or "")
-    return _request(event, _speaker(event), parsed, remark.node_id, remark.updated_at, context, review_id)
-
-
-def _speaker(event: _Written) -> Actor:
-    """Return who wrote the text; of an edit, its editor.
+def _speaker(event: Written | Gesture) -> Actor:
+    """Return who labelled or assigned, or who wrote the text; of an edit, its editor.
 
     Opening is sent by another person for an issue that was transferred or made from a discussion.
     """
-    return event.remark.author if event.body_before is None else event.sender
+    is_first = isinstance(event, Written) and event.body_before is None
+    return event.remark.author if is_first else event.sender
 
 
-def _request(
-    event: _Written | ThreadLabeled | ThreadAssigned,
-    author: Actor,
-    parsed: ParsedComment,
-    node_id: str,
-    asked_at: datetime,
-    context: str = "",
-    review_id: int | None = None,
-) -> Ignore | Request:
-    """Return what the text asks for; `node_id` also tells opening, labelling and assigning apart."""
-    if not parsed:
-        return Ignore("nothing asked")
-    text = f"{node_id}\0{event.remark.updated_at.isoformat()}\0{event.remark.body}"
+def _addressed(event: Written | Gesture) -> Addressed:
+    added = (event.label, event.assignee_id) if isinstance(event, Gesture) else ("", None)
+    return Addressed(event.repository, event.thread, _speaker(event), event.remark.target, event.remark.body, *added)
+
+
+def _request(event: Written | Gesture, parsed: ParsedComment) -> Request:
+    remark, author = event.remark, _speaker(event)
+    match event:
+        case Gesture():
+            # A gesture is one by who made it, and when: its text may be another one by now.
+            what = f"{remark.node_id}/{event.label.casefold()}/{event.assignee_id}\0{author.id}"
+            asked_at = remark.updated_at
+        case Written():
+            own = "/text" if remark.target.id is None else ""
+            what = f"{remark.node_id}{own}\0{remark.body}"
+            asked_at = event.written_at
+        case _:
+            assert_never(event)
+    identity = f"{what}\0{remark.updated_at.isoformat()}".encode("utf-8", "surrogatepass")
     return Request(
         repository=event.repository,
         thread=event.thread,
         author=author,
-        target=_target(event),
+        target=remark.target,
         parsed=parsed,
         asked_at=asked_at,
-        identity=hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(),
-        context=context,
-        review_id=review_id,
-        is_gesture=isinstance(event, ThreadLabeled | ThreadAssigned),
+        identity=hashlib.sha256(identity).digest(),
+        context=event.code if isinstance(event, Written) else "",
+        review_id=event.review_id if isinstance(event, Written) else None,
+        is_gesture=isinstance(event, Gesture),
     )
-
-
-def _code_context(place: CodePlace) -> str:
-    line = f":{place.line}" if place.line else ""
-    return f"{place.path}{line}\n\n{place.diff_hunk}"

@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from bot.decide.actions import Request
-from bot.decide.parsing import CommentParser
 from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
-from bot.handlers.agent_request import AgentRequest, ReviewParts
+from bot.handlers.agent_request import AgentRequest, ReviewParts, named_part
+from bot.handlers.parsing import CommentParser, Request
 from bot.model import Target
 
 LISTS_LAG_SECONDS = 2.0
@@ -37,10 +36,10 @@ async def whole_review(
     places = {comment.id: _place(comment) for comment in comments}
     for comment in comments:
         rest = parser.rest_of(comment.body)
-        found[comment.id] = rest and _named(comment.id, rest)
+        found[comment.id] = rest and named_part(comment.id, rest)
     own_text = text
     if is_comment:
-        own_text, places[part] = _named(part, text), _named(part, request.context)
+        own_text, places[part] = named_part(part, text), named_part(part, request.context)
     found[part] = found.get(part) or own_text
     found = {key: words for key, words in found.items() if words}
     own = ReviewParts(review_id, tuple(found), part, own_text, places.get(part, ""))
@@ -64,12 +63,7 @@ async def _own_comments(github: GitHub, request: Request, review_id: int) -> Seq
     return [one for one in found if one.author is not None and one.author.id == request.author.id]
 
 
-def _named(comment_id: int, text: str) -> str:
-    """Return a part of the request with its name: its lines of code are told apart from it, as material."""
-    return f"Comment {comment_id}:\n{text}"
-
-
 def _place(comment: ReviewComment) -> str:
     """Return the lines that an inline comment is about: GitHub often leaves out their number here."""
     line = f":{comment.line}" if comment.line else ""
-    return _named(comment.id, f"{comment.path}{line}\n\n{comment.diff_hunk}")
+    return named_part(comment.id, f"{comment.path}{line}\n\n{comment.diff_hunk}")

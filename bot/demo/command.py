@@ -8,14 +8,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bot.compose.base import CannotStartError
+from bot.demo import main_job, nothing_is_lost
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
-from bot.demo.stage import StoryBrokeError
-from bot.demo.story import tell
+from bot.demo.stage import Stage, StoryBrokeError
 from bot.postgres.embedded import embedded_postgres
 from bot.sandbox.cage import Unusable, cage_for
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.migrate import migrate
+
+TRY = """Write a comment below. maria may write to this repository, so the bot serves her.
+Choose another name to see what a stranger gets.
+
+This agent is a script. After `@{bot}` it obeys these words, each on its own line:
+
+| words | what it does |
+|---|---|
+| `write FILE: TEXT` | writes a file; the bot commits and pushes it |
+| `plan A \\| B` | shows a plan |
+| `say TEXT` | answers with the text |
+| `remember WORD`, `recall` | shows that the session goes on |
+| `hang` | works until you write `/stop` |
+| `fail WHY` | fails |
+
+The bot's own commands work too: `/status`, `/help`, `/pr`, `/reset-context`, `/worktree list`.
+This page follows what happens.
+"""
 
 
 async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bool, json: bool) -> bool:
@@ -41,21 +59,29 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
             settings = settings_for(github, directory / "data", path, ADMIN_TOKEN=token, **caged)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
             try:
-                await tell(pair, report)
+                stage = await Stage.set_up(pair, report)
+                await main_job.tell(stage)
+                await nothing_is_lost.tell(stage)
             except StoryBrokeError as broken:
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
             if not keep:
                 report.note("Try it by hand: make demo ARGS=--keep. For GitHub: see README.md, Connect a repository.")
             else:
-                report.note(f"\nthe threads         {github.server_url}/ (open an issue or comment there)")
-                report.note(
-                    "its agent obeys     @threadtree-bot write FILE: TEXT · plan A | B · say TEXT · hang · fail WHY"
-                )
+                issue = await playground(github)
+                report.note(f"\nask the bot here    {github.server_url}/{issue}")
+                report.note(f"all threads         {github.server_url}/")
                 report.note(f"the dashboard       {pair.url}/\nits token           {token}")
                 report.note(f"database            {dsn}\nfiles               {directory}\nPress Ctrl-C to stop.")
                 await stopping.wait()
     return report.held
+
+
+async def playground(github: SimulatedGitHub) -> str:
+    """Open an issue that says what can be tried, and return its address on the server."""
+    repository = next(iter(github.world.repositories.values()))
+    issue = await github.person("maria").open_issue(repository, "Try the bot here", TRY.format(bot=github.bot.login))
+    return f"{repository.full_name}/issues/{issue.number}"
 
 
 def choose_sandbox(wanted: str, directory: Path, path: str, report: Report) -> dict[str, str]:

@@ -90,7 +90,7 @@ async def _a_pull_request_shares_the_worktree(stage: Stage) -> Pull:
     stage.report.did(f"maria opened #{pull.number} from threadtree/issue-1: Fixes #1")
     await stage.says(stage.maria, pull, f"{stage.bot} append hello.txt: Come in.")
     answer = await stage.answer(pull, turn=4)
-    stage.report.check("the reply says whose worktree it is", notices.in_worktree_of(1) in answer.body, answer.body)
+    stage.report.check("the reply says nothing of what nobody doubts", "[!NOTE]" not in answer.body, answer.body)
     sharing = await stage.rows(
         "select number from conversations where worktree_id = $1", (await stage.worktree())["id"]
     )
@@ -106,7 +106,7 @@ async def _an_outsider_gets_nothing(stage: Stage, issue: Issue) -> None:
     asked = await stage.says(mallory, issue, f"{stage.bot} write pwned.txt: ha")
     await stage.until("😕 on the comment", lambda: [reaction.content for reaction in asked.reactions] == ["confused"])
     await stage.github.settled()
-    turns = await stage.rows("select id from turns where requested_by = 'mallory'")
+    turns = await stage.rows("select turn_id from requests where requested_by = 'mallory'")
     unread = [comment.body for comment in stage.unread(issue)]
     stage.report.check("and nothing else: no turn, no comment", not turns and not unread, [turns, unread])
 

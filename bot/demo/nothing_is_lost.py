@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.demo.stage import Stage, is_gone
 from bot.messages import notices, worktree_replies
-from bot.messages.worktree_replies import Saved
+from bot.model import Saved
 from bot.simulated.github.model import Issue, Pull
 
 ONE_FILE = Saved(files=1, commits=0)

@@ -75,9 +75,7 @@ async def running_bot(
     stopping = asyncio.Event()
     addresses: asyncio.Queue[str] = asyncio.Queue()
     running: asyncio.Task[object] = asyncio.create_task(
-        run_both(
-            settings, dsn, stopping, surroundings=surroundings or Surroundings(), on_listening=addresses.put_nowait
-        )
+        run_both(settings, dsn, stopping, surroundings or Surroundings(), addresses.put_nowait)
     )
     try:
         listening: asyncio.Task[str] = asyncio.create_task(addresses.get())

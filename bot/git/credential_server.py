@@ -1,9 +1,11 @@
-"""A server for git's credential helper on a socket that only the bot's user can open.
+"""The token for git's requests: shown with the first one, and by a credential helper where the server asks for another.
 
-The token is never in an argument, an environment, a file or a trace. https://git-scm.com/docs/gitcredentials
+The helper asks a server on a socket that only the bot's user can open. The token is never in an argument, an
+environment, a file or a trace. https://git-scm.com/docs/gitcredentials
 """
 
 import asyncio
+import base64
 import re
 import secrets
 import shlex
@@ -76,6 +78,23 @@ async def credential_server(
                 await asyncio.gather(*handlers, return_exceptions=True)
 
 
+async def authorise(server_url: str, token_for: TokenSource, remote_url: str) -> str:
+    """Return git's configuration to show the token of a repository of the server with the first request to it.
+
+    Empty where no token is known now: the helper is asked then, and says why. git 2.46 has `http.proactiveAuth`.
+    """
+    named = _REPOSITORY.fullmatch(remote_url.removeprefix(server_url.rstrip("/") + "/"))
+    if named is None:
+        return ""
+    try:
+        async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
+            token = await token_for(named["name"])
+    except Exception:  # noqa: BLE001 - the helper meets it too
+        return ""
+    shown = base64.b64encode(f"{USERNAME}:{token}".encode()).decode()
+    return f'[http "{remote_url}"]\n\textraHeader = Authorization: Basic {shown}\n'
+
+
 def _git_config(server_url: str, path: Path) -> GitConfig:
     # git's own client of such a socket: a tenth of the time of a program in Python, at every contact with GitHub.
     command = shlex.join(["git", "credential-cache", f"--socket={path}"])
@@ -94,7 +113,9 @@ async def _answer(
 ) -> bytes:
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
-            request = await _read_all(reader)
+            request = b""
+            while len(request) <= MAX_REQUEST_BYTES and (piece := await reader.read(MAX_REQUEST_BYTES)):
+                request += piece
     except TimeoutError:
         _log.warning("git-credential-request-incomplete")
         return b""
@@ -102,9 +123,10 @@ async def _answer(
     if repository is None:
         _log.warning("git-credential-refused")
         return b""
-    if (refused := _refused_token(request)) is not None:
+    attributes = _attributes(request)
+    if attributes["action"] == "erase":
         _log.warning("git-credential-refused-by-server", repository=repository)
-        reject(refused)
+        reject(attributes.get("password", ""))
         return b""
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
@@ -121,14 +143,6 @@ async def _answer(
     return f"username={USERNAME}\npassword={token}\n".encode()
 
 
-async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """Read the request to its end, or to the size limit."""
-    request = b""
-    while len(request) <= MAX_REQUEST_BYTES and (piece := await reader.read(MAX_REQUEST_BYTES)):
-        request += piece
-    return request
-
-
 def requested_repository(request: bytes, server_url: str) -> str | None:
     """Return the `owner/repo` that a `get` or `erase` is about; None for any other request or server."""
     if len(request) > MAX_REQUEST_BYTES:
@@ -142,12 +156,6 @@ def requested_repository(request: bytes, server_url: str) -> str | None:
         return None
     repository = _REPOSITORY.fullmatch(attributes.get("path", ""))
     return repository["name"] if repository is not None else None
-
-
-def _refused_token(request: bytes) -> str | None:
-    """Return the token that an `erase` reports, None for another request."""
-    attributes = _attributes(request)
-    return attributes.get("password", "") if attributes.get("action") == "erase" else None
 
 
 def _attributes(request: bytes) -> dict[str, str]:

@@ -42,7 +42,7 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
         re.compile(
             r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
             r"|operation (timed out|too slow)|early eof|empty reply from server|hung up|rpc failed"
-            r"|requested url returned error: (429|5\d\d)|gnutls|ssl_|transfer closed"
+            r"|(requested url returned error:|from http) (429|5\d\d)|gnutls|ssl_|transfer closed"
             # Our credential helper cannot get a token now.
             r"|credential helper '.*' told us to quit",
             re.I,
@@ -64,12 +64,16 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     (
         GitProblem.NOT_FOUND,
         re.compile(
-            r"not a git repository|does not appear to be a git repository|repository .*not found|not our ref"
+            r"not a git repository|can only be used inside a git repository"
+            r"|does not appear to be a git repository|repository .*not found|not our ref"
             r"|couldn't find remote ref|unknown revision|not a valid (ref|object)|requested url returned error: 404"
             r"|no such file or directory|needed a single revision",
             re.I,
         ),
     ),
+)
+_REFUSED = re.compile(
+    r"authentication failed for|returned error: 40[134]|^(remote: |fatal: )repository .*not found", re.I | re.M
 )
 _SECRETS = re.compile(
     r"(?P<scheme>://)[^/@\s]+@|(?P<header>authorization: *)[^\r\n]+|gh[pousr]_\w+|github_pat_\w+", re.I
@@ -94,6 +98,11 @@ def problem_of(stderr: str) -> GitProblem:
 def is_unauthenticated(stderr: str) -> bool:
     """Return whether the server refused the credentials (401), which says nothing about the repository."""
     return "authentication failed for" in stderr.lower()
+
+
+def is_refused(stderr: str) -> bool:
+    """Return whether the server refused the credentials, or does not show them the repository (401, 403, 404)."""
+    return _REFUSED.search(stderr) is not None
 
 
 def redact(text: str) -> str:

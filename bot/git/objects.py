@@ -6,7 +6,6 @@ https://git-scm.com/docs/git-cat-file#_batch_output
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from bot.git.errors import GitError, GitProblem
 from bot.process import ProcessGroup
@@ -19,9 +18,7 @@ _NAME = re.compile(rb"([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 class Objects:
     """A reader of one repository. git starts with the first question and sees what other processes write later."""
 
-    def __init__(self, directory: Path, start: Callable[[], Awaitable[ProcessGroup]]) -> None:
-        self._directory = directory
-        self._opened: int | None = None
+    def __init__(self, start: Callable[[], Awaitable[ProcessGroup]]) -> None:
         self._start = start
         self._process: ProcessGroup | None = None
         self._turn = asyncio.Lock()
@@ -44,17 +41,12 @@ class Objects:
                 raise
 
     async def close(self) -> None:
-        """End git; a later question starts it again."""
+        """End git; a later question starts it again, also on a repository that was put in the place of this one."""
         process, self._process = self._process, None
         if process is not None:
             await process.end()
 
     async def _exchange(self, revision: str) -> str | None:
-        now = self._directory.stat().st_ino
-        if now != self._opened:
-            # Another repository was put in the place of the one that git has open.
-            await self.close()
-            self._opened = now
         process = self._process = self._process or await self._start()
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("stdin and stdout are not pipes")

@@ -15,9 +15,9 @@ _REFS = re.compile(r"(?m)^(?:From .*| [ *+t=-] .*)\n?")
 
 
 class Reader:
-    """A reader of git's stderr that calls `on_line` with each new line of progress."""
+    """A reader of git's stderr that calls `on_line`, if there is one, with each new line of progress."""
 
-    def __init__(self, on_line: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
         self._rest = ""
         self._last: str | None = None
@@ -25,7 +25,7 @@ class Reader:
     def __call__(self, piece: bytes) -> None:
         *whole, self._rest = re.split(r"[\r\n]", self._rest + piece.decode(errors="replace"))
         line = next((said for text in reversed(whole) if (said := short_line(text))), None)
-        if line is not None and line != self._last:
+        if self._on_line is not None and line is not None and line != self._last:
             self._last = line
             self._on_line(line)
 

@@ -2,16 +2,13 @@
 
 import re
 from datetime import UTC, datetime
+from pathlib import PurePath
 
 from bot.model import ISSUE_BRANCH_PREFIX
 
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
 FETCHED_PREFIX = "refs/threadtree/fetched/"
-# Commits that worktrees may use though nothing else in the clone names them, by day.
-HELD_PREFIX = "refs/threadtree/held/"
-# For rev-list: all refs but these, which only put off a deletion.
-ALL_BUT_HELD = (f"--exclude={HELD_PREFIX}*", "--all")
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"
@@ -51,6 +48,19 @@ def remote(branch: str) -> str:
     return f"refs/remotes/origin/{_checked_branch(branch)}"
 
 
+def refspec(branch: str) -> str:
+    """Return what fetches a branch, and is no error where the remote has no such branch. Raises InvalidNameError.
+
+    git allows only a pattern to match nothing; hardly any other branch matches this one.
+    """
+    middle = len(_checked_branch(branch)) // 2
+    return _to_origin(f"{branch[:middle]}*{branch[middle:]}")
+
+
+def _to_origin(pattern: str) -> str:
+    return f"+refs/heads/{pattern}:refs/remotes/origin/{pattern}"
+
+
 def _checked_branch(name: str) -> str:
     if not is_branch(name):
         raise InvalidNameError(f"not a branch name: {name!r}")
@@ -62,16 +72,6 @@ def fetched(remote_ref: str) -> str:
     if not is_ref(remote_ref):
         raise InvalidNameError(f"not a ref: {remote_ref!r}")
     return FETCHED_PREFIX + remote_ref.removeprefix("refs/")
-
-
-def held(commit: str, at: datetime) -> str:
-    """Return the ref that holds a commit since a day: `refs/threadtree/held/<day in UTC>/<commit>`."""
-    return f"{HELD_PREFIX}{at.astimezone(UTC):%Y%m%d}/{commit}"
-
-
-def held_since(ref: str) -> str:
-    """Return the day in a ref that holds a commit, as it stands there: days compare like times."""
-    return ref.removeprefix(HELD_PREFIX).partition("/")[0]
 
 
 def rescue_ref(worktree_id: str, at: datetime) -> str:
@@ -103,6 +103,12 @@ def issue_branch(issue: int, sequel: int = 1, *, flat: bool = False) -> str:
     return f"{_FLAT_PREFIX if flat else ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
 
 
+def issue_refspecs(issue: int) -> tuple[str, ...]:
+    """Return what fetches the branches of an issue, and the one that excludes their names, as far as there are any."""
+    names = (issue_branch(issue), issue_branch(issue, flat=True))
+    return (refspec(ISSUE_FOLDER), *map(refspec, names), *(_to_origin(f"{name}-*") for name in names))
+
+
 def sequel_of(branch: str, issue: int) -> int | None:
     """Return the number of `branch` among the branches of this issue, from 1; None if it is none of them."""
     match = re.fullmatch(rf"(?:{ISSUE_BRANCH_PREFIX}|{_FLAT_PREFIX}){issue}(?:-([2-9]|[1-9]\d+))?", branch)
@@ -114,15 +120,11 @@ def is_flat(branch: str) -> bool:
     return branch.startswith(_FLAT_PREFIX)
 
 
-def checked_owner(name: str) -> str:
-    """Return a GitHub owner's login as a folder name. Raises InvalidNameError."""
-    if not _OWNER.fullmatch(name):
-        raise InvalidNameError(f"not an owner's name: {name!r}")
-    return name
+def repository_folder(owner: str, folder: str) -> PurePath:
+    """Return `<owner>/<folder>.git`. `folder` is the repository's name, or another if that is taken.
 
-
-def checked_folder(name: str) -> str:
-    """Return a repository's name, or that name with its id appended, as a folder name. Raises InvalidNameError."""
-    if not _FOLDER.fullmatch(name) or name in {".", ".."}:
-        raise InvalidNameError(f"not a repository's name: {name!r}")
-    return name
+    Raises InvalidNameError.
+    """
+    if not _OWNER.fullmatch(owner) or not _FOLDER.fullmatch(folder) or folder in {".", ".."}:
+        raise InvalidNameError(f"not a repository's name: {owner!r}/{folder!r}")
+    return PurePath(owner, f"{folder}.git")

@@ -4,25 +4,26 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TypedDict, TypeVar, Unpack
 
-from bot.git.errors import GitError, GitProblem, is_unauthenticated, problem_of, redact
+from bot.git.errors import GitError, GitProblem, is_refused, is_unauthenticated, problem_of, redact
 from bot.git.objects import FORMAT, Objects
 from bot.git.progress import without_progress
 from bot.process import ProcessGroup, start
 from bot.sandbox.cage import NO_CAGE, Cage, Sandbox
-from bot.sandbox.view import View
+from bot.sandbox.view import LFS, PUBLISHED, View
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 # More than a list of a million files takes. An agent decides how much git has to say.
 MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
+TALKS_TO_SERVER = frozenset({"fetch", "push", "ls-remote"})
 # Of git's own statuses. In a cage, a higher one is that of a signal.
 _LAST_STATUS = 129
 # git ends with it after it has said what is wrong.
@@ -59,6 +60,28 @@ _NEUTRAL: tuple[tuple[str, str], ...] = (
     ("http.lowSpeedLimit", "1"),
     ("http.lowSpeedTime", "120"),
 )
+# No credentials are where a worktree is: what cannot be fetched without stays a pointer.
+_LFS = (
+    ("filter.lfs.process", "git-lfs filter-process"),
+    ("filter.lfs.required", "false"),
+    ("lfs.skipDownloadErrors", "true"),
+    ("lfs.transfer.maxRetries", "1"),
+    ("lfs.repositoryFormatVersion", "0"),  # else git-lfs would write it
+)
+# What the host checks out stays pointers, until `bot.lfs` gives files their content.
+WITH_CONTENT = {"GIT_LFS_SKIP_SMUDGE": "0"}
+_POINTERS = {"GIT_LFS_SKIP_SMUDGE": "1"}
+# Files of this size are images, archives and the like: git would look for minutes for deltas between them and find
+# none. They are compressed once, fast, where they are staged, and copied from pack to pack. Large text goes whole, too.
+LARGE_FILE_BYTES = 1 << 20
+_LARGE_FILES = ("core.bigFileThreshold", str(LARGE_FILE_BYTES))
+# Other commands would take such a file for a binary one, and show no lines of it.
+_OF_COMMANDS = {
+    "update-index": (_LARGE_FILES, ("pack.compression", "1")),
+    **dict.fromkeys(("pack-objects", "index-pack", "push", "repack"), (_LARGE_FILES,)),
+}
+UNCOMPRESSED, NO_LEVEL = "--config-env=pack.compression=LEVEL", {"LEVEL": "0"}
+"""An option and its environment for `update-index`: large files are not compressed."""
 _ENVIRONMENT = {
     "HOME": "/nonexistent",
     "LANG": "C.UTF-8",
@@ -114,6 +137,10 @@ class Identity:
         }
 
 
+async def _never(_: int) -> bool:
+    return False
+
+
 class _TooMuchOutputError(Exception):
     """A command wrote more than MAX_OUTPUT_BYTES."""
 
@@ -125,77 +152,125 @@ class Options(TypedDict, total=False):
     check: bool
     environment: Mapping[str, str]
     timeout_seconds: float
-
-
-class CloneOptions(Options, total=False):
-    """More options of a command on a clone."""
-
     stdin: int | None
     stdout: int | None
     program: Sequence[str]
     on_stderr: Callable[[bytes], None] | None
+    inherited: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
     """A runner of git. `remote_config` (credential helpers) goes to commands on a clone, never to those on a worktree.
 
-    Without a cage, programs that a worktree's configuration names run as this user.
+    Without a cage, programs that a worktree's configuration names run as this user. `wait_for_new` is asked after the
+    server's refusals, with their number before: whether a token is new, after a pause. `authorise` returns the
+    configuration with which git shows its token to this remote at once: else it asks without one first.
     """
 
     remote_config: Sequence[tuple[str, str]] = ()
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Sandbox = NO_CAGE
+    wait_for_new: Callable[[int], Awaitable[bool]] = _never
+    authorise: Callable[[str], Awaitable[str]] | None = None
+    lfs: bool = False
+    """git-lfs is installed: files under Git LFS have their content in worktrees."""
+    remotes: dict[Path, str] = field(default_factory=dict, compare=False, repr=False)
+    """The remotes of clones, until they are written anew. A wrong one costs a request: the token is for one address."""
 
-    async def on_clone(self, clone: Path, *args: str, **options: Unpack[CloneOptions]) -> Completed:
+    def of_few_refs(self) -> "Git":
+        """Return this git for servers with few refs: it lists them all with its first request, and asks nothing before.
+
+        https://git-scm.com/docs/protocol-v2: version 2 asks for the server's capabilities and then for certain refs.
+        """
+        return replace(self, remote_config=(*self.remote_config, ("protocol.version", "0")))
+
+    async def on_clone(self, clone: Path, *args: str, **options: Unpack[Options]) -> Completed:
         """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
 
-        A token that the server refused was forgotten by then: the command runs once more with a new one.
+        It runs again where the server refused a new token, and once where a token was forgotten after a refusal.
         """
-        config = _config_environment((*_NEUTRAL, ("credential.helper", ""), *self.remote_config))
-        options["environment"] = {**config, **options.get("environment", {})}
+        config = (*_NEUTRAL, ("credential.helper", ""), *_of_command(args), *self.remote_config)
+        given = options.get("environment", {})
+        if "remote.origin.url" in args:
+            self.remotes.pop(clone, None)
+        options["environment"] = {**_config_environment(config), **given}
+        tries, was_forgotten = 0, False
+        while True:
+            outcome: Completed | GitError
+            try:
+                async with self._authorised(clone, args[0]) as secret:
+                    if secret is not None:
+                        included = _config_environment((*config, ("include.path", f"/proc/self/fd/{secret}")))
+                        options |= {"environment": {**included, **given}, "inherited": (secret,)}
+                    outcome = completed = await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
+                said = completed.stderr if completed.status else ""
+            except GitError as error:
+                outcome, said = error, error.stderr
+            if is_refused(said) and await self.wait_for_new(tries):
+                tries += 1
+            elif is_unauthenticated(said) and not was_forgotten:
+                was_forgotten = True
+            elif isinstance(outcome, GitError):
+                raise outcome
+            else:
+                return outcome
+
+    async def remote_url(self, clone: Path) -> str:
+        """Return the address of the clone's remote; empty where it has none. Raises GitError."""
+        if clone not in self.remotes:
+            asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
+            self.remotes[clone] = (await self.run(*asked, cwd=None, check=False)).text
+        return self.remotes[clone]
+
+    @contextlib.asynccontextmanager
+    async def _authorised(self, clone: Path, command: str) -> AsyncIterator[int | None]:
+        """Yield the descriptor of a configuration that holds the token, in memory alone; None without a token."""
+        secret = ""
+        if command in TALKS_TO_SERVER and self.authorise is not None:
+            secret = await self.authorise(await self.remote_url(clone))
+        if not secret:
+            yield None
+            return
+        descriptor = os.memfd_create("git-config")
         try:
-            completed = await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
-            if not (completed.status and is_unauthenticated(completed.stderr)):
-                return completed
-        except GitError as error:
-            if not is_unauthenticated(error.stderr):
-                raise
-        return await self.run(f"--git-dir={clone}", *args, cwd=None, **options)
+            os.write(descriptor, secret.encode())
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def objects(self, clone: Path) -> Objects:
         """Return a reader of the clone's objects, which the caller closes."""
         argv = ("git", f"--git-dir={clone}", "cat-file", f"--batch-command={FORMAT}")
         environment = {**_ENVIRONMENT, "PATH": self.search_path, **_config_environment(_NEUTRAL)}
         null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-        return Objects(clone, lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
+        return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
-    async def on_worktree(self, worktree: Path, *args: str, **options: Unpack[Options]) -> Completed:
-        """Run a git command that reads a worktree without a cage. Raises GitError.
-
-        Where an agent may have been, `Checkout.git` runs it.
-        """
-        options["environment"] = {**_worktree_environment(worktree), **options.get("environment", {})}
-        return await self.run(*args, cwd=worktree, **options)
-
-    async def in_cage(
-        self,
-        view: View,
-        *args: str,
-        in_worktree: bool = True,
-        stdout: int | None = None,
-        **options: Unpack[Options],
-    ) -> Completed:
+    async def in_cage(self, view: View, *args: str, in_worktree: bool = True, **options: Unpack[Options]) -> Completed:
         """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder.
 
-        `stdout` is as in `run`. Raises GitError, OSError.
+        Raises GitError, OSError.
         """
-        options["environment"] = {**_worktree_environment(view.worktree), **options.get("environment", {})}
+        config = self._lfs_config(view.admin / LFS)
+        environment = _worktree_environment(view.worktree, *config, *_of_command(args)) | self._lfs_objects(view)
+        options["environment"] = {**environment, **_POINTERS, **options.get("environment", {})}
+        options["program"] = (*self.cage.git_argv(view, in_worktree=in_worktree), "git")
         place = () if in_worktree else (f"--git-dir={view.admin}",)
-        program = (*self.cage.git_argv(view, in_worktree=in_worktree), "git")
-        cwd = self.cage.start_directory(view)
-        return await self.run(*place, *args, cwd=cwd, stdout=stdout, program=program, **options)
+        return await self.run(*place, *args, cwd=self.cage.start_directory(view), **options)
+
+    def lfs_environment(self, view: View) -> dict[str, str]:
+        """Return the variables with which an agent's git knows Git LFS, where the repository uses that."""
+        if not (view.clone / LFS).is_dir():
+            return {}
+        return _config_environment(self._lfs_config(view.admin / LFS)) | self._lfs_objects(view)
+
+    def _lfs_config(self, storage: PurePath) -> tuple[tuple[str, str], ...]:
+        return (*_LFS, ("lfs.storage", str(storage))) if self.lfs else ()
+
+    def _lfs_objects(self, view: View) -> dict[str, str]:
+        # git-lfs looks for the clone's objects beside those of git, and does not understand the alternates' own file.
+        return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(view.clone_objects)} if self.lfs else {}
 
     async def in_many(self, cage: Cage, views: Sequence[View], *args: str) -> Completed:
         """Run the same git command in many worktrees of one clone, one after the other in one cage that shows them all.
@@ -208,8 +283,10 @@ class Git:
         given = b"".join(os.fsencode(arg) + b"\0" for arguments in each for arg in arguments)
         program = (*cage.many_argv(places), "xargs", "-0", "-n", str(len(each[0])), "git")
         # The alternates of a private folder name a place that this cage does not have.
-        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(views[0].clone / "objects")}
-        environment = _worktree_environment(views[0].worktree) | objects
+        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(views[0].clone / PUBLISHED)}
+        # git-lfs writes there what it reads to compare it.
+        config = self._lfs_config(PurePath("/tmp", LFS))  # noqa: S108 - of the cage
+        environment = _worktree_environment(views[0].worktree, *config) | objects
         return await self.run(cwd=None, program=program, input=given, environment=environment)
 
     async def run(
@@ -224,6 +301,7 @@ class Git:
         stdout: int | None = None,
         program: Sequence[str] = ("git",),
         on_stderr: Callable[[bytes], None] | None = None,
+        inherited: Sequence[int] = (),
     ) -> Completed:
         """Run one git command. Raises GitError for a status other than 0 (with `check`), past the time limit, and where
         git was killed: that answers no question, while its status looks like a "no".
@@ -244,6 +322,7 @@ class Git:
                 cwd or Path("/"),
                 stdin=stdin or (asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE),
                 stdout=stdout or asyncio.subprocess.PIPE,
+                inherited=inherited,
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             # With a cage it is the cage that is missing, which says nothing about the repository.
@@ -301,10 +380,14 @@ async def piped(
     return result
 
 
-def _worktree_environment(worktree: Path) -> dict[str, str]:
+def _of_command(args: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return _OF_COMMANDS.get(next(arg for arg in args if not arg.startswith("-")), ())
+
+
+def _worktree_environment(worktree: Path, *config: tuple[str, str]) -> dict[str, str]:
     # A directory without a .git of its own must not be taken for a part of a repository above it.
     ceiling = {"GIT_CEILING_DIRECTORIES": str(worktree.parent)}
-    return _config_environment((*_NEUTRAL, ("credential.helper", ""))) | ceiling
+    return _config_environment((*_NEUTRAL, ("credential.helper", ""), *config)) | ceiling
 
 
 def failure(command: str, completed: Completed) -> GitError:
@@ -324,10 +407,7 @@ def _config_environment(config: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 async def _listen(
-    process: ProcessGroup,
-    given: bytes | None,
-    timeout_seconds: float,
-    on_stderr: Callable[[bytes], None] | None,
+    process: ProcessGroup, given: bytes | None, timeout_seconds: float, on_stderr: Callable[[bytes], None] | None
 ) -> tuple[bytes, bytes]:
     """Return what the command writes to stdout and stderr until its end. `on_stderr` gets each piece of stderr.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter
 
 from bot.github.errors import NotFound
-from bot.model import Actor, ThreadKind
+from bot.model import Actor, Thread, ThreadKind
 
 T = TypeVar("T")
 Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
@@ -39,7 +39,7 @@ Body = Annotated[str, BeforeValidator(lambda body: (body or "").replace("\0", ""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BotIdentity:
     """The bot's account on GitHub; `mention` is the name after the `@` unless BOT_NAME is set."""
 
     login: str
@@ -89,23 +89,9 @@ class BranchPull:
     is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
     is_merged: Annotated[bool, BeforeValidator(bool), _at("merged_at", default=False)]
     is_draft: Annotated[bool, BeforeValidator(bool), _at("draft", default=False)]
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadFacts:
-    """An issue or pull request as it is now; `closed_at` is None while it is open."""
-
-    kind: ThreadKind
     title: str
-    closed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class IssueRef:
-    """An issue, perhaps of another repository."""
-
-    repository_id: Annotated[int, _at("repository", "databaseId")]
-    number: int
+    body: Body
+    base: Annotated[str, _at("base", "ref")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +140,20 @@ class LoggedDelivery:
     guid: str
     event: str
     at: Annotated[datetime, _at("delivered_at")]
+    status: str
+    status_code: int
+    """0 without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook of a repository: https://docs.github.com/rest/repos/webhooks#list-repository-webhooks"""
+
+    id: int
+    at: Annotated[datetime, _at("created_at")]
+    active: bool
+    events: tuple[str, ...]
+    """`*` stands for all."""
 
 
 def permission(answer: Any) -> Permission:
@@ -173,17 +173,18 @@ def branch_pulls(found: Sequence[Any], repository_id: int) -> tuple[BranchPull, 
     return tuple(read(BranchPull, one) for one in own)
 
 
-def thread_facts(answer: Any) -> ThreadFacts:
+def thread(answer: Any) -> Thread:
     """Read https://docs.github.com/rest/issues/issues#get-an-issue, which also serves pull requests."""
     kind: ThreadKind = "pull" if answer.get("pull_request") else "issue"
     closed_at = (answer.get("closed_at") or answer["updated_at"]) if answer["state"] == "closed" else None
-    return ThreadFacts(kind, answer["title"], datetime.fromisoformat(closed_at) if closed_at else None)
+    closed = datetime.fromisoformat(closed_at) if closed_at else None
+    return Thread(answer["number"], kind, answer["title"], closed)
 
 
-def closing_issues(data: Any) -> tuple[list[IssueRef], str | None]:
-    """Return the issues on one page of `client.CLOSING_ISSUES`, and the cursor of the next page. Raises NotFound.
+def closing_issues(data: Any, repository_id: int) -> tuple[list[int], str | None]:
+    """Return the repository's issues on one page of `client.CLOSING_ISSUES`, and the cursor of the next page.
 
-    An issue that the credentials may not see is null.
+    Raises NotFound. An issue that the credentials may not see is null.
     """
     pull = ((data or {}).get("repository") or {}).get("pullRequest")
     if pull is None:
@@ -191,7 +192,8 @@ def closing_issues(data: Any) -> tuple[list[IssueRef], str | None]:
     page = pull["closingIssuesReferences"]
     if page is None:
         return [], None
-    found = [read(IssueRef, node) for node in page["nodes"] or () if node is not None]
+    seen = [node for node in page["nodes"] or () if node is not None]
+    found = [node["number"] for node in seen if node["repository"]["databaseId"] == repository_id]
     return found, page["pageInfo"]["endCursor"] if page["pageInfo"]["hasNextPage"] else None
 
 

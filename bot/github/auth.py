@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import assert_never
 
 import jwt
 
@@ -19,6 +18,10 @@ APP_TOKEN_LIFETIME = timedelta(minutes=9)
 # An installation's token lives an hour:
 # https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-an-installation-access-token-for-a-github-app
 REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)
+NEW = timedelta(seconds=10)
+"""GitHub replicates a credential for so long after it was made: until then a refusal may pass."""
+REFUSED_WAITS_SECONDS = (2.0, 4.0, 8.0)
+"""The pauses between tries with a new credential. https://github.com/octokit/auth-app.js/issues/589"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ Credentials = TokenCredentials | AppCredentials
 
 @dataclass(frozen=True, slots=True)
 class InstallationToken:
-    """A token that GitHub issued, and when it expires."""
+    """A token that GitHub issued, when it did, and when it expires."""
 
     value: str = field(repr=False)
     expires_at: datetime
+    made_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class TokenKey:
     repository_id: int | None = None
 
 
-IssueToken = Callable[[AppCredentials, TokenKey], Awaitable[InstallationToken]]
+IssueToken = Callable[[TokenKey], Awaitable[InstallationToken]]
 
 
 class Tokens:
@@ -81,38 +85,48 @@ class Tokens:
         clock: Callable[[], datetime],
         on_new_token: Callable[[str], None],
     ) -> None:
-        self._credentials = credentials
+        self.personal = credentials.token if isinstance(credentials, TokenCredentials) else None
         self._issue = issue
         self._clock = clock
         self._on_new_token = on_new_token
         self._issued: dict[TokenKey, InstallationToken] = {}
+        self._started_at = clock()
         self._locks: defaultdict[TokenKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def of(self, repository: Repository, *, only_this_repository: bool = False) -> str:
         """Return the token to use now. Raises Unauthenticated where no installation of the App is known."""
-        match self._credentials:
-            case TokenCredentials(token):
-                return token
-            case AppCredentials() as app:
-                if repository.installation_id is None:
-                    raise Unauthenticated(f"no installation of the GitHub App is known for {repository.full_name}")
-                only = repository.id if only_this_repository else None
-                return await self.of_installation(app, TokenKey(repository.installation_id, only))
-            case _:
-                assert_never(self._credentials)
+        if self.personal is not None:
+            return self.personal
+        if repository.installation_id is None:
+            raise Unauthenticated(f"no installation of the GitHub App is known for {repository.full_name}")
+        return await self.of_installation(
+            TokenKey(repository.installation_id, repository.id if only_this_repository else None)
+        )
 
-    async def of_installation(self, app: AppCredentials, key: TokenKey) -> str:
+    async def of_installation(self, key: TokenKey) -> str:
         """Return the token of this key, cached until shortly before it expires."""
         async with self._locks[key]:
             cached = self._issued.get(key)
             if cached is None or cached.expires_at - REFRESH_BEFORE_EXPIRY <= self._clock():
-                cached = self._issued[key] = await self._issue(app, key)
+                cached = self._issued[key] = await self._issue(key)
                 self._on_new_token(cached.value)
             return cached.value
 
+    def is_new(self, token: str | None = None) -> bool:
+        """Return whether GitHub may not have replicated the token yet, or without one, any that is in use.
+
+        When a personal token was made is not known: its age counts from the start of this process.
+        """
+        made = [one.made_at for one in self._issued.values() if token in (None, one.value)]
+        if self.personal is not None:
+            made = [self._started_at]
+        return any(timedelta(0) <= self._clock() - at < NEW for at in made)
+
     def reject(self, token: str) -> bool:
-        """Forget a token that GitHub did not accept; return True if a new one can be issued."""
+        """Forget a token that GitHub did not accept, unless it is new; return True if another one can be issued."""
+        if self.is_new(token):
+            return False
         rejected = [key for key, issued in self._issued.items() if issued.value == token]
         for key in rejected:
             del self._issued[key]
-        return isinstance(self._credentials, AppCredentials)
+        return self.personal is None

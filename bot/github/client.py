@@ -3,20 +3,18 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar, assert_never
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from bot.github import answers
 from bot.github.answers import (
+    BotIdentity,
     BranchPull,
-    Identity,
-    IssueRef,
     LoggedDelivery,
     Permission,
     Posted,
@@ -24,24 +22,34 @@ from bot.github.answers import (
     RateLimit,
     Review,
     ReviewComment,
-    ThreadFacts,
+    Webhook,
     read,
 )
-from bot.github.auth import AppCredentials, Credentials, TokenCredentials, TokenKey, Tokens
-from bot.github.errors import GitHubError, NotFound, Unauthenticated
+from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, TokenKey, Tokens
+from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport, reading
 from bot.github.uploads import Uploads
-from bot.model import Repository, Target
+from bot.model import Repository, Target, Thread
 
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
+Hook = tuple[Repository, int]
+"""A webhook of a repository, by its id."""
+Call = Callable[..., Awaitable[T]]
+"""A request of the transport: a path, its variables, and the token or the App's own."""
 
 # https://docs.github.com/rest/authentication/permissions-required-for-github-apps
 APP_RIGHTS = ("contents", "issues", "pull_requests")
+APP_EVENTS = ("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment")
 REPOSITORY = "/repos/{owner}/{name}"
+# https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
+INSTALLATION = f"{REPOSITORY}/installation"
+PULLS = "/pulls{?state,head,per_page}"
 WEBHOOK_PATH = "/webhooks/github"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
+IMPATIENT_SECONDS, HUNG_FOR_SECONDS = 3.0, 60.0
+"""GraphQL hung if an answer took so long; so long after that nobody waits for it again, but a moment."""
 SHARED_SECONDS = 1.0
 """A permission is live: an older answer is not shared, nor any with a request that arrived after it was asked for."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
@@ -60,6 +68,16 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
 """
 
 
+ADD_REACTION = """
+mutation($id: ID!, $content: ReactionContent!) {
+  addReaction(input: { subjectId: $id, content: $content }) { clientMutationId }
+}
+"""
+MINIMIZE_COMMENT = """
+mutation($id: ID!) { minimizeComment(input: { subjectId: $id, classifier: OUTDATED }) { clientMutationId } }
+"""
+
+
 class GitHub:
     """The client of a process. Reads are retried; a write is sent once, and the outbox decides whether to repeat it."""
 
@@ -74,41 +92,37 @@ class GitHub:
         sleep: Sleep,
         on_new_token: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, clock=clock, sleep=sleep)
-        self._credentials = credentials
-        self._clock = clock
+        app = credentials if isinstance(credentials, AppCredentials) else None
+        self.is_app = app is not None
+        """Whether the bot is a GitHub App, which has one webhook for all repositories."""
+        self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, app=app, clock=clock, sleep=sleep)
+        self._sleep = sleep
         self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
-        self._identity: Identity | None = None
+        self._identity: BotIdentity | None = None
+        self._shown: set[tuple[str, int]] = set()
+        """The new tokens, and the repositories that GitHub has shown to them."""
         self._permissions: dict[tuple[str, int, str], tuple[float, asyncio.Task[Permission]]] = {}
-        """The look-ups that GitHub has not answered, or answered a moment ago, and when they began."""
+        """The look-ups of the last moment, and when they began."""
+        self._graphql_hung_at = -math.inf
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> BotIdentity:
         """Return who the bot is; GitHub is asked once."""
         if self._identity is None:
-            match self._credentials:
-                case TokenCredentials(token):
-                    # https://docs.github.com/rest/users/users#get-the-authenticated-user
-                    user = await reading(self._api.getitem("/user", oauth_token=token))
-                    self._identity = Identity(user["login"], user["id"], user["login"])
-                case AppCredentials() as app:
-                    self._identity = await self._app_identity(app)
-                case _:
-                    assert_never(self._credentials)
+            if self.is_app:
+                self._identity = await self._app_identity()
+            else:
+                # https://docs.github.com/rest/users/users#get-the-authenticated-user
+                user = await reading(self._api.getitem("/user", oauth_token=self._tokens.personal))
+                self._identity = BotIdentity(user["login"], user["id"], user["login"])
         return self._identity
 
     async def repository(self, platform: str, owner: str, name: str) -> Repository:
         """Return the repository that is called `owner/name` now. Raises NotFound where the bot may not see one."""
-        variables = {"owner": owner, "name": name}
-        installation_id: int | None = None
-        match self._credentials:
-            case TokenCredentials(token):
-                pass
-            case AppCredentials() as app:
-                installation_id = (await self._installation(app, variables))["id"]
-                token = await self._tokens.of_installation(app, TokenKey(installation_id))
-            case _:
-                assert_never(self._credentials)
-        found = await reading(self._api.getitem(REPOSITORY, variables, oauth_token=token))
+        token, installation_id = self._tokens.personal, None
+        if self.is_app:
+            installation_id = (await self._of_app(INSTALLATION, owner=owner, name=name))["id"]
+            token = await self._tokens.of_installation(TokenKey(installation_id))
+        found = await reading(self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token))
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
         )
@@ -136,18 +150,34 @@ class GitHub:
 
     async def rate_limit(self) -> RateLimit | None:
         """Return the rate limit of the token; None for an App, which has one for each installation."""
-        if isinstance(self._credentials, AppCredentials):
+        if self.is_app:
             return None
-        return read(RateLimit, await reading(self._api.getitem("/rate_limit", oauth_token=self._credentials.token)))
+        return read(RateLimit, await reading(self._api.getitem("/rate_limit", oauth_token=self._tokens.personal)))
 
     async def missing_rights(self, owner: str, name: str) -> tuple[str, ...]:
         """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
-        variables = {"owner": owner, "name": name}
-        if isinstance(self._credentials, TokenCredentials):
-            found = await reading(self._api.getitem(REPOSITORY, variables, oauth_token=self._credentials.token))
+        if not self.is_app:
+            named = {"owner": owner, "name": name}
+            found = await reading(self._api.getitem(REPOSITORY, named, oauth_token=self._tokens.personal))
             return () if found["permissions"]["push"] else ("write access",)
-        granted = (await self._installation(self._credentials, variables))["permissions"]
+        granted = (await self._of_app(INSTALLATION, owner=owner, name=name))["permissions"]
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
+
+    async def app_lacks(self) -> tuple[str, ...]:
+        """Return what the App's own settings lack: permissions, events, the webhook's address. A token lacks nothing.
+
+        https://docs.github.com/rest/apps/apps#get-the-authenticated-app
+        https://docs.github.com/rest/apps/webhooks#get-a-webhook-configuration-for-an-app
+        """
+        if not self.is_app:
+            return ()
+        app, hook = await self._of_app("/app"), await self._of_app("/app/hook/config")
+        leads_here = urlsplit(hook.get("url") or "").path.endswith(WEBHOOK_PATH)
+        return (
+            *(f"the permission `{right}: write`" for right in APP_RIGHTS if app["permissions"].get(right) != "write"),
+            *(f"the event `{event}`" for event in APP_EVENTS if event not in app["events"]),
+            *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
+        )
 
     async def permission(self, repository: Repository, login: str, *, arrived_at: float = math.inf) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
@@ -157,23 +187,13 @@ class GitHub:
         the bot does not see the repository: GitHub's answer is the same.
         """
         key, now = (repository.platform, repository.id, login), asyncio.get_running_loop().time()
+        self._permissions = {of: one for of, one in self._permissions.items() if now - one[0] <= SHARED_SECONDS}
         asked_at, asked = self._permissions.get(key, (-math.inf, None))
-        if asked is None or now - asked_at > SHARED_SECONDS or (asked.done() and asked_at < arrived_at):
+        if asked is None or (asked.done() and (asked_at < arrived_at or _failed(asked))):
             asked = asyncio.create_task(self._permission(repository, login))
             self._permissions[key] = now, asked
-            asked.add_done_callback(partial(self._keep_permission, key))
+            asked.add_done_callback(_failed)  # heard also where all callers are gone
         return await asyncio.shield(asked)
-
-    def _keep_permission(self, key: tuple[str, int, str], asked: asyncio.Task[Permission]) -> None:
-        """Keep an answer for a moment. A failure is forgotten, also of a look-up whose callers are all gone."""
-        if asked.cancelled() or asked.exception() is not None:
-            self._forget_permission(key, asked)
-        else:
-            asyncio.get_running_loop().call_later(SHARED_SECONDS, self._forget_permission, key, asked)
-
-    def _forget_permission(self, key: tuple[str, int, str], asked: asyncio.Task[Permission]) -> None:
-        if self._permissions.get(key, (0.0, None))[1] is asked:
-            del self._permissions[key]
 
     async def _permission(self, repository: Repository, login: str) -> Permission:
         try:
@@ -183,13 +203,13 @@ class GitHub:
             return "none"
         return answers.permission(answer)
 
-    async def closing_issues(self, repository: Repository, number: int) -> tuple[IssueRef, ...]:
-        """Return the issues, of any repository, that the pull request closes when it is merged."""
-        found: list[IssueRef] = []
+    async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
+        """Return the issues of the same repository that the pull request closes when it is merged."""
+        found: list[int] = []
         after: str | None = None
         while True:
             found_page = await self.query(repository, CLOSING_ISSUES, number=number, after=after)
-            page, after = answers.closing_issues(found_page)
+            page, after = answers.closing_issues(found_page, repository.id)
             found += page
             if after is None:
                 return tuple(found)
@@ -198,20 +218,23 @@ class GitHub:
         """Return the pull request as it is now."""
         return read(PullFacts, await self.get(repository, "/pulls/{number}", number=str(number)))
 
-    async def thread(self, repository: Repository, number: int) -> ThreadFacts:
+    async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
-        return answers.thread_facts(await self.get(repository, "/issues/{number}", number=str(number)))
+        return answers.thread(await self.get(repository, "/issues/{number}", number=str(number)))
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         """Return the commit that was merged last from this branch of the repository itself, None where none was."""
-        path = "/pulls{?state,head,per_page}"
         head = f"{repository.owner}:{branch}"
-        return answers.newest_merged_head(await self.get_all(repository, path, state="closed", head=head))
+        return answers.newest_merged_head(await self.get_all(repository, PULLS, state="closed", head=head))
 
     async def pulls_of(self, repository: Repository, branch: str) -> tuple[BranchPull, ...]:
         """Return all pull requests from this branch of the repository itself, newest first."""
-        path, head = "/pulls{?state,head,per_page}", f"{repository.owner}:{branch}"
-        return answers.branch_pulls(await self.get_all(repository, path, state="all", head=head), repository.id)
+        head = f"{repository.owner}:{branch}"
+        return answers.branch_pulls(await self.get_all(repository, PULLS, state="all", head=head), repository.id)
+
+    async def branch_pull(self, repository: Repository, number: int) -> BranchPull:
+        """Return a pull request from a branch of the repository itself, as it is now."""
+        return read(BranchPull, await self.get(repository, "/pulls/{number}", number=str(number)))
 
     async def create_pull(
         self, repository: Repository, *, head: str, base: str, title: str, body: str, draft: bool
@@ -222,6 +245,11 @@ class GitHub:
         """
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
         return read(BranchPull, await self._post(repository, "/pulls", data))
+
+    async def edit_pull(self, repository: Repository, number: int, title: str, body: str) -> None:
+        """Replace title and description: https://docs.github.com/rest/pulls/pulls#update-a-pull-request"""
+        edit = partial(self._api.patch, data={"title": title, "body": body})
+        await self._below(repository, edit, "/pulls/{number}", number=str(number))
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
@@ -258,7 +286,13 @@ class GitHub:
                 path, identifier = "/issues/comments/{id}/reactions", target.id
             case "review-comment":
                 path, identifier = "/pulls/comments/{id}/reactions", target.id
-            case "issue" | "pull" | "review":  # a review itself takes no reactions over REST: its pull request does
+            case "review":
+                # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
+                path = "/pulls/{number}/reviews/{id}"
+                review = await self.get(repository, path, number=str(number), id=str(target.id))
+                await self.query(repository, ADD_REACTION, id=review["node_id"], content=content.upper())
+                return
+            case "issue" | "pull":
                 path, identifier = "/issues/{id}/reactions", number
             case _:
                 assert_never(target.kind)
@@ -278,12 +312,25 @@ class GitHub:
 
     async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
         """Replace the text of the bot's own comment that answers `target`."""
-        path = REPOSITORY + ("/pulls" if target.kind == "review-comment" else "/issues") + "/comments/{id}"
-        variables, data = self._variables(repository, id=str(comment_id)), {"body": body}
-        edited = await self._authorised(
-            repository, lambda token: self._api.patch(path, variables, data=data, oauth_token=token)
-        )
-        return read(Posted, edited)
+        edit = partial(self._api.patch, data={"body": body})
+        return read(Posted, await self._below(repository, edit, _comment_path(target), id=str(comment_id)))
+
+    async def delete_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
+        """Delete the bot's own comment that answers `target`: https://docs.github.com/rest/issues/comments#delete-an-issue-comment"""
+        await self._below(repository, self._api.delete, _comment_path(target), id=str(comment_id))
+
+    async def minimize_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
+        """Fold the bot's own comment away as outdated: https://docs.github.com/graphql/reference/mutations#minimizecomment"""
+        found = await self.get(repository, _comment_path(target), id=str(comment_id))
+        await self.query(repository, MINIMIZE_COMMENT, id=found["node_id"])
+
+    async def has_comment(self, repository: Repository, target: Target, comment_id: int) -> bool:
+        """Return whether the bot's own comment that answers `target` is there."""
+        try:
+            await self.get(repository, _comment_path(target), id=str(comment_id))
+        except NotFound:
+            return False
+        return True
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
@@ -299,54 +346,41 @@ class GitHub:
                 return read(Posted, answer)
         return None
 
-    @property
-    def is_app(self) -> bool:
-        """Whether the bot is a GitHub App, which has one webhook for all repositories."""
-        return isinstance(self._credentials, AppCredentials)
-
-    async def webhooks(self, repository: Repository) -> dict[int, datetime]:
-        """Return the repository's webhooks that lead to a bot, and when they were made.
+    async def webhooks(self, repository: Repository) -> list[Webhook]:
+        """Return the repository's webhooks that lead to a bot, the newest first.
 
         Raises NotFound or Refused without the permission.
-
-        https://docs.github.com/rest/repos/webhooks#list-repository-webhooks
         """
         found = await self.get_all(repository, "/hooks{?per_page}")
-        return {
-            hook["id"]: datetime.fromisoformat(hook["created_at"])
-            for hook in found
-            if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
-        }
+        made = (
+            read(Webhook, hook) for hook in found if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
+        )
+        return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(
-        self, hook: tuple[Repository, int] | None, since: datetime, most: int
-    ) -> tuple[list[LoggedDelivery], bool]:
-        """Return what a repository's webhook, or the App's (None), delivered since then, the newest first.
+    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
+        """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
 
-        At most `most`; the second value says whether these are all.
+        The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
         """
-        path = "/deliveries{?per_page}"
-        if hook is None:
-            app = self._app()
-            return await self._api.as_app(app, lambda jwt: self._log(f"/app/hook{path}", {}, since, most, jwt))
-        repository, hook_id = hook
-        variables = self._variables(repository, id=str(hook_id))
-        path = f"{REPOSITORY}/hooks/{{id}}{path}"
-        return await self._authorised(repository, lambda token: self._log(path, variables, since, most, None, token))
+        page = {"per_page": str(PER_PAGE), **({"cursor": cursor} if cursor else {})}
+        found, following = await self._of_hook(hook, self._api.page, "/deliveries{?per_page,cursor}", **page)
+        cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
+        return [read(LoggedDelivery, one) for one in found], cursors[0]
 
-    async def logged_payload(self, hook: tuple[Repository, int] | None, delivery: int) -> Any:
+    async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.
 
         https://docs.github.com/rest/apps/webhooks#get-a-delivery-for-an-app-webhook
         """
-        if hook is None:
-            path, which = "/app/hook/deliveries/{delivery}", {"delivery": str(delivery)}
-            found = await self._api.as_app(self._app(), lambda jwt: self._api.getitem(path, which, jwt=jwt))
-        else:
-            repository, hook_id = hook
-            path = "/hooks/{id}/deliveries/{delivery}"
-            found = await self.get(repository, path, id=str(hook_id), delivery=str(delivery))
+        found = await self._of_hook(hook, self._api.getitem, "/deliveries/{delivery}", delivery=str(delivery))
         return found["request"]["payload"]
+
+    async def _of_hook(self, hook: Hook | None, use: Call[T], path: str, **variables: str) -> T:
+        """Ask for what is below a repository's webhook, or the App's (None)."""
+        if hook is None:
+            return await self._api.as_app(lambda jwt: use(f"/app/hook{path}", variables, jwt=jwt))
+        repository, hook_id = hook
+        return await self._below(repository, use, f"/hooks/{{id}}{path}", id=str(hook_id), **variables)
 
     async def changed_since(self, repository: Repository, what: str, since: datetime, most: int) -> list[Any]:
         """Return comments or threads, all of the repository, that changed since then, oldest first.
@@ -354,118 +388,100 @@ class GitHub:
         About `most`: all of the last second are there, so that the next look can begin after it.
         `what`: `issues/comments`, `pulls/comments` or `issues`, as https://docs.github.com/rest/issues/comments#list-issue-comments-for-a-repository
         """
-        path = f"{REPOSITORY}/{what}{{?per_page,since,state,sort,direction}}"
-        stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        order = {"sort": "updated", "direction": "asc", "per_page": str(PER_PAGE), "since": stamp}
-        variables = self._variables(repository, **order, **({"state": "all"} if what == "issues" else {}))
-
-        async def some(token: str) -> list[Any]:
-            found: list[Any] = []
-            async with aclosing(self._api.getiter(path, variables, oauth_token=token)) as items:
-                async for item in items:
-                    if len(found) >= most and item["updated_at"] != found[-1]["updated_at"]:
-                        break
-                    found.append(item)
-            return found
-
-        return await self._authorised(repository, some)
-
-    async def _log(
-        self,
-        path: str,
-        variables: dict[str, str],
-        since: datetime,
-        most: int,
-        jwt: str | None,
-        token: str | None = None,
-    ) -> tuple[list[LoggedDelivery], bool]:
-        found: list[LoggedDelivery] = []
-        items = self._api.getiter(path, {**variables, "per_page": str(PER_PAGE)}, jwt=jwt, oauth_token=token)
-        async with aclosing(items):
-            async for item in items:
-                delivery = read(LoggedDelivery, item)
-                if delivery.at < since:
-                    break
-                if len(found) >= most:
-                    return found, False
-                found.append(delivery)
-        return found, True
-
-    def _app(self) -> AppCredentials:
-        if not isinstance(self._credentials, AppCredentials):
-            raise TypeError("the bot is no GitHub App")
-        return self._credentials
+        order = {"sort": "updated", "direction": "asc", "since": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        return await self.get_all(
+            repository,
+            f"/{what}{{?per_page,since,state,sort,direction}}",
+            lambda found, item: len(found) >= most and item["updated_at"] != found[-1]["updated_at"],
+            **order,
+            **({"state": "all"} if what == "issues" else {}),
+        )
 
     async def git_token(self, repository: Repository) -> str:
         """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""
         return await self._tokens.of(repository, only_this_repository=True)
 
     def reject_token(self, token: str) -> None:
-        """Forget a token that GitHub's git server refused: the next `git_token` is a new one."""
+        """Forget a token that GitHub's git server refused, unless it is new: the next `git_token` is another one."""
         self._tokens.reject(token)
 
-    async def _app_identity(self, app: AppCredentials) -> Identity:
+    async def _app_identity(self) -> BotIdentity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
-        slug = (await self._api.as_app(app, lambda jwt: self._api.getitem("/app", jwt=jwt)))["slug"]
+        slug = (await self._of_app("/app"))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
             user = await reading(self._api.getitem("/users/{login}", login))
         except GitHubError:
             # A private server wants a token, and a shared address may have used up its anonymous requests.
             # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
-            installations = await self._api.as_app(app, lambda jwt: self._api.getitem("/app/installations", jwt=jwt))
+            installations = await self._of_app("/app/installations")
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
-            token = await self._tokens.of_installation(app, TokenKey(installations[0]["id"]))
+            token = await self._tokens.of_installation(TokenKey(installations[0]["id"]))
             user = await reading(self._api.getitem("/users/{login}", login, oauth_token=token))
-        return Identity(user["login"], user["id"], slug)
+        return BotIdentity(user["login"], user["id"], slug)
 
-    async def _installation(self, app: AppCredentials, repository: dict[str, str]) -> Any:
-        """Return https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app."""
-        path = REPOSITORY + "/installation"
-        return await self._api.as_app(app, lambda jwt: self._api.getitem(path, repository, jwt=jwt))
+    async def _of_app(self, path: str, **variables: str) -> Any:
+        """Return GitHub's answer to a GET that only the App itself may make."""
+        return await self._api.as_app(lambda jwt: self._api.getitem(path, variables, jwt=jwt))
 
     async def get(self, repository: Repository, path: str, **variables: str) -> Any:
         """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""
-        expanded = self._variables(repository, **variables)
-        return await self._authorised(
-            repository, lambda token: self._api.getitem(REPOSITORY + path, expanded, oauth_token=token)
-        )
+        return await self._below(repository, self._api.getitem, path, **variables)
 
-    async def get_all(self, repository: Repository, path: str, **variables: str) -> list[Any]:
-        """Return the items of every page of a list below the repository."""
-        expanded = self._variables(repository, per_page=str(PER_PAGE), **variables)
-
-        async def every_page(token: str) -> list[Any]:
-            return [item async for item in self._api.getiter(REPOSITORY + path, expanded, oauth_token=token)]
-
-        return await self._authorised(repository, every_page)
+    async def get_all(
+        self,
+        repository: Repository,
+        path: str,
+        is_enough: Callable[[list[Any], Any], bool] = lambda _, __: False,
+        **variables: str,
+    ) -> list[Any]:
+        """Return the items of every page of a list below the repository, up to the one with which it `is_enough`."""
+        all_items = partial(self._api.items, is_enough=is_enough)
+        return await self._below(repository, all_items, path, per_page=str(PER_PAGE), **variables)
 
     async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: str) -> Any:
-        expanded = self._variables(repository, **variables)
-        return await self._authorised(
-            repository, lambda token: self._api.post(REPOSITORY + path, expanded, data=data, oauth_token=token)
-        )
+        return await self._below(repository, partial(self._api.post, data=data), path, **variables)
+
+    async def _below(self, repository: Repository, use: Call[T], path: str, **variables: str) -> T:
+        """Make a request below the repository."""
+        named = {"owner": repository.owner, "name": repository.name, **variables}
+        return await self._authorised(repository, lambda token: use(REPOSITORY + path, named, oauth_token=token))
 
     async def query(self, repository: Repository, document: str, **variables: Any) -> Any:
-        """Return the data of a GraphQL query; the repository's owner and name are among its variables."""
+        """Return the data of a GraphQL query; the repository's owner and name are among its variables.
+
+        It is retried like a read: a mutation must be one that changes nothing the second time.
+        """
         named = {"owner": repository.owner, "name": repository.name, **variables}
-        return await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            found = await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
+            self._graphql_hung_at = -math.inf
+            return found
+        finally:  # also where the caller has given up
+            if clock() - began >= IMPATIENT_SECONDS * 0.8:
+                self._graphql_hung_at = clock()
+
+    @property
+    def graphql_patience(self) -> float:
+        """Seconds to wait for what GraphQL alone tells and the caller can do without: few for a while after it hung."""
+        since = asyncio.get_running_loop().time() - self._graphql_hung_at
+        return IMPATIENT_SECONDS if since < HUNG_FOR_SECONDS else math.inf
 
     async def get_end_of_text(self, repository: Repository, path: str, most_bytes: int, **variables: str) -> str:
         """Return the last `most_bytes` of a text below the repository, such as a log."""
-        expanded = self._variables(repository, **variables)
-        return await self._authorised(
-            repository, lambda token: self._api.end_of_text(REPOSITORY + path, expanded, most_bytes, token=token)
-        )
+        return await self._below(repository, partial(self._api.end_of_text, most_bytes=most_bytes), path, **variables)
 
     async def download(self, repository: Repository, url: str, most_bytes: int, uploads: Uploads) -> bytes:
         """Return an attachment of the repository's threads. Only the server itself gets a token, for this repository.
 
-        It needs one where the repository is private. Elsewhere a link must not open what only the bot may read.
+        It needs one where the repository is private. A link must not open what only the bot may read, so a personal
+        token is not sent: it opens other repositories, too.
         """
         token = None
-        if uploads.wants_token(url):
+        if self.is_app and uploads.wants_token(url):
             token = await self._tokens.of(repository, only_this_repository=True)
         return await self._api.download(url, most_bytes, token=token, may_lead_to=uploads.may_lead_to)
 
@@ -473,12 +489,57 @@ class GitHub:
         """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""
         token = await self._tokens.of(repository)
         try:
-            return await reading(use(token))
+            return await self._with_token(token, repository, use)
         except Unauthenticated:
             if not self._tokens.reject(token):
                 raise
-        return await reading(use(await self._tokens.of(repository)))
+        return await self._with_token(await self._tokens.of(repository), repository, use)
 
-    @staticmethod
-    def _variables(repository: Repository, **more: str) -> dict[str, str]:
-        return {"owner": repository.owner, "name": repository.name, **more}
+    async def _with_token(self, token: str, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
+        """Call `use`, again where GitHub refuses a new token: a request that is refused had no effect."""
+        tries = 0
+        while True:
+            try:
+                answer = await reading(use(token))
+            except (Unauthenticated, NotFound, Refused) as refusal:
+                if not (await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token)):
+                    raise
+                tries += 1
+            else:
+                if self._tokens.is_new(token):
+                    self._shown.add((token, repository.id))
+                return answer
+
+    async def _may_pass(self, refusal: GitHubError, token: str, repository: Repository) -> bool:
+        """Return whether a token that GitHub has not replicated would be refused so."""
+        if not self._tokens.is_new(token) or isinstance(refusal, Gone):
+            return False
+        if not isinstance(refusal, NotFound):
+            return isinstance(refusal, Unauthenticated) or (isinstance(refusal, Refused) and refusal.status == 403)
+        if (token, repository.id) in self._shown:
+            return False
+        try:  # what does not exist is not waited for
+            await reading(self._api.getitem("/repositories/{id}", {"id": str(repository.id)}, oauth_token=token))
+        except GitHubError:
+            return True
+        self._shown.add((token, repository.id))
+        return False
+
+    async def wait_for_new(self, tries: int, token: str | None = None) -> bool:
+        """Return, after a pause, whether a refusal may have passed: the token, or without one any that is used, is new.
+
+        `tries` is how often it was refused before.
+        """
+        if tries >= len(REFUSED_WAITS_SECONDS) or not self._tokens.is_new(token):
+            return False
+        await self._sleep(REFUSED_WAITS_SECONDS[tries])
+        return True
+
+
+def _comment_path(target: Target) -> str:
+    """Return where the bot's comment that answers `target` is."""
+    return "/pulls/comments/{id}" if target.kind == "review-comment" else "/issues/comments/{id}"
+
+
+def _failed(asked: asyncio.Task[Permission]) -> bool:
+    return asked.cancelled() or asked.exception() is not None

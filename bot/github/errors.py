@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Literal
 
 import orjson
@@ -57,7 +57,7 @@ class Unauthenticated(GitHubError):  # noqa: N818 - named for what it means
     """GitHub does not accept the credentials."""
 
 
-def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> GitHubError:
+def classify(status: int, headers: Mapping[str, str], body: bytes) -> GitHubError:
     """Return the error for an answer outside 2xx; the names of `headers` are in lower case."""
     message = _message(body) or f"HTTP {status}"
     if status == 401:
@@ -68,14 +68,14 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, now: datetime
         # A limit on new content that GitHub does not document; it is for all that these credentials write.
         seconds = _retry_after_seconds(headers) or SECONDARY_LIMIT_SECONDS
         return Transient("installation", seconds, message, may_have_happened=False)
-    if status in (403, 429) and (wait := _limit_seconds(status, headers, message, now)) is not None:
+    if status in (403, 429) and (wait := _limit_seconds(status, headers, message)) is not None:
         return Transient("installation", wait, message, may_have_happened=False)
     if status == 408 or status >= 500:
         return Transient("request", _retry_after_seconds(headers), message)
     return Refused(status, message)
 
 
-def classify_graphql(errors: object, headers: Mapping[str, str], now: datetime) -> GitHubError:
+def classify_graphql(errors: object, headers: Mapping[str, str]) -> GitHubError:
     """Return the error for the `errors` of a GraphQL answer."""
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     message = str(first.get("message", "the query failed"))[:_LONGEST_MESSAGE]
@@ -86,17 +86,17 @@ def classify_graphql(errors: object, headers: Mapping[str, str], now: datetime) 
             return Refused(403, message)
         # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#exceeding-the-rate-limit
         case "RATE_LIMITED":
-            return Transient("installation", _reset_seconds(headers, now) or SECONDARY_LIMIT_SECONDS, message)
+            return Transient("installation", _reset_seconds(headers) or SECONDARY_LIMIT_SECONDS, message)
         case _:
             return Transient("request", None, message)
 
 
-def _limit_seconds(status: int, headers: Mapping[str, str], message: str, now: datetime) -> float | None:
+def _limit_seconds(status: int, headers: Mapping[str, str], message: str) -> float | None:
     """Return how long a rate limit asks to wait, None where the 403 is not a rate limit."""
     if (wait := _retry_after_seconds(headers)) is not None:
         return wait
     if headers.get("x-ratelimit-remaining") == "0":
-        return _reset_seconds(headers, now) or SECONDARY_LIMIT_SECONDS
+        return _reset_seconds(headers) or SECONDARY_LIMIT_SECONDS
     limited = status == 429 or "rate limit" in message.lower() or "abuse detection" in message.lower()
     return SECONDARY_LIMIT_SECONDS if limited else None
 
@@ -108,10 +108,14 @@ def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     return float(value) if value.isascii() and value.isdigit() else SECONDARY_LIMIT_SECONDS
 
 
-def _reset_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    value = headers.get("x-ratelimit-reset", "")
-    # One second more: GitHub gives the reset in whole seconds.
-    return max(1.0, float(value) - now.timestamp() + 1) if value.isascii() and value.isdigit() else None
+def _reset_seconds(headers: Mapping[str, str]) -> float | None:
+    """Return the time until the reset by GitHub's own clock, which may not agree with this machine's."""
+    try:
+        now = parsedate_to_datetime(headers["date"]).timestamp()
+        # One second more: GitHub gives its times in whole seconds.
+        return max(1.0, int(headers["x-ratelimit-reset"]) - now + 1)
+    except (KeyError, ValueError):
+        return None
 
 
 def _message(body: bytes) -> str:

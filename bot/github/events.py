@@ -3,45 +3,18 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import Actor, Repository, Target, ThreadKind
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """An issue or pull request; `closed_at` (UTC) is None while it is open.
-
-    `head_sha` is a pull request's head when the event happened, None where the payload does not have it.
-    """
-
-    number: int
-    kind: ThreadKind
-    title: str
-    closed_at: datetime | None
-    head_sha: str | None = None
+from bot.model import Actor, Repository, Target, Thread
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A text on GitHub: a comment, an inline review comment, a review (by id), or the thread's own (None).
+    """A text on GitHub. `updated_at` (UTC) is its creation where GitHub sends no other time."""
 
-    `updated_at` (UTC) is its creation where GitHub sends no other time.
-    """
-
-    id: int | None
+    target: Target
     node_id: str
     body: str
     author: Actor
     updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class CodePlace:
-    """The code that an inline review comment is about: `line` is None when outdated or on a whole file."""
-
-    review_id: int | None
-    path: str
-    line: int | None
-    diff_hunk: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,62 +27,27 @@ class ThreadEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class CommentWritten(ThreadEvent):
-    """A comment was written, or edited: then `body_before` is its old text.
+class Written(ThreadEvent):
+    """A text was written at that time, or edited: then `body_before` is its old text.
 
-    https://docs.github.com/en/webhooks/webhook-events-and-payloads#issue_comment
+    `code` is what an inline comment is about. `review_id` is the review that a new inline comment or a new review
+    belongs to.
     """
-
-    remark: Remark
-    body_before: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewCommentWritten(ThreadEvent):
-    """An inline review comment was written or edited.
-
-    https://docs.github.com/en/webhooks/webhook-events-and-payloads#pull_request_review_comment
-    """
-
-    remark: Remark
-    place: CodePlace
-    body_before: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewWritten(ThreadEvent):
-    """A review with a text of its own was submitted or edited; its inline comments are events of their own.
-
-    https://docs.github.com/en/webhooks/webhook-events-and-payloads#pull_request_review
-    """
-
-    remark: Remark
-    body_before: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadWritten(ThreadEvent):
-    """An issue or pull request was opened, or its own text was edited, at `written_at`."""
 
     remark: Remark
     written_at: datetime
-    body_before: str | None
+    body_before: str | None = None
+    code: str = ""
+    review_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadLabeled(ThreadEvent):
-    """The label named `label` was added to the thread, whose own text is `remark`."""
+class Gesture(ThreadEvent):
+    """A label of that name, or an assignee of that id, was added to the thread, whose own text is `remark`."""
 
     remark: Remark
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadAssigned(ThreadEvent):
-    """The thread, whose own text is `remark`, was assigned to `assignee`."""
-
-    remark: Remark
-    assignee: Actor
+    label: str = ""
+    assignee_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +64,12 @@ class ThreadReopened(ThreadEvent):
     at: datetime
 
 
-Event = (
-    CommentWritten
-    | ReviewCommentWritten
-    | ReviewWritten
-    | ThreadWritten
-    | ThreadLabeled
-    | ThreadAssigned
-    | ThreadClosed
-    | ThreadReopened
-)
+Event = Written | Gesture | ThreadClosed | ThreadReopened
 
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """The readable parts of a malformed payload: the place, the person, and the text that may address the bot.
+    """The readable parts of an event: the place, the person who speaks, and the text that may address the bot.
 
     `body` is the text that was written, of a label or an assignment the thread's own; `label` and `assignee_id` are
     what was added.
@@ -148,11 +77,11 @@ class Addressed:
 
     repository: Repository
     thread: Thread
-    sender: Actor
+    author: Actor
     target: Target
     body: str
-    label: str
-    assignee_id: int | None
+    label: str = ""
+    assignee_id: int | None = None
 
     @property
     def is_gesture(self) -> bool:

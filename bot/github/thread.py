@@ -90,7 +90,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class WholeThread:
     """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched.
 
     `linked`: the pull requests that close the issue, or the issues that the pull request closes.

@@ -3,6 +3,7 @@
 GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
 """
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,19 +11,32 @@ from typing import Any, Literal, TypeVar
 
 from bot.github.client import PER_PAGE, GitHub
 from bot.github.errors import GitHubError, NotFound
-from bot.github.thread import ChangedFile, Commit, FailedCheck, LinkedThread, PullRequest, ReviewThread, Text, Thread
-from bot.model import Actor, Repository
+from bot.github.thread import (
+    ChangedFile,
+    Commit,
+    FailedCheck,
+    LinkedThread,
+    PullRequest,
+    ReviewThread,
+    Text,
+    WholeThread,
+)
+from bot.model import Actor, Repository, Target, TargetKind
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a request was made. `head_sha`: the head of a fork then; `bot_id`: whose pushes since then are no news."""
+    """When a request was made. `head_sha`: the head of a fork then; `bot_id`: whose pushes since then are no news.
+
+    `arrived_at` is as in `GitHub.permission`.
+    """
 
     asked_at: datetime
     bot_id: int
     head_sha: str | None = None
+    arrived_at: float = math.inf
 
 
 MOST_PAGES = 10
@@ -35,7 +49,6 @@ _TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
 _RENAMES = """timelineItems(itemTypes: [RENAMED_TITLE_EVENT], last: 20) {
   nodes { ... on RenamedTitleEvent { createdAt previousTitle } }
 }"""
-_PAGE_BEFORE = "pageInfo { hasPreviousPage startCursor }"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
 OVERVIEW = f"""
@@ -63,44 +76,25 @@ query({_ARGUMENTS}) {{
 }}
 """
 
-COMMENTS = f"""
-query({_ARGUMENTS}, $before: String) {{
-  repository(owner: $owner, name: $name) {{
-    issueOrPullRequest(number: $number) {{
-      ... on Issue {{ comments(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }} }}
-      ... on PullRequest {{ comments(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }} }}
-    }}
+_GESTURES = """timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
+  nodes {
+    ... on LabeledEvent { actor { ...account } label { name } }
+    ... on AssignedEvent { actor { ...account } assignee { ...account } }
+  }
+}"""
+WHO_ASKED = f"""
+query($ids: [ID!]!) {{
+  nodes(ids: $ids) {{
+    ... on Comment {{ lastEditedAt editor {{ ...account }} }} ... on Issue {{ {_GESTURES} }}
+    ... on PullRequest {{ {_GESTURES} }}
   }}
 }}
+fragment account on Actor {{ ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
 """
-
-REVIEWS = f"""
-query({_ARGUMENTS}, $before: String) {{
-  repository(owner: $owner, name: $name) {{
-    pullRequest(number: $number) {{
-      reviews(last: 100, before: $before) {{ nodes {{ {_TEXT} }} {_PAGE_BEFORE} }}
-    }}
-  }}
-}}
-"""
-
-REVIEW_THREADS = f"""
-query({_ARGUMENTS}, $before: String) {{
-  repository(owner: $owner, name: $name) {{
-    pullRequest(number: $number) {{
-      reviewThreads(last: 50, before: $before) {{
-        nodes {{ isResolved path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }} }} {_PAGE_BEFORE}
-      }}
-    }}
-  }}
-}}
-"""
-
-
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
 
-async def read_overview(github: GitHub, repository: Repository, number: int, moment: Moment) -> Thread:
+async def read_overview(github: GitHub, repository: Repository, number: int, moment: Moment) -> WholeThread:
     """Return the thread as of a moment, without what people said on it, and without the files and checks."""
     found = await github.query(repository, OVERVIEW, number=number)
     thread = found["repository"]["issueOrPullRequest"]
@@ -120,7 +114,7 @@ async def read_overview(github: GitHub, repository: Repository, number: int, mom
             commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
         )
     later = (one["previousTitle"] for one in _nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
-    return Thread(
+    return WholeThread(
         title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
@@ -159,21 +153,80 @@ async def _head_at(
     return head
 
 
+@dataclass(frozen=True, slots=True)
+class WhoAsked:
+    """Who changed a text last, and who asked by gestures: the label's name in lower case, or the assignee's id."""
+
+    edited_at: datetime | None
+    editor: int | None
+    gestures: frozenset[tuple[int | None, str | int | None]]
+
+
+_PLACES: dict[TargetKind, tuple[str, str]] = {
+    "comment": ("/issues/comments/{id}", "issue_url"),
+    "review-comment": ("/pulls/comments/{id}", "pull_request_url"),
+    "review": ("/pulls/{number}/reviews/{id}", "pull_request_url"),
+    "issue": ("/issues/{number}", "url"),
+    "pull": ("/issues/{number}", "url"),
+}
+
+
+async def read_asked(github: GitHub, repository: Repository, number: int, target: Target) -> Text | None:
+    """Return the text that addressed the bot; None where this thread has no such text. Its edits are not told.
+
+    https://docs.github.com/rest/issues/comments#get-an-issue-comment and its siblings
+    """
+    path, place = _PLACES[target.kind]
+    try:
+        found = await github.get(repository, path, number=str(number), id=str(target.id))
+    except NotFound:
+        return None
+    if found[place].rpartition("/")[2] != str(number):
+        return None
+    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else Actor("ghost", 0)
+    created_at = datetime.fromisoformat(found.get("created_at") or found["submitted_at"])
+    body = (found["body"] or "").replace("\0", "")
+    return Text(author, body, created_at, id=target.id, node_id=found["node_id"])
+
+
+async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[WhoAsked, ...]:
+    """Return what is known of these texts, in their order."""
+    found = await github.query(repository, WHO_ASKED, ids=list(node_ids))
+    return tuple(
+        WhoAsked(
+            edited_at=datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None,
+            editor=_account(node["editor"]),
+            gestures=frozenset(
+                (_account(item["actor"]), _account(item["assignee"]))
+                if "assignee" in item
+                else (_account(item["actor"]), item["label"]["name"].casefold())
+                for item in _nodes(node.get("timelineItems"))
+            ),
+        )
+        for node in found["nodes"]
+    )
+
+
+def _account(node: Any) -> int | None:
+    return node.get("databaseId") if node else None
+
+
 async def read_comments(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
     """Return the comments of the thread, oldest first; the newest thousand of them."""
-    pages = _pages(github, repository, number, COMMENTS, "issueOrPullRequest", "comments")
+    pages = _pages(github, repository, number, "comments", _TEXT)
     return _oldest_first([[_text(one) for one in page] async for page in pages])
 
 
 async def read_reviews(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
     """Return the texts of the pull request's reviews, oldest first, without the reviews that have no text."""
-    pages = _pages(github, repository, number, REVIEWS, "pullRequest", "reviews")
+    pages = _pages(github, repository, number, "reviews", _TEXT)
     return _oldest_first([[_text(one) for one in page if one["body"]] async for page in pages])
 
 
 async def read_review_threads(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
     """Return the unresolved threads of inline comments, oldest first."""
-    pages = _pages(github, repository, number, REVIEW_THREADS, "pullRequest", "reviewThreads")
+    nodes = f"isResolved path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }}"
+    pages = _pages(github, repository, number, "reviewThreads", nodes)
     return _oldest_first([[_review_thread(one) for one in page if not one["isResolved"]] async for page in pages])
 
 
@@ -231,19 +284,23 @@ async def _failed_check(github: GitHub, repository: Repository, run: Any, *, wit
 
 
 async def _pages(
-    github: GitHub, repository: Repository, number: int, document: str, thread: str, part: str
+    github: GitHub, repository: Repository, number: int, part: str, nodes: str
 ) -> AsyncIterator[list[Any]]:
-    """Yield the pages of one connection, the newest first."""
+    """Yield the pages of one connection with these fields, the newest first."""
+    page = f"{part}(last: 100, before: $before) {{ nodes {{ {nodes} }} pageInfo {{ hasPreviousPage startCursor }} }}"
+    of_issue = f"... on Issue {{ {page} }}" if part == "comments" else ""
+    thread = f"issueOrPullRequest(number: $number) {{ {of_issue} ... on PullRequest {{ {page} }} }}"
+    document = f"query({_ARGUMENTS}, $before: String) {{ repository(owner: $owner, name: $name) {{ {thread} }} }}"
     before: str | None = None
     for _ in range(MOST_PAGES):
-        found = (await github.query(repository, document, number=number, before=before))["repository"][thread]
-        if found is None:
+        found = await github.query(repository, document, number=number, before=before)
+        found_part = (found["repository"]["issueOrPullRequest"] or {}).get(part)
+        if found_part is None:
             raise NotFound("the thread is gone")
-        yield _nodes(found[part])
-        info = found[part]["pageInfo"]
-        if not info["hasPreviousPage"]:
+        yield _nodes(found_part)
+        if not found_part["pageInfo"]["hasPreviousPage"]:
             return
-        before = info["startCursor"]
+        before = found_part["pageInfo"]["startCursor"]
 
 
 def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:

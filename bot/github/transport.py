@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import perf_counter
@@ -14,7 +14,7 @@ import httpx
 import orjson
 import structlog
 from gidgethub.abc import GitHubAPI
-from gidgethub.sansio import format_url
+from gidgethub.sansio import create_headers, decipher_response, format_url
 
 from bot import counters
 from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken, TokenKey
@@ -29,6 +29,7 @@ USER_AGENT = "threadtree"
 API_VERSION = "2022-11-28"
 # GitHub ends a request after 10 s (https://docs.github.com/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts)
 TIMEOUT_SECONDS = 15.0
+LARGEST_SKEW = timedelta(minutes=1)
 LONGEST_ANSWER_SECONDS = 60.0
 # GitHub answers for renamed and transferred repositories with redirects that keep the method
 # (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects).
@@ -70,10 +71,20 @@ class _KnownAnswers:
 class Transport(GitHubAPI):
     """gidgethub's URLs, headers, JSON and paging; an answer outside 2xx raises a GitHubError."""
 
-    def __init__(self, http: httpx.AsyncClient, *, api_url: str, graphql_url: str, clock: Clock, sleep: Sleep) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        api_url: str,
+        graphql_url: str,
+        app: AppCredentials | None,
+        clock: Clock,
+        sleep: Sleep,
+    ) -> None:
         super().__init__(USER_AGENT, base_url=api_url)
         self._http = http
         self._graphql_url = graphql_url
+        self._app = app
         self._clock = clock
         self._sleep = sleep
         self._answers = _KnownAnswers()
@@ -83,7 +94,7 @@ class Transport(GitHubAPI):
     async def sleep(self, seconds: float) -> None:
         await self._sleep(seconds)
 
-    async def installation_token(self, app: AppCredentials, key: TokenKey) -> InstallationToken:
+    async def installation_token(self, key: TokenKey) -> InstallationToken:
         """Issue a token: https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app
 
         Raises Unauthenticated where the App was uninstalled or suspended, NotFound where it may not see the repository.
@@ -91,27 +102,49 @@ class Transport(GitHubAPI):
         path, variables = "/app/installations/{id}/access_tokens", {"id": str(key.installation_id)}
         data = {} if key.repository_id is None else {"repository_ids": [key.repository_id]}
         try:
-            answer = await self.as_app(app, lambda jwt: self.post(path, variables, data=data, jwt=jwt))
+            answer = await self.as_app(lambda jwt: self.post(path, variables, data=data, jwt=jwt))
         except NotFound as problem:
             raise Unauthenticated("the GitHub App is no longer installed there") from problem
         except Refused as problem:
             if problem.status == 422:
                 raise NotFound(problem.message) from problem
             raise Unauthenticated(problem.message) from problem
-        return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]))
+        return InstallationToken(answer["token"], datetime.fromisoformat(answer["expires_at"]), self._clock())
 
-    async def as_app(self, app: AppCredentials, request: Callable[[str], Awaitable[T]]) -> T:
+    async def as_app(self, request: Callable[[str], Awaitable[T]]) -> T:
         """Make a request of the App itself; it is made again by GitHub's clock where ours is too far from it."""
+        if self._app is None:
+            raise TypeError("the bot is no GitHub App")
         try:
-            return await reading(request(app.app_token(self._clock())))
+            return await reading(request(self._app.app_token(self._clock())))
         except Unauthenticated:
             if self.clock_skew is None or abs(self.clock_skew) < APP_TOKEN_BACKDATED:
                 raise
-            _log.warning("clock-is-wrong", github_is_ahead_seconds=round(self.clock_skew.total_seconds()))
-            return await reading(request(app.app_token(self._clock() + self.clock_skew)))
+            return await reading(request(self._app.app_token(self._clock() + self.clock_skew)))
+
+    async def page(
+        self, path: str, variables: Mapping[str, str], *, jwt: str | None = None, oauth_token: str | None = None
+    ) -> tuple[list[Any], str]:
+        """Return one page of a list, and the address of the next one, empty where there is none."""
+        headers = create_headers(USER_AGENT, jwt=jwt, oauth_token=oauth_token)
+        url = format_url(path, dict(variables), base_url=self.base_url)
+        items, _, following = decipher_response(*await self._request("GET", url, headers))
+        return items, following or ""
+
+    async def items(
+        self, path: str, variables: dict[str, str], is_enough: Callable[[list[Any], Any], bool], *, oauth_token: str
+    ) -> list[Any]:
+        """Return the items of every page of a list, up to the one with which it `is_enough`."""
+        found: list[Any] = []
+        async with aclosing(self.getiter(path, variables, oauth_token=oauth_token)) as items:
+            async for item in items:
+                if is_enough(found, item):
+                    break
+                found.append(item)
+        return found
 
     async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
-        """Return `data` of a GraphQL query. Not for mutations: it is retried like a read."""
+        """Return `data` of a GraphQL query. It is retried like a read."""
         headers = {
             "user-agent": USER_AGENT,
             "authorization": f"bearer {token}",
@@ -121,12 +154,13 @@ class Transport(GitHubAPI):
         body = orjson.dumps({"query": document, "variables": dict(variables)})
         return await self._retried(lambda: self._query_once(headers, body))
 
-    async def end_of_text(self, path: str, variables: Mapping[str, str], most_bytes: int, *, token: str) -> str:
+    async def end_of_text(self, path: str, variables: Mapping[str, str], most_bytes: int, *, oauth_token: str) -> str:
         """Return the last `most_bytes` of a text that GitHub redirects to. The other host gets no credential."""
         url = format_url(path, dict(variables), base_url=self.base_url)
-        answer = await self._exchange("GET", url, {"user-agent": USER_AGENT, "authorization": f"bearer {token}"}, b"")
+        headers = {"user-agent": USER_AGENT, "authorization": f"bearer {oauth_token}"}
+        answer = await self._exchange("GET", url, headers, b"")
         if answer.status_code not in _REDIRECTS:
-            raise classify(answer.status_code, answer.headers, answer.content, self._clock())
+            raise classify(answer.status_code, answer.headers, answer.content)
         target = urljoin(url, answer.headers.get("location", ""))
         if urlsplit(target).scheme != urlsplit(url).scheme:
             raise Refused(answer.status_code, "GitHub redirected to another kind of address")
@@ -167,7 +201,7 @@ class Transport(GitHubAPI):
 
     async def _content(self, answer: httpx.Response, most_bytes: int) -> bytes:
         if answer.status_code != 200:
-            raise classify(answer.status_code, answer.headers, b"", self._clock())
+            raise classify(answer.status_code, answer.headers, b"")
         data = bytearray()
         async for chunk in answer.aiter_raw():
             data += chunk
@@ -182,7 +216,7 @@ class Transport(GitHubAPI):
         except orjson.JSONDecodeError as error:
             raise Transient("request", None, "GitHub's GraphQL answer is not JSON") from error
         if parsed.get("errors"):
-            raise classify_graphql(parsed["errors"], answer_headers, self._clock())
+            raise classify_graphql(parsed["errors"], answer_headers)
         return parsed.get("data")
 
     async def _request(
@@ -238,7 +272,7 @@ class Transport(GitHubAPI):
             answer = await self._exchange(method, url, headers, body)
         if 200 <= answer.status_code < 300 or answer.status_code == 304:
             return answer.status_code, answer.headers, answer.content
-        raise classify(answer.status_code, answer.headers, answer.content, self._clock())
+        raise classify(answer.status_code, answer.headers, answer.content)
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
         started = perf_counter()
@@ -256,12 +290,12 @@ class Transport(GitHubAPI):
             detail = f"GitHub cannot be reached ({type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
-            self.clock_skew = parsedate_to_datetime(answer.headers["date"]) - self._clock()
+            self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())
         counters.GITHUB_REQUESTS.labels(answer.status_code).inc()
         with suppress(KeyError, ValueError):
             left = float(answer.headers["x-ratelimit-remaining"])
             counters.GITHUB_RATE_REMAINING.labels(answer.headers.get("x-ratelimit-resource", "core")[:32]).set(left)
-        request.info(
+        request.debug(
             "github-request",
             status=answer.status_code,
             milliseconds=round((perf_counter() - started) * 1000),
@@ -269,6 +303,13 @@ class Transport(GitHubAPI):
             github_request_id=answer.headers.get("x-github-request-id"),
         )
         return answer
+
+    def _note_skew(self, skew: timedelta) -> None:
+        """Keep how far GitHub's clock is ahead of ours, and say so when that begins to matter."""
+        is_wrong = abs(skew) > LARGEST_SKEW
+        if is_wrong and (self.clock_skew is None or abs(self.clock_skew) <= LARGEST_SKEW):
+            _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
+        self.clock_skew = skew
 
 
 async def reading(request: Awaitable[T]) -> T:

@@ -42,16 +42,20 @@ class AgentRequest:
     target: Target | None = None
 
 
+def named_part(comment_id: int | None, text: str) -> str:
+    """Return a part of a review with its name: its lines of code are told apart from it, as material."""
+    return f"Comment {comment_id}:\n{text}"
+
+
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     """Queue a turn for what a comment, review or thread asks of the agent.
 
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
-    for target in dict.fromkeys((ctx.target, asked.target or ctx.target)):
-        await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, target, ctx.author.id)
+    await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if asked.seen is not None and await requests.is_repeated(
-        ctx.connection, ctx.conversation_id, asked.seen, ctx.asked_at
+        ctx.connection, ctx.conversation_id, asked.seen, ctx.request.asked_at
     ):
         return
     if (review := asked.review) is not None:
@@ -65,10 +69,12 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     await queue_turn(ctx, asked)
 
 
-async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: str | None = None) -> None:
+async def queue_turn(
+    ctx: RequestContext, asked: AgentRequest, *, pinned_sha: str | None = None, retry_of: int | None = None
+) -> None:
     """Queue a turn; work that was rescued when the thread's worktree was removed is restored before it runs.
 
-    `pinned_sha` is the head of a fork that an earlier request was about.
+    `pinned_sha` is the head of a fork that an earlier request was about, `retry_of` that request's turn.
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
     before = await requests.before_a_turn(connection, conversation_id, ctx.author.id)
@@ -79,13 +85,14 @@ async def queue_turn(ctx: RequestContext, asked: AgentRequest, *, pinned_sha: st
         text=asked.text,
         requested_by=ctx.author.login,
         requested_by_id=ctx.author.id,
-        asked_at=ctx.asked_at,
-        target=asked.target or ctx.target,
+        asked_at=ctx.request.asked_at,
+        target=asked.target or ctx.request.target,
         review_id=asked.review.review_id if asked.review else None,
         review_parts=asked.review.parts if asked.review else (),
         pinned_sha=pinned_sha or _pinned_sha(ctx),
         context=asked.context,
         seen=asked.seen,
+        retry_of=retry_of,
     )
     await _queue(ctx, turn, before.turns_today)
     # A removal in progress may still find work to rescue.
@@ -97,7 +104,7 @@ def _pinned_sha(ctx: RequestContext) -> str | None:
     """Return the head of a fork at the time of the request, which is all that may run; None for a branch of ours."""
     if ctx.pull is None or ctx.pull.same_repository:
         return None
-    return ctx.asked_head or ctx.pull.head_sha
+    return ctx.request.thread.head_sha or ctx.pull.head_sha
 
 
 def _head_moved(ctx: RequestContext, turn: NewTurn) -> str | None:
@@ -106,7 +113,8 @@ def _head_moved(ctx: RequestContext, turn: NewTurn) -> str | None:
         return None
     if turn.pinned_sha != ctx.pull.head_sha:
         return reasons.head_moved(turn.pinned_sha)
-    is_known = ctx.asked_head is not None or ctx.pull.pushed_at is None or ctx.pull.pushed_at <= ctx.asked_at
+    asked_head, pushed_at = ctx.request.thread.head_sha, ctx.pull.pushed_at
+    is_known = asked_head is not None or pushed_at is None or pushed_at <= ctx.request.asked_at
     return None if is_known else reasons.head_moved(None)
 
 
@@ -133,5 +141,5 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
     queued = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, ctx.now, switch_to=assigned.switch_to
     )
-    words = tracking.queued(queued.ahead, queued.wait)
+    words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
     await thread_comments.track(connection, thread_ref, queued.id, turn.target, words)

@@ -1,8 +1,9 @@
 """The worktree that a conversation's next turn runs in is looked up or reserved, from rows (DESIGN.md §4)."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -10,9 +11,8 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
 from bot.handlers.choose_worktree import (
-    NewWorktree,
+    OwnWorktree,
     PullRequestHead,
-    SharedWorktree,
     SharingCandidate,
     choose_node,
     choose_worktree,
@@ -21,8 +21,9 @@ from bot.handlers.choose_worktree import (
 from bot.handlers.context import Nodes, ThreadContext, save_thread
 from bot.messages import notices
 from bot.model import HeadBranch, Repository, worktree_path
-from bot.store import conversations, nodes, sharing
+from bot.store import conversations, nodes, sharing, worktrees
 from bot.store.database import Pool
+from bot.tasks import concurrently
 
 YOUNG_PULL_SECONDS = 60
 CLOSING_REFERENCES_SECONDS = 10.0
@@ -55,12 +56,13 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     if live is not None:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
-    linked, on_branch = await _sharing_candidates(ctx)
-    match choose_worktree(ctx.number, ctx.pull, linked, on_branch):
-        case SharedWorktree() as shared:
-            return await _share(ctx, shared)
-        case NewWorktree() as new:
-            return await _reserve(ctx, new)
+    if ctx.pull is None:
+        return await _reserve(ctx, new_worktree(ctx.number, None))
+    linked, on_branch = await _sharing_candidates(ctx, ctx.pull)
+    chosen = choose_worktree(ctx.number, ctx.pull, linked, on_branch)
+    if isinstance(chosen, OwnWorktree):
+        return await _reserve(ctx, chosen)
+    return await _share(ctx, chosen, ctx.pull.head_ref)
 
 
 async def assign_worktree_for_operator(
@@ -75,18 +77,16 @@ async def assign_worktree_for_operator(
     if thread.kind == "pull":
         pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep, choosing=True)
     async with pool.acquire() as connection, connection.transaction():
-        thread_ref, folder = await save_thread(
-            connection, repository, number, thread.kind, thread.title, thread.closed_at
-        )
+        thread_ref, folder = await save_thread(connection, repository, thread)
         return await assign_worktree(ThreadContext(connection, Nodes(node), thread_ref, number, folder, pull))
 
 
-async def _sharing_candidates(ctx: ThreadContext) -> tuple[list[SharingCandidate], SharingCandidate | None]:
+async def _sharing_candidates(
+    ctx: ThreadContext, pull: PullRequestHead
+) -> tuple[list[SharingCandidate], SharingCandidate | None]:
     """Return the live worktrees of the issues that the pull request closes, and the one that has its head branch."""
-    if ctx.pull is None:
-        return [], None
-    linked = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, ctx.pull.closes)
-    on_branch = await sharing.on_branch(ctx.connection, ctx.repository, ctx.pull.head_ref)
+    linked = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, pull.closes or ())
+    on_branch = await sharing.on_branch(ctx.connection, ctx.repository, pull.head_ref) if pull.same_repository else None
     ids = [worktree.id for _, worktree in linked] + ([on_branch.id] if on_branch else [])
     uses = await sharing.usage(ctx.connection, ids, ctx.conversation_id)
     return (
@@ -95,21 +95,22 @@ async def _sharing_candidates(ctx: ThreadContext) -> tuple[list[SharingCandidate
     )
 
 
-async def _share(ctx: ThreadContext, shared: SharedWorktree) -> AssignedWorktree:
-    candidate = shared.candidate
+async def _share(ctx: ThreadContext, candidate: SharingCandidate, switch_to: str) -> AssignedWorktree:
     live = await conversations.live_worktree(ctx.connection, candidate.worktree.id)
     if live is None:  # it was purged, and its path is another's now
         return await _reserve(ctx, new_worktree(ctx.number, ctx.pull))
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, live.id)
-    _log.info("worktree-shared", worktree=live.id, conversation_id=ctx.conversation_id, switch_to=shared.switch_to)
-    if candidate.issue is not None:
-        notice = notices.in_worktree_of(candidate.issue)
+    _log.info("worktree-shared", worktree=live.id, conversation_id=ctx.conversation_id, switch_to=switch_to)
+    if candidate.issue is None:
+        told: tuple[str, ...] = (notices.in_worktree_on_branch(candidate.use.owner, switch_to),)
+    elif candidate.worktree.branch == switch_to:
+        told = ()  # a pull request of the issue's own branch: that surprises nobody
     else:
-        notice = notices.in_worktree_on_branch(candidate.use.owner, shared.switch_to)
-    return AssignedWorktree(live.id, live.node, shared.switch_to, (notice,))
+        told = (notices.in_worktree_of(candidate.issue),)
+    return AssignedWorktree(live.id, live.node, switch_to, told)
 
 
-async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
+async def _reserve(ctx: ThreadContext, new: OwnWorktree) -> AssignedWorktree:
     node, path = ctx.nodes.own, worktree_path(ctx.folder, new.folder)
     if ctx.nodes.timeout_seconds is not None:
         node = choose_node(node, await nodes.live_nodes(ctx.connection, ctx.nodes.timeout_seconds))
@@ -119,6 +120,9 @@ async def _reserve(ctx: ThreadContext, new: NewWorktree) -> AssignedWorktree:
     await conversations.use_worktree(ctx.connection, ctx.conversation_id, worktree_id)
     branch = new.start.branch if isinstance(new.start, HeadBranch) else None
     said = (notices.not_shared(new.instead_of, branch),) if new.instead_of else ()
+    if ctx.pull is not None and ctx.pull.closes is None and branch is not None:
+        await worktrees.ask_what_it_closes(ctx.connection, worktree_id, is_due=True)
+        said = (notices.CLOSES_UNKNOWN,)
     return AssignedWorktree(worktree_id, node, notices=said)
 
 
@@ -128,27 +132,33 @@ async def look_up_pull_request(
     """Return whose head it is, and what matters where a worktree has to be chosen. Raises GitHubError."""
     pull = await github.pull(repository, number)
     is_same = pull.head_repository_id == repository.id
-    is_protected = False
-    closes: tuple[int, ...] = ()
-    if choosing and is_same:
-        is_protected = pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
-        closes = await _closed_issues(github, repository, number, pull.created_at, clock, sleep)
+    if not choosing:
+        return PullRequestHead(pull.head_ref, pull.head_sha, is_same, False, (), pull.head_pushed_at)
+    is_young = is_same and clock() - pull.created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
+    waits = CLOSING_REFERENCES_WAITS_SECONDS if is_young else ()
+    async with concurrently(closed_issues(github, repository, number, sleep, waits)) as closing:
+        is_protected = is_same and (
+            pull.head_ref == pull.default_branch or await github.is_protected(repository, pull.head_ref)
+        )
+        closes = await closing
     return PullRequestHead(pull.head_ref, pull.head_sha, is_same, is_protected, closes, pull.head_pushed_at)
 
 
-async def _closed_issues(
-    github: GitHub, repository: Repository, number: int, created_at: datetime, clock: Clock, sleep: Sleep
-) -> tuple[int, ...]:
-    """Return the issues of this repository that the pull request closes; a failure means none, never an error."""
+async def closed_issues(
+    github: GitHub, repository: Repository, number: int, sleep: Sleep, waits_seconds: Sequence[float] = ()
+) -> tuple[int, ...] | None:
+    """Return the issues of this repository that the pull request closes; None where GitHub does not tell it in time.
+
+    `waits_seconds`: the pauses after which an empty answer is asked for again.
+    """
+    numbers = None
     try:
-        async with asyncio.timeout(CLOSING_REFERENCES_SECONDS):
-            for wait in (*CLOSING_REFERENCES_WAITS_SECONDS, None):
-                found = await github.closing_issues(repository, number)
-                numbers = tuple(issue.number for issue in found if issue.repository_id == repository.id)
-                is_young = clock() - created_at < timedelta(seconds=YOUNG_PULL_SECONDS)
-                if numbers or wait is None or not is_young:
-                    return numbers
+        async with asyncio.timeout(min(CLOSING_REFERENCES_SECONDS, github.graphql_patience)):
+            for wait in (*waits_seconds, None):
+                numbers = await github.closing_issues(repository, number)
+                if numbers or wait is None:
+                    break
                 await sleep(wait)
     except (GitHubError, TimeoutError) as problem:
         _log.warning("closing-references-unknown", pull=number, problem=str(problem) or type(problem).__name__)
-    return ()
+    return numbers

@@ -12,15 +12,15 @@ from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 class PullRequestHead:
     """The head of a pull request: whose it is, whether its branch may be pushed to, which issues it closes.
 
-    Whether it is protected and what it closes is only known where a worktree has to be chosen. The head was not pushed
-    after `pushed_at`.
+    Whether it is protected and what it closes is only known where a worktree has to be chosen; `closes` is None where
+    GitHub did not tell it. The head was not pushed after `pushed_at`.
     """
 
     head_ref: str
     head_sha: str
     same_repository: bool
     head_is_protected: bool = False
-    closes: tuple[int, ...] = ()
+    closes: tuple[int, ...] | None = ()
     pushed_at: datetime | None = None
 
 
@@ -34,15 +34,7 @@ class SharingCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedWorktree:
-    """Run in a worktree that exists; `switch_to`: the branch that it must have when the turn runs."""
-
-    candidate: SharingCandidate
-    switch_to: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewWorktree:
+class OwnWorktree:
     """Reserve a new worktree; `folder` names its directory.
 
     `instead_of`: the worktree that would have been shared, and why it is not.
@@ -63,31 +55,32 @@ def choose_node(own: str, live: Sequence[NodeLoad]) -> str:
 
 
 def choose_worktree(
-    number: int, pull: PullRequestHead | None, linked: Sequence[SharingCandidate], on_branch: SharingCandidate | None
-) -> SharedWorktree | NewWorktree:
+    number: int, pull: PullRequestHead, linked: Sequence[SharingCandidate], on_branch: SharingCandidate | None
+) -> SharingCandidate | OwnWorktree:
     """Return the worktree on the head branch, else one of a closed issue that can be switched, else a new one.
 
     `linked` are the live worktrees of the issues that the pull request closes, in GitHub's order; `on_branch` has its
     head branch, or soon will. git checks out a branch only once: while one worktree has it, no other can switch to it.
     """
-    if pull is None or not pull.same_repository or pull.head_is_protected:
-        return new_worktree(number, pull)
+    if not pull.same_repository or pull.head_is_protected:
+        of_issue = linked[0].use.owner if linked and not pull.same_repository else None
+        return new_worktree(number, pull, SharingRefused(of_issue, "fork") if of_issue else None)
     on_head = next((one for one in linked if one.worktree.branch == pull.head_ref), on_branch)
     if on_head is not None:
-        return SharedWorktree(on_head, pull.head_ref)
+        return on_head
     reasons = []
     for one in linked:
         reason = sharing_obstacle(one.use)
         if reason is None:
-            return SharedWorktree(one, pull.head_ref)
+            return one
         reasons.append(reason)
     return new_worktree(number, pull, reasons[0] if reasons else None)
 
 
-def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> NewWorktree:
+def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> OwnWorktree:
     """Return the thread's own worktree: on an issue's branch, on a head branch, or detached at a head."""
     if pull is None:
-        return NewWorktree(f"issue-{number}", IssueBranch(number), instead_of)
+        return OwnWorktree(f"issue-{number}", IssueBranch(number), instead_of)
     if not pull.same_repository or pull.head_is_protected:
-        return NewWorktree(f"pr-{number}", DetachedHead(pull.head_sha, f"refs/pull/{number}/head"))
-    return NewWorktree(f"pr-{number}", HeadBranch(pull.head_ref, pull.head_sha), instead_of)
+        return OwnWorktree(f"pr-{number}", DetachedHead(pull.head_sha, f"refs/pull/{number}/head"), instead_of)
+    return OwnWorktree(f"pr-{number}", HeadBranch(pull.head_ref, pull.head_sha), instead_of)

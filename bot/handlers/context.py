@@ -6,8 +6,8 @@ from datetime import datetime
 
 from bot.authority import Policy
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.command import CommandSyntax
-from bot.model import Actor, Repository, Target, ThreadKind, ThreadRef
+from bot.handlers.parsing import CommandSyntax, Request
+from bot.model import Actor, Repository, Target, Thread, ThreadRef
 from bot.reply import thread_comments
 from bot.store import conversations
 from bot.store.database import Connection
@@ -25,8 +25,7 @@ class Nodes:
 class ThreadContext:
     """A thread, and the transaction in which something is decided for it.
 
-    `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where
-    a turn may run.
+    `folder` is the repository's folder, `<owner>/<repo>`; `pull` is known for a pull request where a turn may run.
     """
 
     connection: Connection
@@ -49,23 +48,27 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext(ThreadContext):
-    """A request on a thread, by an author who is allowed to ask. `target` is what addressed the bot.
+    """A request of an author who is allowed to ask. `server_url` is the GitHub server."""
 
-    `asked_head` is the pull request's head in the event, None where the event does not tell it.
-    `server_url` is the GitHub server.
-    """
-
-    server_url: str
+    request: Request
     policy: Policy
-    author: Actor
-    asked_at: datetime
-    asked_head: str | None
-    target: Target
+    server_url: str
     now: datetime
+
+    @property
+    def author(self) -> Actor:
+        """The person who asks."""
+        return self.request.author
 
     async def reply(self, text: str) -> int:
         """Answer with a comment that belongs to no turn; return its row in the outbox."""
-        return await thread_comments.reply(self.connection, self.thread_ref, self.target, text, asked_by=self.author.id)
+        target, asked_by = self.request.target, self.author.id
+        return await thread_comments.reply(self.connection, self.thread_ref, target, text, asked_by=asked_by)
+
+    async def acknowledge(self, *targets: Target) -> None:
+        """React with 👀 to what asks, or to these texts."""
+        for target in targets or (self.request.target,):
+            await thread_comments.acknowledge(self.connection, self.thread_ref, target, self.author.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +83,8 @@ class Handler(CommandSyntax):
     queues_turn: bool = False
 
 
-async def save_thread(
-    connection: Connection,
-    repository: Repository,
-    number: int,
-    kind: ThreadKind,
-    title: str,
-    closed_at: datetime | None,
-) -> tuple[ThreadRef, str]:
+async def save_thread(connection: Connection, repository: Repository, thread: Thread) -> tuple[ThreadRef, str]:
     """Write the rows of the repository and the thread as GitHub describes them; return the thread and the folder."""
-    conversation_id, folder = await conversations.save_thread(connection, repository, number, kind, title, closed_at)
+    about = (thread.number, thread.kind, thread.title, thread.closed_at)
+    conversation_id, folder = await conversations.save_thread(connection, repository, *about)
     return ThreadRef(repository, conversation_id), folder

@@ -1,14 +1,73 @@
-"""Every chat command. A new one is added here."""
+"""Every chat command: those that need little are here. A new one is added to HANDLERS."""
 
 from typing import assert_never
 
-from bot.handlers.command import Command, UnknownCommand
+from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
-from bot.handlers.simple import PR, RESET, RESET_CONTEXT, RETRY, STATUS
+from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.stop import STOP
-from bot.handlers.worktree import WORKTREE
-from bot.messages import replies
-from bot.reply import thread_comments
+from bot.handlers.worktree import WORKTREE, enqueue_in_line, queue_operation
+from bot.messages import pull_requests, replies, tracking
+from bot.store import conversations, requests
+from bot.store.nodes import SILENT_AFTER_SECONDS
+from bot.store.operations import PullRequestAsked
+from bot.store.pull_requests import thread_to_open_for
+
+# No title, but what people add to a command.
+_POLITE = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})
+
+
+async def _status(ctx: RequestContext, _: str | None) -> None:
+    now = await conversations.overview(ctx.connection, ctx.conversation_id)
+    unfinished = await requests.unfinished(ctx.connection, ctx.conversation_id)
+    wait, waiting = None, [turn.id for turn in unfinished if turn.number == ctx.number]
+    is_running = any(turn.state == "running" for turn in unfinished)
+    if not is_running and now.silent_node is None and now.removal_error is None:
+        first = await requests.why_turns_wait(ctx.connection, waiting[:1], ctx.now, SILENT_AFTER_SECONDS)
+        # Without the word before it, "Queued." or "Waiting."
+        wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
+    await ctx.reply(replies.status(now, unfinished, ctx.server_url, ctx.repository, ctx.number, ctx.now, wait))
+
+
+async def _retry(ctx: RequestContext, _: str | None) -> None:
+    last = await requests.last_not_done(ctx.connection, ctx.conversation_id)
+    if last is None:
+        await ctx.reply(replies.NOTHING_TO_RETRY)
+        return
+    await ctx.acknowledge()
+    asked = AgentRequest(last["request"], last["context"])
+    await queue_turn(ctx, asked, pinned_sha=last["pinned_sha"], retry_of=last["first"])
+
+
+async def _reset_context(ctx: RequestContext, _: str | None) -> None:
+    ended = await conversations.end_session(ctx.connection, ctx.conversation_id, "reset-requested")
+    await ctx.reply(replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET)
+
+
+async def _pr(ctx: RequestContext, argument: str | None) -> None:
+    is_pull, worktree_id = await thread_to_open_for(ctx.connection, ctx.conversation_id)
+    if is_pull:
+        await ctx.reply(pull_requests.IS_PULL_REQUEST)
+    elif worktree_id is None:
+        await ctx.reply(pull_requests.NO_BRANCH)
+    else:
+        await enqueue_in_line(ctx, worktree_id, "pull-request", pull_request_asked(argument))
+
+
+def pull_request_asked(argument: str | None) -> PullRequestAsked:
+    """Return what the argument of `/pr` asks for; without a word for it the pull request is ready for review."""
+    first, _, rest = (argument or "").partition(" ")
+    kind = first.casefold().rstrip(":,")
+    title = (rest if kind in ("draft", "ready") else argument or "").strip()
+    is_title = bool(title) and title.casefold().strip(" .,!") not in _POLITE
+    return PullRequestAsked(draft=kind == "draft", title=title if is_title else None)
+
+
+STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_status)
+RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
+PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
+RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
+RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
 
 
 async def _help(ctx: RequestContext, _: str | None) -> None:
@@ -25,7 +84,7 @@ HANDLERS: dict[str, Handler] = {
 
 async def run_command(ctx: RequestContext, command: Command | UnknownCommand) -> None:
     """Run one command of a comment, in the caller's transaction."""
-    await thread_comments.acknowledge(ctx.connection, ctx.thread_ref, ctx.target, ctx.author.id)
+    await ctx.acknowledge()
     match command:
         case Command(name=name, argument=argument):
             await HANDLERS[name].run(ctx, argument)

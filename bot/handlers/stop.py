@@ -1,19 +1,21 @@
-"""`/stop [all]`: the running turn ends, with `all` the queued turns too."""
+"""What ends turns and set-up scripts: `/stop [all]` (with `all` the queued turns too), and a thread that closes."""
 
 import asyncio
 from datetime import datetime, timedelta
 
-from bot.handlers.command import one_of
 from bot.handlers.context import Handler, RequestContext
-from bot.messages import reasons, replies, tracking
+from bot.handlers.parsing import one_of
+from bot.messages import reasons, replies, tracking, worktree_replies
 from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
-from bot.model import ThreadRef
+from bot.model import Repository, ThreadRef
 from bot.reply import thread_comments
-from bot.store import requests
+from bot.store import conversations, operations, requests
 from bot.store.database import Connection
 
+CLOSE_WITH_COMMENT_SECONDS = 2
+"""\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
 # GitHub's times are whole seconds: what was asked in the same second was asked before.
 _GITHUB_CLOCK_TICK = timedelta(seconds=1)
 
@@ -25,11 +27,11 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         ctx.number,
         ctx.server_url,
         reasons.stopped_by(ctx.author.login),
-        asked_before=ctx.asked_at + _GITHUB_CLOCK_TICK,
+        asked_before=ctx.request.asked_at + _GITHUB_CLOCK_TICK,
         now=ctx.now,
         only_put_back=argument != "all",
     )
-    if not stopped:
+    if not (await operations.stop_setup(ctx.connection, ctx.conversation_id) or stopped):
         await ctx.reply(replies.NOTHING_TO_STOP)
 
 
@@ -68,6 +70,40 @@ async def stop_turns(
         news_at = now if turn.answer else None
         await thread_comments.ended(connection, thread_ref, turn.id, turn.target, parts, "stopped", news_at)
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before, turn_id))
+
+
+async def close(
+    connection: Connection,
+    server_url: str,
+    repository: Repository,
+    number: int,
+    closed_at: datetime,
+    now: datetime,
+) -> None:
+    """End the conversation's session and its earlier turns and release its worktree, in the caller's transaction."""
+    conversation = await conversations.find_conversation(connection, repository, number)
+    if conversation is None:
+        return
+    if not await conversations.set_state(connection, conversation.id, closed_at, closed_at):
+        return
+    await conversations.end_session(connection, conversation.id, "conversation-closed")
+    before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
+    thread_ref = ThreadRef(repository, conversation.id)
+    await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)
+    await operations.stop_setup(connection, conversation.id)
+    for gone in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
+        if gone.target is not None:
+            words = worktree_replies.thread_was_closed(gone.kind)
+            await thread_comments.reply(connection, thread_ref, gone.target, words, instead_of=gone.reply_id)
+    if conversation.worktree_id is not None:
+        await conversations.release_worktree(connection, conversation.worktree_id)
+
+
+async def reopen(connection: Connection, repository: Repository, number: int, at: datetime) -> None:
+    """Mark the conversation open; its next turn starts a new session in the worktree that is there, or a new one."""
+    conversation = await conversations.find_conversation(connection, repository, number)
+    if conversation is not None:
+        await conversations.set_state(connection, conversation.id, None, at)
 
 
 STOP = Handler("stop", one_of("all"), needs_no_slash=True, summary=replies.STOP_SUMMARY, run=_run)

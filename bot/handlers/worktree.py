@@ -2,10 +2,9 @@
 
 from typing import Literal
 
-from bot.handlers.command import one_of
 from bot.handlers.context import Handler, RequestContext
+from bot.handlers.parsing import one_of
 from bot.messages import replies, worktree_replies
-from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
 from bot.store import conversations, operations, rescues, worktrees
 from bot.store.operations import PullRequestAsked, RequestedBy
 
@@ -23,35 +22,15 @@ def parse_argument(words: str) -> tuple[str | None, str]:
 async def _run(ctx: RequestContext, argument: str | None) -> None:
     match argument:
         case "list":
-            await ctx.reply(await _list(ctx))
-        case "reset":
-            await queue_operation(ctx, "reset")
-        case "remove":
-            await queue_operation(ctx, "remove")
-        case "restore":
-            await queue_operation(ctx, "restore")
+            own = await worktrees.worktree_of_thread(ctx.connection, ctx.conversation_id)
+            rescued = await rescues.of_conversation(ctx.connection, ctx.conversation_id)
+            await ctx.reply(worktree_replies.worktree_list(own, rescued, ctx.now))
+        case "reset" | "remove" | "restore" as kind:
+            await queue_operation(ctx, kind)
         case "prune":
             await ctx.reply(worktree_replies.pruning(await _prune(ctx)))
         case _:
             await ctx.reply(worktree_replies.USAGE)
-
-
-async def _list(ctx: RequestContext) -> str:
-    line = None
-    own = await worktrees.worktree_of_thread(ctx.connection, ctx.conversation_id)
-    if own is not None:
-        line = WorktreeLine(own.branch, own.detached, own.state == "ready", own.others, ctx.now - own.active_at)
-    found = await rescues.of_conversation(ctx.connection, ctx.conversation_id)
-    rescued = [
-        OldWork(
-            saved=Saved(rescue.files, rescue.commits, rescue.kept is not None),
-            age=ctx.now - rescue.created_at,
-            bytes=rescue.bytes,
-            restored=rescue.restored_at is not None,
-        )
-        for rescue in found
-    ]
-    return worktree_replies.worktree_list(line, rescued)
 
 
 async def _prune(ctx: RequestContext) -> int:
@@ -84,7 +63,7 @@ async def enqueue_in_line(
     pull_request: PullRequestAsked | None = None,
 ) -> None:
     """Enqueue an operation; where requests go before it, say so in a comment that becomes its result."""
-    asker = RequestedBy(ctx.author.login, ctx.asked_at, ctx.conversation_id, ctx.target)
+    asker = RequestedBy(ctx.author.login, ctx.request.asked_at, ctx.conversation_id, ctx.request.target)
     operation_id = await operations.enqueue(ctx.connection, worktree_id, kind, asker, pull_request)
     turns_ahead = (await operations.status_of(ctx.connection, operation_id)).turns_ahead
     if turns_ahead:

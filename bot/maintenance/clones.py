@@ -6,15 +6,15 @@ from datetime import timedelta
 import structlog
 
 from bot.clones import trash
-from bot.clones.admin import admin_directories
-from bot.clones.clone import Clone, clone_lock
+from bot.clones.admin import admin_directories, holders
+from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.packing import forget_fetched, pack, pack_whole
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.maintenance.repair import folders_on_disk
+from bot.maintenance.repair import clones_on_disk
 from bot.node.context import NodeContext
-from bot.rescue.stored import list_rescues
-from bot.store import clones
+from bot.rescue.message import list_rescues
+from bot.store import reconciliation, upkeep
 
 _log = structlog.get_logger()
 
@@ -25,15 +25,17 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
 
     What fails is logged and tried again next time. Raises only what a database raises that is away.
     """
-    for folder, clone in await _clones(ctx):
+    for folder, clone in (await asyncio.to_thread(clones_on_disk, ctx)).items():
         try:
+            if not await asyncio.to_thread((clone.path / "objects" / "pack").is_dir):
+                continue
             if await _remove_if_unused(ctx, folder, clone, unused):
                 continue
             async with clone_lock(clone) as lock:
-                async with ctx.pool.acquire() as connection:
-                    use = await clones.use_of(connection, folder, ctx.node)
+                use = await upkeep.use_of(ctx.pool, folder, ctx.node)
                 if use is not None:
                     await forget_fetched(lock, use.pull_request_heads)
+                await _delete_old_branches(ctx, folder, lock)
                 await pack(lock)
                 if use is not None and not use.busy:
                     await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
@@ -41,16 +43,26 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
 
+async def _delete_old_branches(ctx: NodeContext, folder: str, lock: CloneLock) -> None:
+    """Delete the local branches that no worktree has and whose commits GitHub or a rescue has. Raises GitError."""
+    async with ctx.pool.acquire() as connection:
+        used = {refs.local(branch) for branch in await reconciliation.branches_in(connection, folder, ctx.node)}
+    elsewhere = ("--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", f"--glob={refs.RESCUE_PREFIX}*")
+    for branch, tip in (await lock.clone.refs("refs/heads")).items():
+        is_held = await asyncio.to_thread(holders, lock.clone.path, branch.removeprefix("refs/heads/"))
+        if branch not in used and not is_held and not await lock.clone.count(tip, "--not", *elsewhere):
+            await lock.clone.run("update-ref", "-d", branch, tip)
+            _log.info("branch-deleted", clone=folder, branch=branch, tip=tip)
+
+
 async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused: timedelta) -> bool:
     """Remove a clone without worktrees, rescues, unpublished commits and recent threads. Raises GitError, OSError."""
     since = ctx.clock() - unused
-    async with ctx.pool.acquire() as connection:
-        if not await clones.is_unused(connection, folder, ctx.node, since):
-            return False
+    if not await upkeep.is_unused(ctx.pool, folder, ctx.node, since):
+        return False
     async with clone_lock(clone) as lock:
         # A turn may have come first. Work without a row is found in the clone.
-        async with ctx.pool.acquire() as connection:
-            is_unused = await clones.is_unused(connection, folder, ctx.node, since)
+        is_unused = await upkeep.is_unused(ctx.pool, folder, ctx.node, since)
         rescued, registered = await list_rescues(lock.clone), admin_directories(clone.path)
         if not is_unused or rescued or registered or await lock.clone.unpublished("--branches"):
             return False
@@ -58,17 +70,3 @@ async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused:
     freed = await trash.delete(trashed) if trashed is not None else 0
     _log.info("clone-removed", clone=folder, bytes=freed)
     return True
-
-
-async def _clones(ctx: NodeContext) -> list[tuple[str, Clone]]:
-    """Return the folder and the clone of each repository that has one on this node."""
-    found: list[tuple[str, Clone]] = []
-    for folder in sorted(await asyncio.to_thread(folders_on_disk, ctx.data_dir)):
-        try:
-            clone = ctx.clone(folder)
-        except refs.InvalidNameError as problem:
-            _log.warning("clone-unreadable", clone=folder, error=str(problem))
-            continue
-        if await asyncio.to_thread((clone.path / "objects" / "pack").is_dir):
-            found.append((folder, clone))
-    return found

@@ -1,23 +1,26 @@
-"""Prune: remove worktrees without activity for long enough, starting from their rows (DESIGN.md §4, retention)."""
+"""Prune: remove worktrees without activity for long enough, or while the disk is short, starting from their rows
+(DESIGN.md §4, retention).
+"""
 
 import asyncio
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
 
 from bot.clones import metadata, trash
 from bot.clones.metadata import Metadata
-from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.expire import end_orphan, expire
-from bot.maintenance.repair import METADATA_STATES, Progress, repair
+from bot.maintenance.repair import Progress, repair
 from bot.maintenance.retention_rules import (
     Facts,
     Kind,
-    Policy,
+    Policies,
+    RetentionPolicy,
     describe,
     exceeds_safety_limit,
     kind_of,
@@ -25,157 +28,115 @@ from bot.maintenance.retention_rules import (
 )
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.operations.remove import delete_trashed, remove_claimed
-from bot.store import removals, retention
-from bot.store.retention import Candidate
-from bot.worktrees.remove import Removed
+from bot.node.room import free_bytes, is_short
+from bot.operations.asked import PruneLine, PruneReport, Pruning, Repairing, age_of
+from bot.operations.remove import delete_trashed, remove_idle
+from bot.store import retention
+from bot.store.retention import Live, Orphan
+from bot.worktrees.remove import Removed, bytes_at
 from bot.worktrees.summary import foreign_lock, last_change
 
-CHECKED_AT_ONCE = 4
+IDLE = timedelta(days=1)
+"""While the disk is short, worktrees that were used since then stay."""
+EVERYTHING = Pruning()
+_FAILURES = (GitError, OSError, refs.InvalidNameError)
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One worktree of a report; `id` is None for an orphan, which has no row."""
-
-    id: int | None
-    path: str
-    why: str
-
-
-@dataclass(slots=True)
-class Report:
-    """The result of a prune; with `dry_run`, nothing was removed. `aborted`: why it stopped before any removal."""
-
-    dry_run: bool
-    deleted: list[Line] = field(default_factory=list)
-    skipped: list[Line] = field(default_factory=list)
-    errors: list[Line] = field(default_factory=list)
-    bytes_reclaimed: int = 0
-    aborted: str | None = None
 
 
 async def prune(
     ctx: NodeContext,
-    policy: Policy,
-    *,
-    dry_run: bool = False,
-    force: bool = False,
+    policy_at: Policies,
+    asked: Pruning = EVERYTHING,
     progress: Progress = lambda _: None,
-) -> Report:
-    """Remove what is due, then expire the rest; `force` skips the safety limit.
+) -> PruneReport:
+    """Remove what is due, then, unless only some are asked for, expire the rest; `force` skips the safety limit.
 
-    A dry run changes nothing; its bytes are those that would be freed. Opens directories only of what is due. Raises
-    only what a database raises that is away.
+    A dry run changes nothing, and asks what the removal would ask; its bytes are those that would be freed. Opens
+    directories only of what is due. Raises only what a database raises that is away.
     """
-    return await _Prune(ctx, policy, Report(dry_run), progress).run(force=force)
+    return await _Prune(ctx, policy_at(ctx.clock(), age_of(asked.older_than)), asked, progress).run()
 
 
 class _Prune:
-    def __init__(self, ctx: NodeContext, policy: Policy, report: Report, progress: Progress) -> None:
+    def __init__(self, ctx: NodeContext, policy: RetentionPolicy, asked: Pruning, progress: Progress) -> None:
         self._ctx = ctx
         self._policy = policy
-        self._report = report
+        self._asked = asked
+        self._report = PruneReport(asked.dry_run)
         self._progress = progress
 
-    async def run(self, *, force: bool) -> Report:
+    async def run(self) -> PruneReport:
         ctx, report = self._ctx, self._report
-        async with ctx.pool.acquire() as connection:
-            old = await retention.candidates(connection, ctx.node, max(map(self._policy.expired_before, Kind)))
-            total = await retention.count_live(connection, ctx.node)
+        old = await retention.live_worktrees(ctx.pool, ctx.node, idle_since=max(map(self._policy.expired_before, Kind)))
+        total = await retention.count_live(ctx.pool, ctx.node)
         # Files of worktrees that are not old by their row are not read.
-        due = await self._judge_all([one for one in old if self._is_old(one.worktree)])
-        if exceeds_safety_limit(len(due), total) and not force:
+        due = await self._due_of([one for one in old if self._is_old(one.worktree)])
+        if exceeds_safety_limit(len(due), total) and not self._asked.force:
             report.aborted = (
                 f"{len(due)} of {total} worktrees would go at once. Did the clock jump? Nothing was removed."
             )
             _log.warning("prune-aborted", due=len(due), of=total)
             for candidate in due:
-                self._skipped(candidate, "Too many at once.")
+                self._skipped(self._line(candidate, "Too many at once."))
         else:
-            await self._prune_all(due)
-            await self._end_orphans()
-        if not report.dry_run:
-            report.bytes_reclaimed += await expire(ctx, self._policy, force=force)
+            for number, candidate in enumerate(due, start=1):
+                self._progress(f"removing {self._path(candidate)} ({number} of {len(due)})")
+                await self._prune(candidate)
+            orphans = await retention.orphans(ctx.pool, ctx.node)
+            for orphan in orphans:
+                is_one = self._asked.has(orphan.codebase, Kind.ORPHAN)
+                if is_one and orphan.seen_at < self._policy.expired_before(Kind.ORPHAN):
+                    await self._prune_orphan(orphan)
+        if self._asked.is_whole:
+            force, dry_run = self._asked.force, self._asked.dry_run
+            report.bytes_reclaimed += await expire(ctx, self._policy, force=force, dry_run=dry_run)
         counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
         _log.info("prune-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
         return report
 
     def _is_old(self, worktree: WorktreeRow) -> bool:
-        return worktree.updated_at < self._policy.expired_before(kind_of(worktree.start, worktree.conversations))
+        kind = kind_of(worktree.start, worktree.conversations)
+        is_one = self._asked.has(worktree.repository.full_name, kind)
+        return is_one and worktree.updated_at < self._policy.expired_before(kind)
 
-    async def _judge_all(self, candidates: list[Candidate]) -> list[Candidate]:
+    async def _due_of(self, candidates: list[Live]) -> list[Live]:
         """Return those that are due by their rows, metadata and files."""
-        due: list[Candidate] = []
-        for start in range(0, len(candidates), CHECKED_AT_ONCE):
-            some = candidates[start : start + CHECKED_AT_ONCE]
-            self._progress(f"checking {self._path(some[0])} ({start + 1} of {len(candidates)})")
-            checked = await asyncio.gather(
-                *(asyncio.to_thread(self._facts, one) for one in some), return_exceptions=True
-            )
-            for candidate, facts in zip(some, checked, strict=True):
-                if await self._is_due(candidate, facts):
-                    due.append(candidate)
+        due: list[Live] = []
+        for number, candidate in enumerate(candidates, start=1):
+            self._progress(f"checking {self._path(candidate)} ({number} of {len(candidates)})")
+            try:
+                facts = await asyncio.to_thread(self._facts, candidate)
+                if facts.directory and facts.metadata != "ok" and not self._report.dry_run:
+                    await repair(self._ctx, Repairing(worktree=candidate.worktree.id))
+            except _FAILURES as problem:
+                self._failed(self._line(candidate, str(problem)))
+                continue
+            if (why := reason_to_keep(facts, self._policy)) is not None:
+                self._skipped(self._line(candidate, why))
+            else:
+                due.append(candidate)
         return due
 
-    async def _is_due(self, candidate: Candidate, facts: Facts | BaseException) -> bool:
+    async def _prune(self, candidate: Live) -> None:
+        async def reason() -> str | None:
+            return reason_to_keep(await asyncio.to_thread(self._facts, candidate), self._policy)
+
+        clone, path = self._ctx.clone(candidate.worktree.folder), self._path(candidate)
+        line = self._line(candidate, f"Last used {describe(self._policy.now - candidate.worktree.updated_at)} ago.")
         try:
-            if isinstance(facts, BaseException):
-                raise facts
-            why = reason_to_keep(facts, self._policy)
-            if facts.directory and facts.metadata != "ok" and not self._report.dry_run:
-                await repair(self._ctx, candidate.worktree.id)
-        except (GitError, OSError, refs.InvalidNameError) as problem:
-            self._failed(candidate, problem)
-            return False
-        if why is not None:
-            self._skipped(candidate, why)
-        return why is None
-
-    async def _prune_all(self, due: list[Candidate]) -> None:
-        for number, candidate in enumerate(due, start=1):
-            self._progress(f"removing {self._path(candidate)} ({number} of {len(due)})")
-            try:
-                await self._prune(candidate)
-            except (GitError, OSError, refs.InvalidNameError) as problem:
-                self._failed(candidate, problem)
-
-    async def _prune(self, candidate: Candidate) -> None:
-        ctx = self._ctx
-        if self._report.dry_run:
-            size = await asyncio.to_thread(trash.size_of, self._path(candidate))
-            self._deleted(candidate, size)
+            if self._report.dry_run:
+                self._deleted(line, await asyncio.to_thread(bytes_at, clone, path))
+                return
+            result = await remove_idle(self._ctx, candidate.worktree, "retention", reason)
+        except _FAILURES as problem:
+            self._failed(replace(line, why=str(problem)))
             return
-        async with ctx.pool.acquire() as connection:
-            claimed = await removals.claim_for(
-                connection,
-                ctx.node,
-                candidate.worktree.id,
-                "retention",
-                last_activity=candidate.worktree.updated_at,
-            )
-        if claimed is None:
-            self._skipped(candidate, "It is used again, or is being removed already.")
-            return
-        reached("prune-claimed")
-        # Nothing can start there now: check once more what happened until the claim.
-        why = reason_to_keep(await asyncio.to_thread(self._facts, candidate), self._policy)
-        if why is not None:
-            async with ctx.pool.acquire() as connection:
-                await removals.keep(connection, claimed, ctx.node)
-            self._skipped(candidate, why)
-            return
-        result = await remove_claimed(ctx, claimed)
         if isinstance(result, Removed):
-            self._deleted(candidate, await delete_trashed(result.trashed))
-            return
-        # A failed removal is no activity: the next prune tries again.
-        async with ctx.pool.acquire() as connection:
-            await retention.set_activity(connection, candidate.worktree.id, candidate.worktree.updated_at)
-        self._skipped(candidate, result.why)
+            self._deleted(line, await delete_trashed(result.trashed))
+        else:
+            self._skipped(replace(line, why=result.why))
 
-    def _facts(self, candidate: Candidate) -> Facts:
+    def _facts(self, candidate: Live) -> Facts:
         """Return what retention must know of a worktree. Raises OSError, InvalidNameError."""
         path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
         known = metadata.read(path)
@@ -183,7 +144,7 @@ class _Prune:
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
             row_at=candidate.worktree.updated_at,
             directory=os.path.lexists(path),
-            metadata=METADATA_STATES[type(known)],
+            metadata="ok" if isinstance(known, Metadata) else known,
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
             busy=candidate.busy,
             locked=foreign_lock(clone.path, path),
@@ -191,44 +152,68 @@ class _Prune:
         is_due = reason_to_keep(facts, self._policy) is None
         return replace(facts, changed_at=last_change(clone, path)) if is_due else facts
 
-    async def _end_orphans(self) -> None:
-        ctx, report = self._ctx, self._report
-        async with ctx.pool.acquire() as connection:
-            orphans = await retention.orphans(connection, ctx.node)
-        before = self._policy.expired_before(Kind.ORPHAN)
-        for path in [ctx.directory(path) for path, since in orphans.items() if since < before]:
-            line = Line(None, str(path), f"An orphan for {describe(self._policy.kept_for[Kind.ORPHAN])}.")
-            try:
-                if report.dry_run or await end_orphan(ctx, path):
-                    freed = 0 if report.dry_run else await trash.empty_trash(ctx.data_dir)
-                    report.bytes_reclaimed += freed
-                    report.deleted.append(line)
-                    _log.info("worktree-pruned", path=str(path), orphan=True, bytes=freed, dry_run=report.dry_run)
-            except (GitError, OSError, ValueError) as problem:
-                report.errors.append(Line(None, str(path), str(problem)))
-                _log.warning("prune-error", path=str(path), error=str(problem))
+    async def _prune_orphan(self, orphan: Orphan) -> None:
+        path = self._ctx.directory(orphan.path)
+        line = PruneLine(orphan.id, str(path), f"An orphan for {describe(self._policy.now - orphan.seen_at)}.")
+        try:
+            freed = await end_orphan(self._ctx, path, dry_run=self._report.dry_run)
+        except _FAILURES as problem:
+            self._failed(replace(line, why=str(problem)))
+            return
+        if freed is not None:
+            self._deleted(line, freed)
 
-    def _path(self, candidate: Candidate) -> Path:
+    def _path(self, candidate: Live) -> Path:
         return self._ctx.directory(candidate.worktree.path)
 
-    def _deleted(self, candidate: Candidate, freed: int) -> None:
-        self._report.bytes_reclaimed += freed
-        idle = self._policy.now - candidate.worktree.updated_at
-        self._report.deleted.append(
-            Line(candidate.worktree.id, str(self._path(candidate)), f"Last used {describe(idle)} ago.")
-        )
-        _log.info(
-            "worktree-pruned",
-            worktree=candidate.worktree.id,
-            path=str(self._path(candidate)),
-            bytes=freed,
-            dry_run=self._report.dry_run,
-        )
+    def _line(self, candidate: Live, why: str) -> PruneLine:
+        return PruneLine(candidate.worktree.id, str(self._path(candidate)), why)
 
-    def _skipped(self, candidate: Candidate, why: str) -> None:
-        self._report.skipped.append(Line(candidate.worktree.id, str(self._path(candidate)), why))
-        _log.info("worktree-prune-skipped", worktree=candidate.worktree.id, path=str(self._path(candidate)), why=why)
+    def _deleted(self, line: PruneLine, freed: int) -> None:
+        report = self._report
+        report.bytes_reclaimed += freed
+        report.deleted.append(replace(line, bytes=freed))
+        _log.info("worktree-pruned", worktree=line.id, path=line.path, bytes=freed, dry_run=report.dry_run)
 
-    def _failed(self, candidate: Candidate, problem: Exception) -> None:
-        self._report.errors.append(Line(candidate.worktree.id, str(self._path(candidate)), str(problem)))
-        _log.warning("prune-error", worktree=candidate.worktree.id, path=str(self._path(candidate)), error=str(problem))
+    def _skipped(self, line: PruneLine) -> None:
+        self._report.skipped.append(line)
+        _log.info("worktree-prune-skipped", worktree=line.id, path=line.path, why=line.why)
+
+    def _failed(self, line: PruneLine) -> None:
+        self._report.errors.append(line)
+        _log.warning("prune-error", worktree=line.id, path=line.path, error=line.why)
+
+
+async def make_room(ctx: NodeContext) -> None:
+    """While the disk is short, empty the trash and remove unused worktrees that hold nothing of their own, the oldest
+    first: their conversations keep them, and the next request makes them again.
+
+    What fails is logged. Raises only what a database raises that is away.
+    """
+    if not is_short(ctx):
+        return
+    freed = await trash.empty_trash(ctx.data_dir)
+    removed = 0
+    idle = await retention.live_worktrees(ctx.pool, ctx.node, idle_since=ctx.clock() - IDLE)
+    for candidate in idle:
+        if not is_short(ctx):
+            break
+        if candidate.busy or candidate.worktree.state != "ready":
+            continue
+        try:
+            bytes_of_one = await _purge(ctx, candidate)
+        except _FAILURES as problem:
+            _log.warning("prune-error", worktree=candidate.worktree.id, error=str(problem))
+            continue
+        freed += bytes_of_one or 0
+        removed += bytes_of_one is not None
+    _log.warning("disk-short", free=free_bytes(ctx.data_dir), removed=removed, freed=freed)
+
+
+async def _purge(ctx: NodeContext, candidate: Live) -> int | None:
+    """Remove a worktree that is clean and pushed; return the bytes freed, None if it stays."""
+    worktree = candidate.worktree
+    if await asyncio.to_thread(foreign_lock, ctx.clone(worktree.folder).path, ctx.directory(worktree.path)) is not None:
+        return None
+    result = await remove_idle(ctx, worktree, "purged")
+    return await delete_trashed(result.trashed) if isinstance(result, Removed) else None

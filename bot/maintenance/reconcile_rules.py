@@ -9,7 +9,7 @@ from bot.git import refs
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 
 # "unknown": there is no clone, or git cannot read it.
-EntryState = Literal["absent", "unlocked", "locked", "unfinished", "unknown"]
+EntryState = Literal["absent", "unlocked", "locked", "unknown"]
 MetadataState = Literal["ok", "missing", "corrupt"]
 
 
@@ -38,21 +38,17 @@ class Place:
 def decide(place: Place) -> tuple[Action, ...]:
     """Return the actions for a place, in order; none where all agree, or where its next turn makes it again."""
     if not place.row:
-        return _without_row(place)
+        if place.directory:
+            return (Action.ADOPT,)
+        is_entry = place.entry in ("unlocked", "locked")
+        leftover = (Action.DELETE_METADATA,) if place.metadata != "missing" and place.entry != "unknown" else ()
+        return (Action.DROP_ENTRY, *leftover) if is_entry else leftover
     if place.busy or not place.directory:
         return ()
     if place.entry == "absent":
         return (Action.KEEP_WHOLE,)
     lock = (Action.LOCK,) if place.entry == "unlocked" else ()
     return lock if place.metadata == "ok" else (*lock, Action.REBUILD_METADATA)
-
-
-def _without_row(place: Place) -> tuple[Action, ...]:
-    if place.directory:
-        return (Action.ADOPT,)
-    is_entry = place.entry in ("unlocked", "locked", "unfinished")
-    leftover = (Action.DELETE_METADATA,) if place.metadata != "missing" and place.entry != "unknown" else ()
-    return (Action.DROP_ENTRY, *leftover) if is_entry else leftover
 
 
 def started_from(known: Metadata, head: str | None) -> Start | None:

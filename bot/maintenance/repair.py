@@ -1,35 +1,39 @@
 """Repair: make rows, directories and git's entries of this node agree, clone by clone, by `reconcile_rules`."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 import structlog
 
-from bot.clones import entries, metadata, trash
-from bot.clones.admin import LIVE, UNFINISHED
+from bot.clones import metadata, trash
+from bot.clones.admin import LIVE
+from bot.clones.checkout import Entry, all_entries
 from bot.clones.clone import Clone, CloneLock, clone_lock
-from bot.clones.metadata import Absent, Corrupt, Metadata
+from bot.clones.metadata import Metadata, Unusable
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide
+from bot.maintenance.reconcile_rules import Action, EntryState, Place, decide
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.operations.asked import Repaired, Repairing
 from bot.operations.shared import record_rescue
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import KeepDirectory, Rescued
-from bot.rescue.stored import list_rescues
+from bot.rescue.message import RescueLabel, list_rescues
+from bot.rescue.save import KeepDirectory, Rescued, rescued_commit
 from bot.store import reconciliation, retention
-from bot.worktrees.unlink import rescue_first, rescued_commit, unlink_worktree
+from bot.store.retention import Live
+from bot.worktrees.remove import rescue_first, unlink_worktree
+from bot.worktrees.summary import last_change
 
 Progress = Callable[[str], None]
 # The id in the rescues of what has no row: rows count from 1.
 NO_WORKTREE = 0
-METADATA_STATES: dict[type, MetadataState] = {Metadata: "ok", Absent: "missing", Corrupt: "corrupt"}
+EVERYTHING = Repairing()
 _log = structlog.get_logger()
 
 
@@ -40,42 +44,48 @@ class _Found:
     path: Path
     place: Place
     row: WorktreeRow | None
-    entry: entries.Entry | None
-    metadata: Metadata | Absent | Corrupt
+    entry: Entry | None
+    metadata: Metadata | Unusable
 
 
 async def repair(
-    ctx: NodeContext, only: int | None = None, progress: Progress = lambda _: None
-) -> list[tuple[str, Action]]:
-    """Repair all worktrees of this node, or one; return (path, what was done).
+    ctx: NodeContext, asked: Repairing = EVERYTHING, progress: Progress = lambda _: None
+) -> list[Repaired]:
+    """Repair all worktrees of this node, or those that are asked for; return what was done.
 
     One `git worktree list` per clone, under its lock. A clone or a place that cannot be repaired is logged and skipped.
     Every step can be repeated. Raises only what a database raises that is away.
     """
-    async with ctx.pool.acquire() as connection:
-        located = await reconciliation.locate(connection, ctx.node, only)
-    folders = {folder for folder, _ in located}
-    if only is None:
-        folders |= await asyncio.to_thread(folders_on_disk, ctx.data_dir)
-    done: list[tuple[str, Action]] = []
-    for number, folder in enumerate(sorted(folders), start=1):
-        progress(f"{folder} ({number} of {len(folders)})")
+    done: list[Repaired] = []
+    path, clones = None, await asyncio.to_thread(clones_on_disk, ctx)
+    if asked.repo is not None:
+        folders = await reconciliation.folders_of(ctx.pool, asked.repo)
+        clones = {folder: clone for folder, clone in clones.items() if folder in folders}
+    if asked.worktree is not None:
+        row = await retention.row_of(ctx.pool, asked.worktree)
+        if row is None or row.node != ctx.node:
+            return []
+        path, clones = str(ctx.directory(row.path)), {row.folder: ctx.clone(row.folder)}
+    for number, (folder, clone) in enumerate(clones.items(), start=1):
+        progress(f"{folder} ({number} of {len(clones)})")
         try:
-            async with clone_lock(ctx.clone(folder)) as lock:
-                done += await _repair_clone(
-                    ctx, lock, folder, None if only is None else str(ctx.directory(located[0][1]))
-                )
+            async with clone_lock(clone) as lock:
+                done += await _repair_clone(ctx, lock, folder, path)
                 await _index_rescues(ctx, lock.clone, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
-    if only is None:
+    if asked == EVERYTHING:
+        loose = await asyncio.to_thread(_loose, ctx, clones)
+        done += [Repaired(str(path), Action.ADOPT) for path in loose if await _adopt(ctx, None, path, None)]
         await _forget_former_orphans(ctx)
-    _log.info("worktrees-repaired", clones=len(folders), repaired=len(done))
+    _log.info("worktrees-repaired", clones=len(clones), repaired=len(done))
     return done
 
 
-async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: RescueLabel, *, whole: bool) -> None:
-    """Rescue what is at a path and clear it; with `whole` the directory is kept as it is.
+async def take_away(
+    ctx: NodeContext, lock: CloneLock, path: Path, label: RescueLabel, *, whole: bool
+) -> tuple[Path, ...]:
+    """Rescue what is at a path and clear it; with `whole` the directory is kept. Return what went to the trash.
 
     `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
     """
@@ -87,15 +97,16 @@ async def take_away(ctx: NodeContext, lock: CloneLock, path: Path, label: Rescue
         departed = await asyncio.to_thread(unlink_worktree, lock, path, label.at, whole=whole)
         await record_rescue(connection, label, commit, departed.kept, size)
         reached("taken-away")
+    return departed.trashed
 
 
-async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[tuple[str, Action]]:
+async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[Repaired]:
     """Repair the places of a clone.
 
     Turns and removals take the clone's lock before they touch a worktree, so the inventory stays true; the row of a
     worktree tells whether a turn that had the lock before runs.
     """
-    done: list[tuple[str, Action]] = []
+    done: list[Repaired] = []
     for found in await _take_inventory(ctx, lock.clone, folder, only):
         for action in decide(found.place):
             try:
@@ -104,7 +115,7 @@ async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: st
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
             if changed:
-                done.append((str(found.path), action))
+                done.append(Repaired(str(found.path), action))
                 _log.info("worktree-repaired", path=str(found.path), action=action)
     return done
 
@@ -118,45 +129,38 @@ async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str
     directory = ctx.data_dir / "worktrees" / folder
     records = await _records(clone, directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
-    async with ctx.pool.acquire() as connection:
-        stored = await reconciliation.live_in(connection, folder, ctx.node)
-        rows = {str(ctx.directory(path)): row for path, row in stored.items()}
-        without_row = {*on_disk, *(records or ())} - rows.keys()
-        names = [ctx.stored(Path(path)) for path in sorted(without_row)]
-        claimed = await retention.claimed_paths(connection, ctx.node, names)
-        without_row -= {str(ctx.directory(path)) for path in claimed}
+    live = await retention.live_worktrees(ctx.pool, ctx.node, folder=folder)
+    rows = {str(ctx.directory(one.worktree.path)): one for one in live}
+    without_row = {*on_disk, *(records or ())} - rows.keys()
+    names = [ctx.stored(Path(path)) for path in sorted(without_row)]
+    claimed = await retention.claimed_paths(ctx.pool, ctx.node, names)
+    without_row -= {str(ctx.directory(path)) for path in claimed}
     paths = [path for path in sorted(rows.keys() | without_row) if only is None or path == only]
     return await asyncio.to_thread(lambda: [_examine(path, rows.get(path), records) for path in paths])
 
 
-def _examine(path: str, live: tuple[WorktreeRow, bool] | None, records: Mapping[str, entries.Entry] | None) -> _Found:
-    row, busy = live or (None, False)
+def _examine(path: str, live: Live | None, records: Mapping[str, Entry] | None) -> _Found:
     known = metadata.read(Path(path))
-    entry = records.get(path) if records is not None else None
+    entry = (records or {}).get(path)
+    state: EntryState = "unknown" if records is None else "absent"
+    if entry is not None:
+        state = "unlocked" if entry.lock_reason is None else "locked"
     place = Place(
-        row=row is not None,
+        row=live is not None,
         directory=os.path.lexists(path),
-        entry=_entry_state(entry) if records is not None else "unknown",
-        metadata=METADATA_STATES[type(known)],
-        busy=busy,
+        entry=state,
+        metadata="ok" if isinstance(known, Metadata) else known,
+        busy=live is not None and live.busy,
     )
-    return _Found(Path(path), place, row, entry, known)
+    return _Found(Path(path), place, live.worktree if live else None, entry, known)
 
 
-def _entry_state(entry: entries.Entry | None) -> EntryState:
-    if entry is None:
-        return "absent"
-    if entry.lock_reason is None:
-        return "unlocked"
-    return "unfinished" if entry.lock_reason in UNFINISHED else "locked"
-
-
-async def _records(clone: Clone, directory: Path) -> dict[str, entries.Entry] | None:
+async def _records(clone: Clone, directory: Path) -> dict[str, Entry] | None:
     """Return git's entries for worktrees directly in `directory`, by path; None without a clone that git can read."""
     if not await asyncio.to_thread(clone.path.is_dir):
         return None
     try:
-        listed = await entries.all_entries(clone)
+        listed = await all_entries(clone)
     except GitError as problem:
         _log.warning("clone-unreadable", clone=str(clone.path), error=str(problem))
         return None
@@ -174,22 +178,31 @@ def _places_on_disk(directory: Path) -> set[str]:
     return {path.removesuffix(".json") if is_file else path for path, is_file in children}
 
 
-def _folders(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as found:
-            return [child.name for child in found if child.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def clones_on_disk(ctx: NodeContext) -> dict[str, Clone]:
+    """Return the clones of the repositories that have one here, or worktrees, by their folders `owner/repo`.
 
-
-def folders_on_disk(data_dir: Path) -> set[str]:
-    """Return the `owner/repo` folders with worktrees, and those of the clones. Opens a directory per owner."""
-    found: set[str] = set()
-    for root, suffix in ((data_dir / "worktrees", ""), (data_dir / "repos", ".git")):
-        for owner in _folders(root):
-            names = _folders(root / owner)
-            found |= {f"{owner}/{name.removesuffix(suffix)}" for name in names if name.endswith(suffix)}
+    Opens a directory for each owner.
+    """
+    found: dict[str, Clone] = {}
+    for root, suffix in (("worktrees", ""), ("repos", ".git")):
+        for place in sorted((ctx.data_dir / root).glob(f"*/*{suffix}")):
+            if _is_folder(place) and _is_folder(place.parent):
+                folder = f"{place.parent.name}/{place.name.removesuffix(suffix)}"
+                with contextlib.suppress(refs.InvalidNameError):
+                    found[folder] = ctx.clone(folder)
     return found
+
+
+def _loose(ctx: NodeContext, folders: Collection[str]) -> list[Path]:
+    """Return what lies above these folders of repositories, or beside them under a name that none has."""
+    owners = sorted((ctx.data_dir / "worktrees").glob("*"))
+    inside = [place for owner in owners if _is_folder(owner) for place in sorted(owner.iterdir())]
+    stray = [place for place in inside if not _is_folder(place) or f"{place.parent.name}/{place.name}" not in folders]
+    return [*stray, *(owner for owner in owners if not _is_folder(owner))]
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Found) -> bool:
@@ -200,15 +213,15 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
             await lock.clone.run("worktree", "lock", "--reason", LIVE, "--", str(path))
         case Action.REBUILD_METADATA:
             if row is not None:
-                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row))
-                state = METADATA_STATES[type(found.metadata)]
-                _log.warning("metadata-rebuilt", path=str(path), worktree=row.id, was=state)
+                runs = await reconciliation.runs_in(ctx.pool, row.id)
+                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row, *runs))
+                _log.warning("metadata-rebuilt", path=str(path), worktree=row.id, was=found.place.metadata)
         case Action.KEEP_WHOLE:
             if row is not None:
                 label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())
                 await take_away(ctx, lock, path, label, whole=True)
         case Action.ADOPT:
-            return await _adopt(ctx, found)
+            return await _adopt(ctx, lock.clone, path, found.metadata)
         case Action.DROP_ENTRY:
             await _drop_entry(ctx, lock, found)
         case Action.DELETE_METADATA:
@@ -219,30 +232,28 @@ async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Foun
 
 
 async def _drop_entry(ctx: NodeContext, lock: CloneLock, found: _Found) -> None:
-    async with ctx.pool.acquire() as connection:
-        earlier = await reconciliation.removed_at(connection, ctx.node, [ctx.stored(found.path)])
+    earlier = await reconciliation.removed_at(ctx.pool, ctx.node, [ctx.stored(found.path)])
     users = found.metadata.conversations if isinstance(found.metadata, Metadata) else ()
     branch = found.entry.branch if found.entry else None
     label = RescueLabel(earlier if earlier is not None else NO_WORKTREE, branch, users, ctx.clock())
     await take_away(ctx, lock, found.path, label, whole=False)
 
 
-async def _adopt(ctx: NodeContext, found: _Found) -> bool:
-    """Record an orphan; its age counts from its last use, where its metadata tells that. False if it was known."""
-    now = ctx.clock()
-    since = min(found.metadata.updated_at, now) if isinstance(found.metadata, Metadata) else now
-    async with ctx.pool.acquire() as connection:
-        return await retention.adopt(connection, ctx.node, ctx.stored(found.path), since)
+async def _adopt(ctx: NodeContext, clone: Clone | None, path: Path, known: Metadata | Unusable | None) -> bool:
+    """Record an orphan; its age counts from its last use, by its metadata or else its files. False if it was known."""
+    used = known.updated_at if isinstance(known, Metadata) else await asyncio.to_thread(last_change, clone, path)
+    since = min(used or ctx.clock(), ctx.clock())
+    return await retention.adopt(ctx.pool, ctx.node, ctx.stored(path), since)
 
 
 async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
     """Write rows for rescues of this clone's worktrees that have none."""
     known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
     async with ctx.pool.acquire() as connection:
-        ids = await reconciliation.ids_in(connection, folder, sorted({one.label.worktree_id for one in known}))
-        indexed = await reconciliation.indexed(connection, sorted(ids))
+        refs = [one.ref for one in known]
+        missing = await reconciliation.not_on_record(connection, folder, [one.label.worktree_id for one in known], refs)
         for one in known:
-            if one.label.worktree_id in ids and one.ref not in indexed:
+            if one.ref in missing:
                 rescued = Rescued(one.ref, one.sha, one.kept.files, one.kept.commits)
                 await record_rescue(connection, one.label, rescued, None, 0)
                 _log.info("rescue-indexed", ref=one.ref)
@@ -251,7 +262,7 @@ async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
 async def _forget_former_orphans(ctx: NodeContext) -> None:
     """Delete the rows of orphans that are gone or have a worktree's row now."""
     async with ctx.pool.acquire() as connection:
-        known = await retention.orphans(connection, ctx.node)
-        former = await retention.claimed_paths(connection, ctx.node, sorted(known))
+        known = [one.path for one in await retention.orphans(connection, ctx.node)]
+        former = await retention.claimed_paths(connection, ctx.node, known)
         gone = await asyncio.to_thread(lambda: {path for path in known if not os.path.lexists(ctx.directory(path))})
         await retention.forget_orphans(connection, ctx.node, sorted(former | gone))

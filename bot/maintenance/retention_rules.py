@@ -1,17 +1,15 @@
 """Which worktrees have been without activity for too long. Pure (DESIGN.md §4, retention)."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from bot.maintenance.reconcile_rules import MetadataState
+from bot.messages.formatting import format_count
 from bot.model import DetachedHead, Start
 
 SAFETY_LIMIT = 10
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 class Kind(StrEnum):
@@ -23,7 +21,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetentionPolicy:
     """Retention of each kind without activity, and of rescues, at the aware time `now`."""
 
     now: datetime
@@ -33,6 +31,10 @@ class Policy:
     def expired_before(self, kind: Kind) -> datetime:
         """Return the time of the last activity before which a worktree is due."""
         return self.now - self.kept_for[kind]
+
+
+Policies = Callable[[datetime, timedelta | None], RetentionPolicy]
+"""How long things are kept, at a time; an age replaces what the settings say of worktrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +55,6 @@ class Facts:
     locked: str | None = None
 
 
-def policy_for(
-    now: datetime,
-    *,
-    detached_days: int,
-    branch_days: int,
-    orphan_days: int,
-    rescue_days: int,
-    older_than: timedelta | None = None,
-) -> Policy:
-    """Return the policy of these expiries in days; `older_than` replaces the three of worktrees."""
-    days = {Kind.DETACHED: detached_days, Kind.BRANCH: branch_days, Kind.ORPHAN: orphan_days}
-    kept_for = {kind: timedelta(days=number) if older_than is None else older_than for kind, number in days.items()}
-    return Policy(now, kept_for, timedelta(days=rescue_days))
-
-
-def parse_age(text: str) -> timedelta:
-    """Parse `90s`, `30m`, `24h`, `7d` or `2w`. Raises ValueError with a sentence for the operator."""
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"--older-than {text!r} is not an age; write a number and s, m, h, d or w, such as 24h or 7d.")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
 def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
     """Return the kind of a worktree, by what its row says."""
     if not conversations:
@@ -83,7 +62,7 @@ def kind_of(start: Start, conversations: Sequence[int]) -> Kind:
     return Kind.DETACHED if isinstance(start, DetachedHead) else Kind.BRANCH
 
 
-def reason_to_keep(facts: Facts, policy: Policy) -> str | None:
+def reason_to_keep(facts: Facts, policy: RetentionPolicy) -> str | None:
     """Return why a worktree stays, as one sentence; None if it is due.
 
     Activity is the newest of row, metadata and files; the future counts as now.
@@ -114,7 +93,7 @@ def describe(age: timedelta) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
-    return f"{seconds} seconds"
+    return format_count(seconds, "second")
 
 
 _KINDS = {

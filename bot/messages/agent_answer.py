@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from bot.messages.formatting import code_block, details, one_line
-from bot.messages.marker import without_markers
-from bot.messages.sanitize import FOLDS, WORD_JOINER, closed, code_lines, host_of, is_inert, sanitize
-from bot.messages.split import COMMENT_CHARACTERS, split
+from bot.markdown import line_blocks, runs
+from bot.messages.formatting import code_block, one_line
+from bot.messages.marker import LONGEST_MARKER, without_markers
+from bot.messages.sanitize import FOLDS, WORD_JOINER, closed, host_of, is_inert, sanitize
 
+# GitHub refuses longer bodies and counts characters, not bytes: "Body is too long (maximum is 65536 characters)".
+GITHUB_COMMENT_CHARACTERS = 65_536
+# Room for the marker and for `[redacted]` standing where something shorter stood.
+COMMENT_CHARACTERS = GITHUB_COMMENT_CHARACTERS - LONGEST_MARKER - 256
 LONGEST_ANSWER = 256 * 1024
 MOST_COMMENTS = 5
 
@@ -23,11 +26,18 @@ _SUMMARY = re.compile(r"<summary>(?P<words>[^<>]*)</summary>\s*", re.IGNORECASE)
 _CLOSES = re.compile(r"</details>\s*", re.IGNORECASE)
 _LIVE_IN_HTML = re.compile(r"@|#|(?<=GH)-|(?<=:)//|(?<=www)\.", re.IGNORECASE)
 
+_FENCE = re.compile(
+    r"(?P<prefix>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<ticks>`{3,}(?=[^`]*$)|~{3,})(?P<info>.*)$", re.MULTILINE
+)
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    summary: str
-    content: str
+
+class _Tag(str):
+    """What opens or closes a fold."""
+
+    __slots__ = ()
+
+
+_END = _Tag("\n\n</details>")
 
 
 def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTERS) -> tuple[tuple[str, ...], bool]:
@@ -39,17 +49,27 @@ def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTER
     shown = answer[:LONGEST_ANSWER].replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     if not shown.strip():
         return (), False
-    parts: list[str] = []
-    for unit in _units(shown, server_url, limit, nested=0):
-        if parts and len(parts[-1]) + 2 + len(unit) <= limit:
-            parts[-1] += f"\n\n{unit}"
-        else:
-            parts.append(unit)
-        if len(parts) > MOST_COMMENTS:
-            break
-    is_cut = len(parts) > MOST_COMMENTS
-    parts = [_checked(part, server_url, limit) for part in parts[:MOST_COMMENTS]]
-    return tuple(parts), len(answer) > LONGEST_ANSWER or is_cut
+    parts: list[str] = [""]
+    folds: list[str] = []  # what opens each fold that is open
+    for segment in _segments(shown):
+        if segment is _END:
+            parts[-1] += _END
+            folds.pop()
+            continue
+        is_fold = isinstance(segment, _Tag)
+        room = max(limit // 4, limit - sum(len(fold) + len(_END) + 2 for fold in folds))
+        for unit in (segment,) if is_fold else _units(segment, server_url, room):
+            if parts[-1] and len(parts[-1]) + 2 + len(unit) + len(_END) * (len(folds) + is_fold) > limit:
+                parts[-1] += _END * len(folds)
+                parts.append("\n\n".join(folds))
+            parts[-1] += f"\n\n{unit}" if parts[-1] else unit
+            if len(parts) > MOST_COMMENTS:
+                break
+        if is_fold:
+            folds.append(segment)
+    parts[-1] += _END * len(folds)
+    whole = tuple(_checked(part, server_url, limit) for part in parts[:MOST_COMMENTS])
+    return whole, len(answer) > LONGEST_ANSWER or len(parts) > MOST_COMMENTS
 
 
 def _checked(part: str, server_url: str, limit: int) -> str:
@@ -63,56 +83,32 @@ def _checked(part: str, server_url: str, limit: int) -> str:
     return code_block(part[: limit - fences - _FENCES], "text")
 
 
-def _units(markdown: str, server_url: str, limit: int, *, nested: int) -> Iterator[str]:
-    """Yield harmless texts, each whole in itself and within the limit. A longer fold becomes several."""
-    for segment in _segments(markdown) if nested < _MOST_NESTED else (markdown,):
-        if isinstance(segment, str):
-            for part in split(segment.strip("\n"), limit - _FENCES):
-                if part.strip():
-                    yield from _harmless(part, server_url, limit)
-            continue
-        room = limit - len(details(segment.summary, ""))
-        content: list[str] = []
-        for unit in _units(segment.content, server_url, room, nested=nested + 1):
-            if content and len("\n\n".join([*content, unit])) > room:
-                yield details(segment.summary, "\n\n".join(content))
-                content = []
-            content.append(unit)
-        yield details(segment.summary, "\n\n".join(content))
+def _units(markdown: str, server_url: str, limit: int) -> Iterator[str]:
+    """Yield harmless texts, each whole in itself and within the limit."""
+    for part in split(markdown.strip("\n"), limit - _FENCES):
+        if part.strip():
+            yield from _harmless(part, server_url, limit)
 
 
-def _segments(markdown: str) -> Iterator[str | _Fold]:
-    """Cut the text before and after each outer fold. A fold that is left open reaches to the end."""
-    if "<details" not in markdown.lower():
-        yield markdown
-        return
-    lines, code = markdown.split("\n"), code_lines(markdown)
-    begin = number = 0
+def _segments(markdown: str) -> Iterator[str]:
+    """Cut the text before and after what opens and closes folds, which is written anew. Every fold is closed once."""
+    lines, blocks = markdown.split("\n"), line_blocks(markdown) if "<details" in markdown.lower() else {}
+    begin = number = depth = 0
     while number < len(lines):
-        opened = None if number in code else _OPENS.fullmatch(lines[number])
-        if opened is None:
-            number += 1
+        is_code = number in blocks and blocks[number][0] == "pre"
+        opened = None if is_code or depth == _MOST_NESTED else _OPENS.fullmatch(lines[number])
+        closes = not is_code and depth > 0 and _CLOSES.fullmatch(lines[number]) is not None
+        number += 1
+        if opened is None and not closes:
             continue
-        yield "\n".join(lines[begin:number])
-        words, first = opened["words"], number + 1
-        if words is None and first < len(lines) and (summary := _SUMMARY.fullmatch(lines[first])):
-            words, first = summary["words"], first + 1
-        end = _end_of_fold(lines, code, first)
-        yield _Fold(_summary(words or "Details"), "\n".join(lines[first:end]))
-        begin = number = end + 1
+        yield "\n".join(lines[begin : number - 1])
+        words = opened["words"] if opened else None
+        if opened and words is None and number < len(lines) and (summary := _SUMMARY.fullmatch(lines[number])):
+            words, number = summary["words"], number + 1
+        begin, depth = number, depth + (-1 if closes else 1)
+        yield _END if closes else _Tag(f"<details>\n<summary>{_summary(words or 'Details')}</summary>")
     yield "\n".join(lines[begin:])
-
-
-def _end_of_fold(lines: list[str], code: frozenset[int], first: int) -> int:
-    """Return the line that closes the fold whose content begins at `first`, or the number of lines."""
-    depth = 1
-    for number in range(first, len(lines)):
-        if number in code:
-            continue
-        depth += (_OPENS.fullmatch(lines[number]) is not None) - (_CLOSES.fullmatch(lines[number]) is not None)
-        if depth == 0:
-            return number
-    return len(lines)
+    yield from [_END] * depth
 
 
 def _summary(words: str) -> str:
@@ -129,3 +125,57 @@ def _harmless(part: str, server_url: str, limit: int) -> Iterator[str]:
     else:
         for piece in split(part, len(part) // 2):
             yield from _harmless(piece, server_url, limit)
+
+
+# Long Markdown is cut between blocks. Code fences are whole, or closed and opened again.
+
+
+def split(markdown: str, limit: int = COMMENT_CHARACTERS) -> tuple[str, ...]:
+    """Return the text in parts of at most `limit` characters; one part, unchanged, if it fits. No part is empty."""
+    if len(markdown) <= limit:
+        return (markdown,)
+    parts: list[list[str]] = [[]]
+    size = 0
+    for text, tag in runs(markdown):
+        for piece in _pieces(text, tag, limit):
+            if size + len(piece.rstrip()) > limit:
+                parts.append([])
+                size = 0
+            parts[-1].append(piece)
+            size += len(piece) + 1
+    joined = ("\n".join(part).lstrip("\n").rstrip() for part in parts)
+    return tuple(filter(None, joined)) or ("",)
+
+
+def _pieces(text: str, tag: str, limit: int) -> Iterator[str]:
+    """Yield a block as it is if it fits; else cut it at lines, then at words, then anywhere."""
+    fence = _FENCE.match(text) if tag == "pre" else None
+    if len(text) <= limit:
+        yield text
+    elif fence is not None and limit >= 4 * len(fence[0]) + 40:
+        yield from _fences(text, fence, limit)
+    else:
+        yield from _cut(text, limit)
+
+
+def _fences(text: str, fence: re.Match[str], limit: int) -> Iterator[str]:
+    opening, _, code = text.partition("\n")
+    # A list item's own mark must not begin another one.
+    closing = re.sub(r"[^\s>]", " ", fence["prefix"]) + fence["ticks"]
+    body, _, last = code.rstrip().rpartition("\n")
+    bare = last.lstrip(" \t>")
+    is_closed = bare.startswith(fence["ticks"]) and not bare.strip(bare[0])
+    room = limit - max(len(opening), len(closing + fence["info"])) - len(closing) - 2
+    for chunk in _cut(body if is_closed else code.rstrip("\n"), room):
+        yield f"{opening}\n{chunk.rstrip(chr(10))}\n{closing}"
+        opening = closing + fence["info"]
+
+
+def _cut(text: str, limit: int) -> Iterator[str]:
+    """Cut at the last good place within the limit; in its second half only, so that parts do not get tiny."""
+    while len(text) > limit:
+        at = text.rfind("\n", limit // 2, limit) + 1 or text.rfind(" ", limit // 2, limit) + 1 or limit
+        yield text[:at]
+        text = text[at:]
+    if text:
+        yield text

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from bot.messages.formatting import one_line
+from bot.messages.formatting import capitalize, one_line
 from bot.redaction import Redactor
 
 LONGEST_SUBJECT = 72
@@ -14,6 +14,8 @@ _LONGEST_LINE = 1000
 
 _ASKED_FOR = re.compile(r"\A[*_`> ]*Commit:[*_` ]*(?P<subject>\S.*)\Z")
 _MENTION = re.compile(r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])")
+# Whom a title asks is no part of what is done: `@bot, please …`.
+ADDRESSED = re.compile(r"\A\s*@[A-Za-z0-9][\w-]*(?:\[bot\])?[\s,:]+(?:please[\s,:]+)?(?=\S)", re.IGNORECASE)
 # https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
 _CLOSING = re.compile(
     r"(?<![A-Za-z0-9])(?P<keyword>close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?P<between>:?\s+|:)"
@@ -22,17 +24,9 @@ _CLOSING = re.compile(
 )
 # https://www.conventionalcommits.org/en/v1.0.0/#specification
 _CONVENTIONAL = re.compile(r"[A-Za-z]{2,20}(?:\([^()\n]+\))?!?: \S")
-_TYPES = {
-    "fix": "fix fixes correct handle prevent repair resolve stop avoid guard restore",
-    "feat": "add allow create enable implement introduce let offer provide show support",
-    "docs": "describe document explain",
-    "test": "cover test",
-    "refactor": "extract inline move refactor rename replace restructure simplify split",
-    "perf": "cache optimise optimize speed",
-}
-_TYPE_OF_VERB = {verb: kind for kind, verbs in _TYPES.items() for verb in verbs.split()}
 _TROUBLE = re.compile(
-    r"\b(?:bug|broken|crash|error|exception|fail|missing|regression|wrong)(?:s|es|ed|ing|ure|ures)?\b", re.I
+    r"\b(?:bug|broken|correct|crash|error|exception|fail|fix|missing|prevent|repair|regression|wrong)(?:s|es|ed|ing|ure|ures)?\b",
+    re.I,
 )
 
 
@@ -50,10 +44,12 @@ def subject(asked_for: str | None, title: str, number: int, redactor: Redactor, 
 
     It is one line without a mention, and closes no other issue than `number`. `conventional`: it begins with a type.
     """
+    task = ADDRESSED.sub("", title)
+    title = title if task == title else capitalize(task)
     chosen = plain(asked_for or "", number, redactor) or plain(title, number, redactor) or f"Work on #{number}"
     if conventional and not is_typed(chosen):
-        chosen = _with_type(chosen, title)
-        chosen = _without_closing(chosen, number)  # `fix: #8` is a closing reference, `#8` is not
+        kind = "fix" if _TROUBLE.search(f"{chosen} {title}") else "chore"
+        chosen = _without_closing(f"{kind}: {chosen}", number)  # `fix: #8` is a closing reference, `#8` is not
     return _shortened(chosen)
 
 
@@ -81,7 +77,8 @@ def plain(words: str, number: int, redactor: Redactor) -> str:
 
 def is_live(whole_message: str, number: int) -> bool:
     """Return whether a commit message mentions somebody, or closes another issue than `number`."""
-    return _MENTION.search(whole_message) is not None or _without_closing(whole_message, number) != whole_message
+    references = (found for found in _CLOSING.finditer(whole_message) if _unlinked(found, number) != found[0])
+    return _MENTION.search(whole_message) is not None or any(references)
 
 
 def message(subject_line: str, requested_by: str, url: str) -> str:
@@ -90,7 +87,10 @@ def message(subject_line: str, requested_by: str, url: str) -> str:
 
 
 def _without_closing(line: str, number: int) -> str:
-    return _CLOSING.sub(lambda found: _unlinked(found, number), line)
+    # An address can hold the keyword of a further reference: what is left is read again.
+    while (changed := _CLOSING.sub(lambda found: _unlinked(found, number), line)) != line:
+        line = changed
+    return line
 
 
 def _unlinked(found: re.Match[str], number: int) -> str:
@@ -99,16 +99,6 @@ def _unlinked(found: re.Match[str], number: int) -> str:
         return found[0]
     issue = re.sub(r"\A(?:https?://|GH-|#)", "", found["issue"], flags=re.IGNORECASE).replace("#", " ")
     return f"{found['keyword']}{found['between']}{issue}"
-
-
-def _with_type(line: str, title: str) -> str:
-    """Return the line with a type: by its verb, else by what the thread's title is about."""
-    first, space, rest = line.partition(" ")
-    kind = _TYPE_OF_VERB.get(first.lower())
-    if kind is None:
-        return f"{'fix' if _TROUBLE.search(f'{line} {title}') else 'chore'}: {line}"
-    is_said = rest and first.lower() in ("fix", "fixes", "test", "refactor")
-    return f"{kind}: {rest if is_said else first.lower() + space + rest}"
 
 
 def _shortened(line: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from bot.markdown import walk
+from bot.markdown import MarkdownError, walk
 
 LONGEST_LINE = 300
 MOST_LISTED = 10
@@ -16,7 +16,6 @@ _CLOSING = re.compile(
     r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?=:?\s*(?:#|GH-|[\w.-]+/[\w.-]+#|https?:))",
     re.IGNORECASE,
 )
-_PLAIN_NAME = re.compile(r"(?!www\.)[A-Za-z0-9][A-Za-z0-9.-]{0,99}(?:\[bot\])?", re.IGNORECASE)
 _CODE_SPAN = re.compile(r"(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)")
 _WORD_JOINER = "\u2060"
 
@@ -101,11 +100,6 @@ def _escaped(text: str) -> str:
     return escaped.replace("@", f"@{_WORD_JOINER}")
 
 
-def plain_name(name: str) -> str:
-    """Return the name of an account or a model: plain where nothing in it is live, else as code."""
-    return name if _PLAIN_NAME.fullmatch(name) else inline_code(truncate(name))
-
-
 def clause(words: str) -> str:
     """Return foreign words within a sentence of ours, which brings the full stop: as code where Markdown reads them."""
     line = _printable_line(truncate(words.rstrip(" .")))
@@ -118,8 +112,11 @@ def clause(words: str) -> str:
 
 def plain(markdown: str) -> str:
     """Return a sentence of ours as people read it, for rows and terminals: without the marks of Markdown."""
-    words = (node.text_content or "" for node, begins in walk(markdown) if begins and node.is_text_node)
-    return one_line("".join(words)).replace(_WORD_JOINER, "")
+    try:
+        shown = "".join(node.text_content or "" for node, begins in walk(markdown) if begins and node.is_text_node)
+    except MarkdownError:
+        shown = markdown
+    return one_line(shown).replace(_WORD_JOINER, "")
 
 
 def capitalize(words: str) -> str:

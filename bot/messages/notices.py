@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, assert_never
+from typing import Literal
 
 from bot.messages.formatting import (
     capitalize,
@@ -16,18 +16,36 @@ from bot.messages.formatting import (
     truncate,
     url_target,
 )
-from bot.messages.worktree_replies import Saved, restored_clause
+from bot.messages.worktree_replies import restored_clause
+from bot.model import Saved
 from bot.sharing_rules import Misfit, SharingRefused
 
-PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "too-much"]
+PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "filter", "lfs-object", "too-much"]
+LeftOut = Literal["large", "filter", "product"]
 
 WORKTREE_MENDED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
 )
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
+NOTHING_CHANGED = "No file was changed."
+CONTEXT_ENDED = "The agent started without its earlier context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."
 ANSWER_CUT = "The answer is longer than the bot posts, so its end is left out."
 RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
+
+
+THREADS_UNREADABLE = (
+    "Left out: what the agent answered to inline comments. Its `threads.json` is no list of answers, or too large."
+)
+
+
+def threads_left_out(answers: int, most: int, longest: int) -> str:
+    """`most` and `longest` are the limits: answers, and characters of one."""
+    return (
+        f"Left out: {format_count(answers, 'answer')} of the agent to inline comments. An answer is posted if it is to "
+        f"a comment that the agent was told of, the first one there, not empty, and at most {longest:,} characters; "
+        f"{most} at most."
+    )
 
 
 def taken_over(node: str) -> str:
@@ -35,12 +53,20 @@ def taken_over(node: str) -> str:
     name = inline_code(node)
     return (
         f"The machine {name} does not answer, so this request runs on another one, in a fresh session, from what is on "
-        f"GitHub. Work that was not pushed is still on {name}, which rescues it when it is back."
+        f"GitHub. Work that was not pushed is still on {name}. It will be rescued when that machine is back."
+    )
+
+
+def agent_changed(agent: str) -> str:
+    """The thread's session is another agent's; `agent` is the one of AGENT."""
+    return (
+        f"The agent is {inline_code(agent)} now. It started without the earlier agent's conversation and was told this "
+        "thread's last answers."
     )
 
 
 LATE = timedelta(minutes=5)
-"""A request that waited for the bot itself for so long is told."""
+"""Mention a delay of the bot itself from this length on."""
 
 
 def not_running(since: datetime, until: datetime) -> str:
@@ -63,10 +89,8 @@ def worktree_remade(branch: str | None, kept: str | None = None) -> str:
     """`kept` is the folder on the bot's machine that has the damaged files."""
     source = inline_code(branch) if branch else "the pull request's head"
     copy = f" The damaged files are kept on the bot's machine as {inline_code(f'kept/{kept}')}." if kept else ""
-    return (
-        f"This thread's files were {'damaged' if kept else 'missing'} and were checked out again from {source}. "
-        f"The agent started without its earlier context.{copy}"
-    )
+    state = "damaged" if kept else "missing"
+    return f"This thread's files were {state} and were checked out again from {source}.{copy}"
 
 
 def clone_replaced(kept: str) -> str:
@@ -126,11 +150,14 @@ def unfinished(operation: str) -> str:
     return f"An earlier request left a {operation} unfinished."
 
 
-def pushed_elsewhere(branch: str, url: str, instead_of: str) -> str:
-    return (
-        f"{inline_code(instead_of)} has changes on GitHub that do not merge with this work, so the commits are on "
-        f"[{inline_code(branch)}]({url_target(url)})."
+def pushed_elsewhere(branch: str, url: str, instead_of: str, *, excluded: bool = False) -> str:
+    """`excluded`: a branch on GitHub is named like the folder of `instead_of`, or the other way round."""
+    why = (
+        f"GitHub has a branch whose name excludes {inline_code(instead_of)}"
+        if excluded
+        else f"{inline_code(instead_of)} has changes on GitHub that do not merge with this work"
     )
+    return f"{why}, so the commits are on [{inline_code(branch)}]({url_target(url)})."
 
 
 def other_name(branch: str, folder: str) -> str:
@@ -138,34 +165,27 @@ def other_name(branch: str, folder: str) -> str:
     return f"This thread's branch is {inline_code(branch)}, because the repository has a branch {inline_code(folder)}."
 
 
-def pushed_under_other_name(branch: str, url: str, instead_of: str) -> str:
-    """A branch on GitHub is named like the folder of `instead_of`, or the other way round."""
-    return (
-        f"GitHub has a branch whose name excludes {inline_code(instead_of)}, so the commits are on "
-        f"[{inline_code(branch)}]({url_target(url)})."
-    )
-
-
 def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
     """Name the rule that forbids the push, and the files or submodules that break it."""
-    match rule:
-        case "protected-branch":
-            why = f"{inline_code(branch)} is protected or the default branch"
-        case "workflow-files":
-            why = (
-                f"the commits change {format_list(names)}, and changes of workflows and actions need "
-                "`ALLOW_WORKFLOW_CHANGES=true`"
-            )
-        case "secret":
-            why = "the commits hold a secret that the bot knows"
-        case "submodule":
-            what = "is at a commit" if len(names) == 1 else "are at commits"
-            why = f"{format_list(names)} {what} that no branch of its own repository on GitHub has"
-        case "too-much":
-            why = "there is more in the commits (data, merges or submodules) than the bot examines before a push"
-        case _:
-            assert_never(rule)
+    are = "is at a commit" if len(names) == 1 else "are at commits"
+    why = _PUSH_RULES[rule].format(branch=inline_code(branch), names=format_list(names), are=are)
     return f"Not pushed: {why}. The work is kept on the bot's machine."
+
+
+_PUSH_RULES: dict[PushRule, str] = {
+    "protected-branch": "{branch} is protected or the default branch",
+    "workflow-files": (
+        "the commits change {names}, and changes of workflows and actions need `ALLOW_WORKFLOW_CHANGES=true`"
+    ),
+    "secret": "the commits hold a secret that the bot knows",
+    "submodule": "{names} {are} that no branch of its own repository on GitHub has",
+    "filter": "the commits hold {names} without the filter (Git LFS, git-crypt) that `.gitattributes` gives them",
+    "lfs-object": (
+        "the commits hold Git LFS pointers to objects that neither GitHub nor the worktree has, or not as the pointers "
+        "tell: {names}"
+    ),
+    "too-much": "there is more in the commits (data, merges or submodules) than the bot examines before a push",
+}
 
 
 def push_failed(branch: str | None, why: str) -> str:
@@ -179,8 +199,26 @@ def push_failed(branch: str | None, why: str) -> str:
     )
 
 
-def files_left_out(names: Sequence[str]) -> str:
-    return f"Not committed, because they are large or changed inside a repository of their own: {format_list(names)}."
+def files_left_out(why: LeftOut, names: Sequence[str]) -> str:
+    """Files that the agent changed and the bot did not commit."""
+    return f"Not committed, because {_LEFT_OUT[why]}: {format_list(names)}."
+
+
+_LEFT_OUT: dict[LeftOut, str] = {
+    "large": "they are large or changed inside a repository of their own",
+    "filter": "`.gitattributes` gives them a filter (Git LFS, git-crypt), which the bot does not run",
+    "product": "they look like build products (put them into `.gitignore`, or let the agent commit them)",
+}
+
+
+def lfs_beyond(names: Sequence[str]) -> str:
+    """These files under Git LFS are too large or too many to be fetched."""
+    return f"The agent saw only the Git LFS pointers of {format_list(names)}: there is more than the bot fetches."
+
+
+def lfs_refused(names: Sequence[str], why: str) -> str:
+    """GitHub did not give these files under Git LFS; `why` are the words of git-lfs or of GitHub."""
+    return f"The agent saw only the Git LFS pointers of {format_list(names)}: {inline_code(truncate(why))}."
 
 
 def live_commits(names: Sequence[str]) -> str:
@@ -226,26 +264,38 @@ def switched(owner: int, before: str, after: str) -> str:
     return f"The files of #{owner} were switched from {inline_code(before)} to {inline_code(after)} for this request."
 
 
-def not_shared(instead_of: SharingRefused, branch: str | None) -> str:
-    """Say why the request did not run in the worktree of the issue that the pull request closes."""
+def not_shared(instead_of: SharingRefused, branch: str | None, owner: int | None = None) -> str:
+    """Say why the request did not run in the worktree of the issue that the pull request closes.
+
+    `branch` is the pull request's; `owner` is the thread of another worktree that has it by now.
+    """
+    why = _OBSTACLES[instead_of.why].format(
+        files=f"The files of #{instead_of.owner}",
+        pull=f"#{instead_of.other_pull}",
+        branch=inline_code(branch or ""),
+    )
+    if owner is not None:
+        return f"{why}, so this request worked on the files of #{owner}, which are on {inline_code(branch or '')} too."
     where = f" on {inline_code(branch)}" if branch else ""
-    return f"{_obstacle(instead_of, branch or '')}, so this request worked on files of its own{where}."
+    return f"{why}, so this request worked on files of its own{where}."
 
 
-def not_shared_any_more(instead_of: SharingRefused, owner: int, branch: str) -> str:
-    """The same, where another worktree has the branch by now."""
-    where = f"the files of #{owner}, which are on {inline_code(branch)}"
-    return f"{_obstacle(instead_of, branch)}, so this request worked on {where}."
+CLOSES_UNKNOWN = (
+    "GitHub did not say which issues this pull request closes, so this request worked on files of its own. The next "
+    "request asks again."
+)
 
 
-def _obstacle(refused: SharingRefused, branch: str) -> str:
-    """Return a clause; `branch` is the pull request's."""
-    return _OBSTACLES[refused.why].format(
-        files=f"The files of #{refused.owner}", pull=f"#{refused.other_pull}", branch=inline_code(branch)
+def shared_by_now(number: int) -> str:
+    """For a pull request that had a worktree of its own, because GitHub had not said that it closes that issue."""
+    return (
+        f"GitHub says by now that this pull request closes #{number}, so this request worked on the files of "
+        f"#{number}, in a new conversation with the agent."
     )
 
 
 _OBSTACLES: dict[Misfit, str] = {
+    "fork": "{files} are on a branch of this repository, and this pull request comes from a fork",
     "not-made": "{files} are not checked out yet",
     "other-pull": "{files} are also used by {pull}",
     "busy": "{files} are in use by another request",
@@ -296,20 +346,34 @@ def rescued_on(node: str) -> str:
 def setup_failed(how: str, output: str) -> str:
     """`how` is one of the clauses below; `output` is the end of what the script wrote, without secrets."""
     words = f"`.threadtree/setup` {how}. The agent worked without it, and the next request runs the script again."
-    return f"{words}\n\n{details('The end of its output', code_block(output))}" if output else words
+    return f"{words}\n\n{setup_output(output)}" if output else words
 
 
-def setup_left(names: Sequence[str]) -> str:
+def setup_left(names: Sequence[str], whose: Literal["this", "the next"] = "this") -> str:
     """`names` are the files that the script made or changed and that git does not ignore."""
     return (
-        f"`.threadtree/setup` left files that git does not ignore: {format_list(names)}. They count as changes of this "
-        "request; an entry in `.gitignore` keeps them out."
+        f"`.threadtree/setup` left files that git does not ignore: {format_list(names)}. They count as changes of "
+        f"{whose} request; an entry in `.gitignore` keeps them out."
     )
 
 
-def setup_ended_with(status: int) -> str:
-    """Return a clause; a negative status is the signal that ended the script."""
-    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+def setup_output(output: str) -> str:
+    """`output` is the end of what the script wrote, without secrets."""
+    return details("The end of its output", code_block(output))
+
+
+def setup_disk_full(limit_bytes: int) -> str:
+    """Return a clause."""
+    return f"was stopped: it used more disk space than a thread may use ({limit_bytes >> 30} GiB)"
+
+
+SETUP_STOPPED = "was stopped by a request on the thread"
+"""A clause."""
+
+
+def setup_unread(error: Exception) -> str:
+    """Return a clause."""
+    return f"could not be read ({clause(str(error))})"
 
 
 def setup_out_of_time(seconds: float) -> str:

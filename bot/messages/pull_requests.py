@@ -1,32 +1,42 @@
 """Pull requests that the bot opens: their title and description, and the answers to `/pr`. Pure."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.messages import commit_message
 from bot.messages.agent_answer import answer_parts
-from bot.messages.formatting import format_count, inline_code, one_line, plain_name, truncate, url_target
+from bot.messages.formatting import clause, format_count, inline_code, truncate, url_target
 from bot.redaction import Redactor
 
 LONGEST_TITLE = 256
 LONGEST_DESCRIPTION = 60_000
 _LONGEST_ANSWER = 20_000
-_LONGEST_LATER_ANSWER = 600
 _MOST_LISTED = 30
 
 IS_PULL_REQUEST = "This thread is a pull request already, so there is none to open."
 NO_BRANCH = "There is no branch here yet, so there is nothing to open a pull request for. Ask for a change first."
+DESCRIBED = "The description of the pull request was rewritten."
+NOT_OURS = "There is no open pull request whose description is the bot's."
 NO_DRAFTS = "This repository does not allow draft pull requests, so the pull request is ready for review."
 
+BEGIN, END = "<!-- threadtree:description -->", "<!-- /threadtree:description -->"
+"""What the bot writes stands between these marks; what people write outside of them stays."""
+
+_MARKED = re.compile(rf"{BEGIN}(?P<text>.*?){END}", re.DOTALL)
+_TITLE = re.compile(r"^[*_`# ]*Title:[*_` ]*(?P<title>\S[^\n]*)$", re.MULTILINE)
+_FENCED = re.compile(r"(?:\A|\n)(?P<fence>`{3,})\w*\s*\Z")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _HEADING = re.compile(r"^[ ]{0,3}#{1,6}[ \t]+(?P<words>[^\n]*)$", re.MULTILINE)
 _WHAT = re.compile(r"descri|summar|what|change|overview|purpose|motivation", re.IGNORECASE)
+_TASK = re.compile(r"^[ \t]*[-*][ \t]+\[[ xX]\][ \t]+(?P<words>[^\n]*)$", re.MULTILINE)
 _ISSUE = re.compile(r"issue|ticket|clos|fixes|related|linked", re.IGNORECASE)
 # A line that waits for a number: `Fixes #`, `- Closes: #(issue number)`, `Resolves #___`.
 _CLOSES_LINE = re.compile(
-    r"^(?P<begin>[ \t]*(?:[-*][ \t]+)?(?:\[[ xX]\][ \t]+)?(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)[ \t]*:?[ \t]*)"
-    r"\#(?:\([^)\n]*\)|\{[^}\n]*\}|\[[^\]\n]*\]|<[^>\n]*>|[_.xXnN0\d]*)[ \t]*$",
+    r"^(?P<begin>[ \t]*(?:[-*][ \t]+)?(?:\[[ xX]\][ \t]+)?(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?))\u2060?"
+    r"(?P<between>[ \t]*:?[ \t]*)"
+    r"\#(?:\([^)\n]*\)|\{[^}\n]*\}|\[[^\]\n]*\]|<[^>\n]*>|[_.xXnN]*|(?P<number>\d+))\.?[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 
@@ -45,6 +55,7 @@ class Answer:
 
 def title(
     asked_for: str | None,
+    own: str | None,
     answers: Sequence[Answer],
     subjects: Sequence[str],
     thread_title: str,
@@ -53,95 +64,137 @@ def title(
 ) -> str:
     """Return the title: as asked for, else what the agent calls its work, else the title of the issue `number`.
 
-    The agent's name for it is the subject of the only commit, or the one that its first answer asks for. `subjects` are
-    those of the branch's commits. Where they are Conventional Commits, the title has a type too.
+    The agent's name for it is its `own` title, the subject of the only commit, or the one that its first answer asks
+    for. `subjects` are those of the branch's commits. Where they are Conventional Commits, the title has a type too.
     """
     if asked_for is not None and (plain := commit_message.plain(asked_for, number, redactor)):
         return plain[:LONGEST_TITLE]
-    own = subjects[0] if len(subjects) == 1 else None
+    if own is None and len(subjects) == 1:
+        own = subjects[0]
     if own is None and answers:
         own = commit_message.split_subject(answers[0].text)[1]
     conventional = commit_message.is_typed(subjects[0]) if subjects else False
     return commit_message.subject(own, thread_title, number, redactor, conventional=conventional)
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A title and a description as the agent wrote them: not safe yet."""
+
+    title: str
+    text: str
+
+
+def read_described(answer: str) -> Described | None:
+    """Return the agent's answer to the request for a description, None where it does not have the form."""
+    found = _TITLE.search(answer)
+    text = answer[found.end() :].strip() if found else ""
+    if found is None or not text:
+        return None
+    fenced = _FENCED.search(answer[: found.start()])
+    return Described(found["title"], text.removesuffix(fenced["fence"]).rstrip() if fenced else text)
+
+
 def description(
+    written: str | None,
     answers: Sequence[Answer],
     subjects: Sequence[str],
     template: str | None,
     *,
-    closes: int | None,
+    closes: int,
     server_url: str,
     redactor: Redactor,
 ) -> str:
-    """Return the description, never empty: what the agent answered, the commits, the issue that it closes.
+    """Return the description, never empty: what the branch changes, who asked for it, and the issue that it closes.
 
-    `answers` are those that changed the branch, oldest first; `subjects` those of its commits. They fill in the
-    repository's `template`.
+    The change is told as the agent has `written` it; without that, by its only answer or by the commits. `answers` are
+    those that changed the branch, oldest first; `subjects` are those of its commits. The repository's `template` is
+    filled in, by the agent or with the whole text under the heading that asks for it.
     """
-    summary = _summary(answers, subjects, server_url, redactor)
-    closing = "" if closes is None else f"Closes #{closes}"
-    if template is None or not template.strip():
-        text = _joined(summary, closing and f"{closing}.")
+    asked, template = _requested_by(answers), (template or "").replace("\r\n", "\n").strip()
+    if written is not None:
+        text = _safe(redactor.redact(_COMMENT.sub("", written)), server_url)
     else:
-        text = _filled(template, summary, closing)
-    text = redactor.redact(text)
+        text = _from_commits(answers, subjects, server_url, redactor)
+    if template and not (written and _is_filled(template, written)):
+        filled, closing = _with_closing(template, closes, template)
+        text = _joined(text, asked, closing)
+        heading = _heading(filled, _WHAT) or _heading(filled, re.compile(""))
+        text = _joined(text, filled) if heading is None else _under(filled, heading, text)
+    else:
+        text, closing = _with_closing(text, closes, template)
+        text = _joined(text, asked, closing)
+    # The only marks are those around it.
+    text = redactor.redact(text).replace("threadtree:description", "threadtree\u200b:description")
     return text if len(text) <= LONGEST_DESCRIPTION else f"{text[:LONGEST_DESCRIPTION].rstrip()}…"
 
 
-def _summary(answers: Sequence[Answer], subjects: Sequence[str], server_url: str, redactor: Redactor) -> str:
-    texts = [commit_message.split_subject(redactor.redact(answer.text))[0] for answer in answers]
-    safe = [_safe(text, server_url, _LONGEST_ANSWER) for text in texts[:1]]
-    later = [_safe_line(_first_paragraph(text), server_url) for text in texts[1:]]
-    sections = [text for text in safe if text]
-    if any(later):
-        sections.append("Later changes:\n\n" + "\n".join(f"- {line}" for line in later if line))
-    if len(subjects) > 1 or not sections:
-        lines = [f"- {inline_code(truncate(subject))}" for subject in subjects[:_MOST_LISTED]]
-        more = len(subjects) - len(lines)
-        lines += [f"- {format_count(more, 'more commit')}"] if more > 0 else []
-        sections.append("Commits:\n\n" + "\n".join(lines))
-    if answers:
-        first = dict[str, str]()
-        for answer in answers:
-            first.setdefault(answer.login, answer.url)
-        asked = [f"{plain_name(login)} ([request]({url_target(url)}))" for login, url in first.items()]
-        sections.append(f"Requested by {', '.join(asked)}.")
-    return "\n\n".join(sections)
+def framed(text: str) -> str:
+    """Return the description between the marks."""
+    return f"{BEGIN}\n{text}\n{END}"
 
 
-def _safe(text: str, server_url: str, limit: int) -> str:
-    parts, is_cut = answer_parts(text, server_url=server_url, limit=limit)
+def digest(body: str) -> str | None:
+    """Return a digest of what stands between the marks, empty where nothing does, None without marks.
+
+    The browser saves lines that end in "\\r\\n".
+    """
+    found = _MARKED.search(body)
+    text = found["text"].replace("\r\n", "\n").strip() if found else ""
+    return (hashlib.sha256(text.encode()).hexdigest() if text else "") if found else None
+
+
+def rewritten(body: str, text: str) -> str:
+    """Return the body with this text between its marks, and everything else as it is."""
+    return _MARKED.sub(lambda _: framed(text), body, count=1)
+
+
+def _from_commits(answers: Sequence[Answer], subjects: Sequence[str], server_url: str, redactor: Redactor) -> str:
+    """Return the only answer, or the list of commits: what several answers say need not hold any more."""
+    only = commit_message.split_subject(redactor.redact(answers[0].text))[0] if len(answers) == 1 else ""
+    text = _safe(only, server_url)
+    if text and len(subjects) < 2:
+        return text
+    lines = [f"- {inline_code(truncate(subject))}" for subject in subjects[:_MOST_LISTED]]
+    more = len(subjects) - len(lines)
+    lines += [f"- {format_count(more, 'more commit')}"] if more > 0 else []
+    return _joined(text, "Commits:\n\n" + "\n".join(lines))
+
+
+def _requested_by(answers: Sequence[Answer]) -> str:
+    first = dict[str, str]()
+    for answer in answers:
+        first.setdefault(answer.login, answer.url)
+    asked = [f"{clause(login)} ([request]({url_target(url)}))" for login, url in first.items()]
+    return f"Requested by {', '.join(asked)}." if asked else ""
+
+
+def _safe(text: str, server_url: str) -> str:
+    parts, is_cut = answer_parts(text, server_url=server_url, limit=_LONGEST_ANSWER)
     if not parts:
         return ""
     return f"{parts[0]}\n\n…" if is_cut or len(parts) > 1 else parts[0]
 
 
-def _safe_line(text: str, server_url: str) -> str:
-    """Return the text harmless on one line. The line is made first: code over several lines is other code on one."""
-    line = one_line(text)[:_LONGEST_LATER_ANSWER]
-    safe = _safe(line, server_url, 2 * _LONGEST_LATER_ANSWER)
-    return safe if "\n" not in safe else inline_code(line)
+def _is_filled(template: str, text: str) -> bool:
+    """Return whether the text has all headings and tasks of the template, of which there are some."""
+    shown = _COMMENT.sub("", template)
+    asked_for = [one["words"].strip() for kind in (_HEADING, _TASK) for one in kind.finditer(shown)]
+    return bool(asked_for) and all(words.casefold() in text.casefold() for words in asked_for)
 
 
-def _first_paragraph(text: str) -> str:
-    return text.strip().split("\n\n", 1)[0]
-
-
-def _filled(template: str, summary: str, closing: str) -> str:
-    """Return the template with the summary under the heading that asks for one, and the closing where it waits."""
-    text = template.replace("\r\n", "\n").strip()
-    if closing:
-        waiting = next((line for line in _CLOSES_LINE.finditer(text) if not _in_comment(text, line)), None)
-        if waiting is not None:
-            number = closing.removeprefix("Closes ")
-            text = text[: waiting.start()] + waiting["begin"] + number + text[waiting.end() :]
-        elif (heading := _heading(text, _ISSUE)) is not None:
-            text = _under(text, heading, f"{closing}.")
-        else:
-            summary = _joined(summary, f"{closing}.")
-    heading = _heading(text, _WHAT) or _heading(text, re.compile(""))
-    return _joined(summary, text) if heading is None else _under(text, heading, summary)
+def _with_closing(text: str, number: int, template: str) -> tuple[str, str]:
+    """Return the text with the issue that is closed where a line waits for it, or a heading of the template; else the
+    line to add. Other numbers are examples in a template.
+    """
+    lines = (line for line in _CLOSES_LINE.finditer(text) if not _in_comment(text, line))
+    waiting = next((one for one in lines if text == template or one["number"] in (None, str(number))), None)
+    if waiting is not None:
+        line = f"{waiting['begin']}{waiting['between']}#{number}"
+        return text[: waiting.start()] + line + text[waiting.end() :], ""
+    if template and (heading := _heading(text, _ISSUE)) is not None:
+        return _under(text, heading, f"Closes #{number}."), ""
+    return text, f"Closes #{number}."
 
 
 def _heading(text: str, words: re.Pattern[str]) -> re.Match[str] | None:
@@ -168,6 +221,13 @@ def opened(number: int, url: str, *, draft: bool, drafts_refused: bool) -> str:
     """`drafts_refused`: a draft was asked for, but the repository has none."""
     words = f"Opened the {'draft ' if draft else ''}pull request [#{number}]({url_target(url)})."
     return f"{words} {NO_DRAFTS}" if drafts_refused else words
+
+
+def edited_by_hand(number: int) -> str:
+    return (
+        f"The description of #{number} was edited by hand, so it is left as it is. "
+        "To have it written again, delete the text between its two `threadtree:description` marks."
+    )
 
 
 def is_open(number: int, url: str, *, draft: bool) -> str:

@@ -1,7 +1,7 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
 from datetime import datetime, timedelta
-from typing import Literal, assert_never
+from typing import Literal
 
 from bot.messages.formatting import (
     clause,
@@ -55,21 +55,19 @@ _WAITS: dict[WaitReason, str] = {
 }
 
 
+_STEPS: dict[WaitStep, str] = {
+    "start": "{cause} The next try is {moment}. `/stop` ends the wait.",
+    "agent": "{cause} The agent continues {moment}. `/stop` ends the wait.",
+    "publish": (
+        "The agent is done, but its work could not be published. {cause} The next try is {moment}. "
+        "`/stop` ends the wait and shows the answer."
+    ),
+}
+
+
 def waits(why: WaitReason, until: datetime, now: datetime, step: WaitStep = "start") -> str:
     """Say why a request waits, and until when; also in the comments of those behind it."""
-    cause, moment = _WAITS[why], format_moment(until, now)
-    match step:
-        case "start":
-            return f"{cause} The next try is {moment}. `/stop` ends the wait."
-        case "agent":
-            return f"{cause} The agent continues {moment}. `/stop` ends the wait."
-        case "publish":
-            return (
-                f"The agent is done, but its work could not be published. {cause} The next try is {moment}. "
-                "`/stop` ends the wait and shows the answer."
-            )
-        case _:
-            assert_never(step)
+    return _STEPS[step].format(cause=_WAITS[why], moment=format_moment(until, now))
 
 
 def node_is_silent(node: str) -> str:
@@ -84,7 +82,7 @@ def removal_fails(why: str) -> str:
     )
 
 
-WORKTREE_IS_BUSY = "Its worktree is being removed, reset or restored."
+WORKTREE_IS_BUSY = "Its worktree is being removed, reset, restored or set up."
 
 
 # Refusals
@@ -109,6 +107,14 @@ def cannot_fetch(full_name: str) -> str:
 
 def permission_withdrawn(login: str) -> str:
     return f"{inline_code(login)} no longer has write access to this repository."
+
+
+GONE_FROM_GITHUB = "The text that asked for this is no longer on GitHub. Write it again if you want it done."
+NOT_CONFIRMED = (
+    "GitHub does not show this request as the bot was told of it: its text is another, or somebody else wrote it. "
+    "Write the request again if you want it done."
+)
+ASKS_NO_MORE = "The text was edited meanwhile and asks the bot for nothing any more."
 
 
 def head_moved(asked_sha: str | None) -> str:
@@ -172,18 +178,17 @@ def agent_unreadable(why: str) -> str:
     return f"The agent sent a message that could not be read: {inline_code(truncate(why))}"
 
 
+_STOPPED = {
+    "refusal": "The agent refused to continue",
+    "max_tokens": "The agent reached its limit of tokens",
+    "max_turn_requests": "The agent reached its limit of model requests for one request",
+}
+
+
 def agent_stopped(stop_reason: str | None) -> str:
     """`stop_reason` is the protocol's: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons"""
-    code = inline_code(truncate(str(stop_reason)))
-    match stop_reason:
-        case "refusal":
-            return f"The agent refused to continue ({code})."
-        case "max_tokens":
-            return f"The agent reached its limit of tokens ({code})."
-        case "max_turn_requests":
-            return f"The agent reached its limit of model requests for one request ({code})."
-        case _:
-            return f"The agent stopped for an unknown reason: {code}"
+    words = _STOPPED.get(stop_reason or "", "The agent stopped for an unknown reason")
+    return f"{words} ({inline_code(truncate(str(stop_reason)))})."
 
 
 def wrong_session(session: str) -> str:
@@ -195,14 +200,86 @@ def model_key_refused(status: object) -> str:
     return f"The model API does not accept the key (HTTP status {clause(str(status))})."
 
 
+def model_refused(waited: timedelta) -> str:
+    """Say why the bot waits no longer; how the agent's last attempt ended follows."""
+    return f"The agent's model took no requests for {format_duration(waited)}, so the bot tries no more. The last try:"
+
+
 def agent_not_started(why: str, next_step: str) -> str:
     """`why` is a sentence; `next_step` tells the operator what to do."""
     return f"The agent could not start. {clause(why)}. {clause(next_step)}."
 
 
-def trouble(what: str) -> str:
-    """Git, GitHub or the disk failed in a way that a retry may cure."""
-    return f"The bot could not carry this out: {inline_code(truncate(what))}"
+Unopened = tuple[str, str]
+"""Why no session could be opened, as a sentence, and the operator's next step."""
+
+
+def not_startable(program: str, why: str | None, path: object = None) -> Unopened:
+    """`why` are the system's words, `path` what they are about; `program` is a name or a command."""
+    said = f"{why}: {path}" if path else why
+    step = "Check that the worktree's directory is there, and AGENT_COMMAND if it is set."
+    return f"{program} could not be started: {said}", step
+
+
+def claude_not_ready(how: str) -> Unopened:
+    """`how` is a predicate."""
+    step = "The end of its output says why. `threadtree doctor` starts it without a turn."
+    return f"Claude Code {how} when asked to start.", step
+
+
+def no_protocol(command: str, how: str, what: str) -> Unopened:
+    """`how` is a predicate, `what` the agent was asked to do."""
+    step = "Check that AGENT_COMMAND is a program that is installed and speaks the Agent Client Protocol on stdio."
+    return f"`{command}` {how} when asked to {what}.", step
+
+
+def other_protocol(command: str, version: object, wanted: int) -> Unopened:
+    words = f"`{command}` speaks version {version} of the Agent Client Protocol, not {wanted}."
+    return words, "Install a version of the agent that speaks it."
+
+
+def session_without_id(command: str) -> Unopened:
+    return f"`{command}` began a session without an id.", "Update the agent."
+
+
+def agent_refused(command: str, what: str, error: str, *, needs_login: bool) -> Unopened:
+    """`what` the agent was asked to do; `error` are its words."""
+    if needs_login:
+        step = "Give the agent its key or login. AGENT_ENV names the variables that it gets."
+        return f"`{command}` wants to be logged in: {error}", step
+    return f"`{command}` could not {what}: {error}", "Look this error up in the agent's documentation."
+
+
+def silent_for(seconds: float) -> str:
+    """Return a predicate."""
+    return f"gave no answer within {seconds:g} s"
+
+
+def too_long_message(limit_bytes: int) -> str:
+    """Return a predicate."""
+    return f"sent a message of more than {limit_bytes >> 20} MB"
+
+
+def program_ended(status: int | None) -> str:
+    """Return a predicate; a negative status is a signal, None a program that runs and says no more."""
+    if status is None:
+        return "closed its connection"
+    return f"ended with exit status {status}" if status >= 0 else f"was ended by signal {-status}"
+
+
+def brings_plugin(agent: str, found: str) -> Unopened:
+    """`found` is a file of the branch that the agent might run."""
+    what = f"This repository brings a plugin for the agent, or a file that may name one (`{found}`)."
+    return (
+        f"{what} {agent} runs plugins even where they are switched off.",
+        f"Take `{found}` out of the branch, or choose another AGENT.",
+    )
+
+
+def trouble(what: str, lasts: WaitReason | None = None) -> str:
+    """Git, GitHub or the disk failed in a way that a retry may cure. What `lasts` was waited for a day."""
+    known = f"{_WAITS[lasts]} The bot tried for a day" if lasts else "The bot could not carry this out"
+    return f"{known}: {inline_code(truncate(what))}"
 
 
 def own_error(turn: int) -> str:
@@ -212,9 +289,7 @@ def own_error(turn: int) -> str:
 # Why a worktree was not removed: what would be lost, as a clause
 
 UNFINISHED_WORKTREE = "it was never finished"
-PRIVATE_COMMITS = "commits or stashes that are on none of the bot's branches"
 SUBMODULES = "its submodules may have commits of their own"
-STASHES = "stashed changes"
 MADE_AGAIN = "something made its directory again while it was removed"
 
 
@@ -226,17 +301,12 @@ def no_worktree_here(why: str) -> str:
     return f"the directory is not a worktree of this repository: {why}"
 
 
-def operation_in_progress(operation: str) -> str:
-    return f"a {operation} is in progress"
-
-
-def uncommitted_files(files: int, first: str) -> str:
-    return f"{files} uncommitted or untracked files, among them {first!r}"
+def only_here(files: int, commits: int) -> str:
+    """Work that is not on GitHub: without files and commits it is a stash or a merge, rebase or the like."""
+    parts = [format_count(files, "uncommitted file")] if files else []
+    parts += [format_count(commits, "commit")] if commits else []
+    return f"it has {' and '.join(parts) or 'stashed or unfinished changes'} that GitHub has not"
 
 
 def hidden_edits(name: str) -> str:
     return f"edits of {name!r} would not be seen (skip-worktree or assume-unchanged)"
-
-
-def unpushed(commits: int) -> str:
-    return f"{commits} commits that were not pushed"

@@ -1,14 +1,28 @@
 """Answers to commands, and to requests that could not be handled."""
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from difflib import get_close_matches
 
-from bot.messages import reasons
-from bot.messages.formatting import format_count, format_duration, format_moment, inline_code, truncate
+from bot.messages import reasons, tracking
+from bot.messages.formatting import (
+    clause,
+    format_count,
+    format_dollars,
+    format_duration,
+    format_moment,
+    inline_code,
+    truncate,
+    url_target,
+)
+from bot.messages.links import branch_page
+from bot.messages.worktree_replies import threads
+from bot.model import Overview, Repository, UnfinishedTurn
+
+_MOST_QUEUED = 10
 
 HELP_SUMMARY = "shows this list"
-STATUS_SUMMARY = "shows what is running, what is queued, and the branch"
+STATUS_SUMMARY = "shows what is running, what is queued, the branch, the conversation and the cost"
 STOP_SUMMARY = "stops the running request; `/stop all` also drops the queued ones"
 RETRY_SUMMARY = "reruns the last request that did not finish"
 RESET_CONTEXT_SUMMARY = "starts a new conversation with the agent and keeps the files"
@@ -44,43 +58,86 @@ def unknown_command(words: str, names: Iterable[str]) -> str:
 
 
 def status(
-    branch: str | None,
-    running_for: timedelta | None,
-    waiting: int,
-    *,
-    session_active: bool,
+    now: Overview,
+    unfinished: Sequence[UnfinishedTurn],
+    server_url: str,
+    repository: Repository,
+    number: int,
+    at: datetime,
     wait: str | None = None,
-    not_posted: int | None = None,
-    silent: str | None = None,
-    removal_error: str | None = None,
 ) -> str:
-    """Describe the conversation at a glance. `wait` are the words of `reasons.waits` for the first request.
+    """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `not_posted` is a turn whose answer GitHub refused. `silent`: the words of `node_silent_since`. `removal_error`: why
-    files that are in its way cannot be removed.
+    `wait` says why the first of them does not run.
     """
-    work = "Idle." if running_for is None else f"A request has been running for {format_duration(running_for)}."
-    if wait:
-        work = f"A request waits. {wait}"
-    queued = f"{format_count(waiting, 'request')} queued." if waiting else "No requests queued."
-    where = "There is no branch yet." if branch is None else f"The branch is {inline_code(branch)}."
-    memory = (
-        "The agent remembers this conversation."
-        if session_active
-        else "The next request starts a new conversation with the agent."
-    )
-    refused = (
-        ""
-        if not_posted is None
-        else f"\n\nGitHub did not accept the answer of turn {not_posted}. The bot's operator finds the reason in "
-        "`threadtree turns list`."
-    )
-    stuck = reasons.removal_fails(removal_error) if removal_error else None
-    more = "".join(f"\n\n{words}" for words in (silent, stuck) if words)
-    return f"{work} {queued}\n\n{where} {memory}{refused}{more}"
+
+    def named(turn: UnfinishedTurn) -> str:
+        asked = tracking.asked(turn.requested_by, server_url, repository, turn.number, turn.target, turn.id)
+        return tracking.request_link(asked) + (f" in #{turn.number}" if turn.number != number else "")
+
+    parts = []
+    for turn in unfinished:
+        if turn.state == "running":
+            took = f" for {format_duration(at - turn.started_at)}" if turn.started_at else ""
+            step = f" Last step: {inline_code(truncate(turn.step))}." if turn.step else ""
+            parts.append(f"Working on {named(turn)}{took}.{step}")
+    parts = parts or [f"A request waits. {wait}" if wait else "Idle."]
+    queue = [named(turn) for turn in unfinished if turn.state == "queued"]
+    if len(queue) > 1:
+        shown = "\n".join(f"{place}. {words}" for place, words in enumerate(queue[:_MOST_QUEUED], 1))
+        left = len(queue) - _MOST_QUEUED
+        parts.append(f"Queued:\n\n{shown}" + (f"\n\nAnd {left} more." if left > 0 else ""))
+    else:
+        parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
+    parts.append("\n".join(f"- {line}" for line in _facts(now, f"{server_url}/{repository.full_name}", at)))
+    if now.not_posted is not None:
+        parts.append(
+            f"GitHub did not accept the answer of turn {now.not_posted}. The bot's operator finds the reason in "
+            "`threadtree turns list`."
+        )
+    if now.silent_node is not None and now.silent_since is not None:
+        parts.append(_node_silent_since(now.silent_node, now.silent_since, at))
+    if now.removal_error:
+        parts.append(reasons.removal_fails(now.removal_error))
+    return "\n\n".join(parts)
 
 
-def node_silent_since(node: str, since: datetime, now: datetime) -> str:
+def _facts(now: Overview, web: str, at: datetime) -> Iterator[str]:
+    """Yield what is known of the thread's branch, pull request, worktree, session, rescues and cost."""
+    branch = now.branch or now.pushed_to
+    shown = inline_code(branch) if branch else ""
+    if branch and branch == now.pushed_to:
+        shown = f"[{shown}]({url_target(branch_page(web, branch))})"
+    if branch is None:
+        yield "No branch yet"
+    elif now.branch is None:
+        yield f"The work so far is on {shown}. The next request continues there, unless it was merged or deleted"
+    elif now.branch == now.pushed_to and now.net and now.base_branch:
+        files, ahead, behind = now.net
+        yield (
+            f"Branch {shown}. When it was last pushed: {format_count(files, 'file')} changed, "
+            f"{format_count(ahead, 'commit')} ahead of {inline_code(now.base_branch)}, {behind} behind"
+        )
+    else:
+        yield f"Branch {shown}"
+    if now.pull_request is not None:
+        yield f"Pull request #{now.pull_request}"
+    if now.others:
+        yield f"Files shared with {threads(now.others)}"
+    if now.agent is not None and now.session_since is not None:
+        agent = f"{clause(now.agent)}, {clause(now.model)}" if now.model else clause(now.agent)
+        since, requests = format_duration(at - now.session_since), format_count(now.session_turns or 0, "request")
+        yield f"The agent ({agent}) remembers {requests}, of the last {since}"
+    else:
+        yield "The next request starts a new conversation with the agent"
+    if now.rescues:
+        yield f"Rescued work: {now.rescues} (`/worktree list` shows it)"
+    if now.cost_usd is not None:
+        untold = f"; of {now.untold} the cost is unknown" if now.untold else ""
+        yield f"Cost of this thread: {format_dollars(now.cost_usd)} for {format_count(now.turns, 'request')}{untold}"
+
+
+def _node_silent_since(node: str, since: datetime, now: datetime) -> str:
     """`node` is the name of the machine that has the thread's worktree."""
     return (
         f"The machine {inline_code(node)}, which has this thread's worktree, does not answer. It was last seen "
@@ -89,8 +146,15 @@ def node_silent_since(node: str, since: datetime, now: datetime) -> str:
     )
 
 
-def delivery_failed(guid: str) -> str:
-    """Answer a delivery whose handling failed for good."""
+def may_not_ask(login: str, why: str) -> str:
+    """Tell a person, once, why the bot does nothing for them. `why` is a clause of `bot.authority`."""
+    return f"Nothing was done for `{login}`: {why}. The bot says this once; from now on it only reacts with 😕."
+
+
+def delivery_failed(guid: str, *, waited: bool = False) -> str:
+    """Answer a delivery whose handling failed for good, after a day where it `waited` for GitHub."""
+    if waited:
+        return f"The bot tried for a day to ask GitHub about this, without success. Write it again. {_replay(guid)}"
     return f"The bot could not handle this. {_replay(guid)}"
 
 

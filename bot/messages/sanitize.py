@@ -1,6 +1,6 @@
 """Make the agent's Markdown harmless: it mentions no one, closes nothing, and links only to the GitHub server.
 
-Code, prose, lists and links to the server stay as they are. What is changed reads the same or is shown as code. The
+Code, prose, lists and links to the server stay as they are. What is changed reads the same. The
 result is rendered by GitHub's own parser and looked at; what is still live there is shown as a block of code.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from urllib.parse import urlsplit
 
-from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk
+from bot.markdown import MarkdownError, Node, attribute, is_block, runs, walk
 from bot.messages.formatting import code_block
 from bot.messages.marker import without_markers
 
@@ -16,7 +16,7 @@ WORD_JOINER = "\u2060"
 FOLDS = frozenset(("details", "summary"))
 _CAREFUL_PASSES = 3
 
-_URL = r"(?:https?|ftp)://[^\s<>`]+|(?:mailto|xmpp):[^\s<>`]*@[^\s<>`]+|(?<![A-Za-z0-9])www\.[^\s<>`]+"
+_URL = r"(?P<scheme>(?:https?|ftp)(?=://)|(?:mailto|xmpp)(?=:[^\s<>`]*@)|(?<![A-Za-z0-9])www(?=\.))[^\s<>`]+"
 # A mention is not part of an e-mail address (https://docs.github.com/get-started/writing-on-github).
 _AT = r"(?<![A-Za-z0-9])(?:@|&\#0*64;|&\#[xX]0*40;|&commat;)(?=[^\s\u2060])"
 # https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
@@ -27,7 +27,7 @@ _INLINE = re.compile(
     rf"""
     (?P<escape> \\[!-/:-?\[-`{{-~] )
   | (?P<code> (?P<ticks>`+)(?!`) .+? (?<!`)(?P=ticks)(?!`) )
-  | (?P<ticks_alone> `+ )
+  | (?P<other_ticks> `+ )
   | (?P<destination> \]\((?P<before>\s*)(?P<address><[^<>\n]*>|[^\s<>()`]*)(?=[\s)]) )
   | (?P<link> \]\( )
   | (?P<autolink> <(?:https?|ftp):[^\s<>]*> )
@@ -99,11 +99,12 @@ def _is_live(node: Node, host: str, html: Collection[str]) -> bool:
 
 
 def _words(markdown: str) -> Iterator[str]:
-    """Yield what the blocks of the page say outside of code."""
+    """Yield what the blocks of the page say outside of code, and each text in them, as GitHub looks for mentions."""
     words, code = list[str](), 0
     for node, begins in walk(markdown):
         if node.is_text_node:
             words.append("\0" if code else node.text_content or "")
+            yield words[-1]
         elif node.tag == "code":
             code += 1 if begins else -1
         elif is_block(node) or node.tag == "br":
@@ -112,51 +113,34 @@ def _words(markdown: str) -> Iterator[str]:
     yield "".join(words)
 
 
-def code_lines(markdown: str) -> frozenset[int]:
-    """Return the numbers of the lines that are code, from 0."""
-    return frozenset(number for number, (tag, _) in _blocks(markdown).items() if tag == "pre")
-
-
 def closed(markdown: str) -> str:
     """Close a code fence that is still open at the end: what follows the text would be code, and code in it text."""
-    lines = [*markdown.split("\n"), "", "."]
-    blocks = _blocks("\n".join(lines))
-    last = blocks.get(len(lines) - 1)
-    if last is None or last[0] != "pre":
+    fence = _open_fence(markdown)
+    if fence is None:
         return markdown
-    fence = _FENCE.search(lines[min(number for number, block in blocks.items() if block == last)])
-    return f"{markdown}\n{fence[0] if fence else ''}"
+    ended = f"{markdown}\n{fence}"
+    return ended if _open_fence(ended) is None else code_block(markdown, "text")  # it is in a list or a footnote
 
 
-def _blocks(markdown: str) -> dict[int, tuple[str, int]]:
-    """Return for each line the innermost block that it belongs to: its tag, and the number of the block.
-
-    Raw HTML is read as text, which is what it becomes.
-    """
-    found: dict[int, tuple[str, int]] = {}
-    for number, (node, begins) in enumerate(walk(markdown.replace("<", "("))):
-        if begins and (lines := block_lines(node)) is not None:
-            found |= dict.fromkeys(range(*lines), (node.tag or "", number))
-    return found
+def _open_fence(markdown: str) -> str | None:
+    """Return the marks of the code that goes on below the text, None where none does."""
+    *_, (text, tag) = runs(f"{markdown}\n\n.")
+    if tag != "pre":
+        return None
+    fence = _FENCE.search(text.partition("\n")[0])
+    return fence[0] if fence else ""
 
 
 def _pass(markdown: str, host: str, *, with_spans: bool) -> str:
     """Go over the text once. `with_spans`: spans of code stay code, as far as this module finds them."""
-    lines, blocks = markdown.split("\n"), _blocks(markdown)
     safe: list[str] = []
-    begin = 0
-    for number in range(1, len(lines) + 1):
-        block = blocks.get(begin)
-        if number < len(lines) and block is not None and blocks.get(number) == block:
-            continue
-        text, tag = "\n".join(lines[begin:number]), block[0] if block else ""
-        begin = number
+    for text, tag in runs(markdown):
         if tag == "pre":
             safe.append(text)
             continue
-        text = _DEFINITION.sub(r"\1\\:", text)
-        pieces = _CELL_BORDER.split(text) if tag in ("td", "th", "tr") else [text]
-        safe.append("".join(_inline(piece, host, with_spans=with_spans and block is not None) for piece in pieces))
+        broken = _DEFINITION.sub(r"\1\\:", text)
+        pieces = _CELL_BORDER.split(broken) if tag in ("td", "th", "tr") else [broken]
+        safe.append("".join(_inline(piece, host, with_spans=with_spans and tag != "") for piece in pieces))
     return "\n".join(safe)
 
 
@@ -164,7 +148,6 @@ def _inline(text: str, host: str, *, with_spans: bool) -> str:
     """Return inline Markdown made harmless, outside of spans of code where they stay."""
     if not with_spans:
         text = _TICKS.sub(r"\\\g<0>", text)
-    ticks = _free_ticks(text)
     out: list[str] = []
     position = 0
     while (found := _INLINE.search(text, position)) is not None:
@@ -179,37 +162,25 @@ def _inline(text: str, host: str, *, with_spans: bool) -> str:
                 position = found.end() if is_allowed else found.start("before")
             case "link":
                 out.append("] (")
-            case "autolink":
-                url = found[0][1:-1]
-                out.append(
-                    found[0] if _allowed(url, host) and "`" not in url else _as_span(url, ticks, out, text, position)
-                )
-            case "tag":
+            case "autolink" if _allowed(found[0][1:-1], host):
+                out.append(found[0])
+            case "autolink" | "tag":
                 out.append("&lt;")
+                position = found.start() + 1
             case "url":
                 url = _without_trailing_punctuation(found[0])
-                position = found.start() + len(url)
-                out.append(url if _allowed(url, host) else _as_span(url, ticks, out, text, position))
+                if _allowed(url, host):
+                    out.append(url)
+                    position = found.start() + len(url)
+                else:
+                    out.append(found["scheme"] + (WORD_JOINER if found["scheme"].lower() == "www" else "\\"))
+                    position = found.end("scheme")
             case "mention" | "closing":
                 out.append(found[0] + WORD_JOINER)
             case _:
                 out.append(found[0])
     out.append(text[position:])
     return "".join(out)
-
-
-def _free_ticks(text: str) -> str:
-    """Return a run of backticks of a length that no lone run in this text has."""
-    alone = {len(found[0]) for found in _INLINE.finditer(text) if found.lastgroup == "ticks_alone"}
-    return next("`" * count for count in range(1, len(text) + 3) if count not in alone)
-
-
-def _as_span(url: str, ticks: str, before: list[str], text: str, position: int) -> str:
-    """Return the URL as a code span that does not run into its neighbours' backticks."""
-    written = next((piece for piece in reversed(before) if piece), "")
-    left = " " if written.endswith("`") else ""
-    right = " " if text[position : position + 1] == "`" else ""
-    return f"{left}{ticks}{url}{ticks}{right}"
 
 
 def _without_trailing_punctuation(url: str) -> str:

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal, assert_never
+from datetime import datetime, timedelta
+from typing import Literal
 
-from bot.messages.agent_answer import MOST_COMMENTS, answer_parts
+from bot.messages import reasons
+from bot.messages.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts
 from bot.messages.formatting import (
     clause,
     code_block,
@@ -16,13 +17,11 @@ from bot.messages.formatting import (
     format_duration,
     inline_code,
     inline_text,
-    plain_name,
     truncate,
     url_target,
 )
 from bot.messages.notices import ANSWER_CUT
-from bot.messages.split import COMMENT_CHARACTERS
-from bot.model import Repository, Target
+from bot.model import Repository, Target, TargetKind, WaitingTurn
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]
@@ -33,12 +32,18 @@ HANDED_BACK = (
     "Waiting. The bot is being restarted. This request continues when its machine is back, or after a minute on "
     "another one."
 )
+MODEL_REFUSES = "The agent's model asks to slow down. The agent tries it again."
+NOTHING_NEW = ("nothing new",)
+"""What an agent read that knows the thread already."""
 READING = "Reading the thread."
 RULE = "---"
+STEP_FAILED = " (failed)"
+"""The end of a step that failed."""
 SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60
 _LONGEST_PATCH = 20_000
+_NOT_ALL = re.compile(r"left out|did not fit|could not be read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class PullRequestLink:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The push of a turn to `branch`, with the pages of the branch and of the diff."""
+    """The push of a turn to `branch`, with the pages of the branch and of the diff; `head` is the commit pushed."""
 
     branch: str
     branch_url: str
@@ -68,10 +73,11 @@ class Changes:
     insertions: int
     deletions: int
     pull_request: PullRequestLink | None = None
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedBy:
     """The request that a comment answers: who made it, its address, and its turn."""
 
     login: str
@@ -85,8 +91,8 @@ class TurnResult:
 
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
-    the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out.
-    `model` is the agent's name where it does not report a model.
+    the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
+    not fit or could not be read. `model` is the agent's name where it does not report a model.
     """
 
     state: EndState
@@ -96,7 +102,7 @@ class TurnResult:
     notices: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
-    asked: Asked | None = None
+    asked: AskedBy | None = None
     duration: timedelta | None = None
     cost_usd: float | None = None
     tokens: int | None = None
@@ -104,35 +110,38 @@ class TurnResult:
     last_words: str = ""
 
 
-def asked(login: str, server_url: str, repository: Repository, number: int, target: Target, turn: int) -> Asked:
+_PAGES: dict[TargetKind, str] = {
+    # GitHub leads from a pull request's `issues` page to its own and keeps the fragment.
+    "issue": "issues/{number}",
+    "comment": "issues/{number}#issuecomment-{id}",
+    "pull": "pull/{number}",
+    "review": "pull/{number}#pullrequestreview-{id}",
+    "review-comment": "pull/{number}#discussion_r{id}",
+}
+
+
+def asked(login: str, server_url: str, repository: Repository, number: int, target: Target, turn: int) -> AskedBy:
     """Return the request of a turn, with the page of the text that addressed the bot."""
-    thread = f"{server_url}/{repository.full_name}"
-    match target.kind:
-        # GitHub leads from a pull request's `issues` page to its own and keeps the fragment.
-        case "issue":
-            page = f"issues/{number}"
-        case "comment":
-            page = f"issues/{number}#issuecomment-{target.id}"
-        case "pull":
-            page = f"pull/{number}"
-        case "review":
-            page = f"pull/{number}#pullrequestreview-{target.id}"
-        case "review-comment":
-            page = f"pull/{number}#discussion_r{target.id}"
-        case _:
-            assert_never(target.kind)
-    return Asked(login, f"{thread}/{page}", turn)
+    page = _PAGES[target.kind].format(number=number, id=target.id)
+    return AskedBy(login, f"{server_url}/{repository.full_name}/{page}", turn)
 
 
-def queued(ahead: int, wait: str | None = None) -> str:
-    """`ahead` is how many requests run or wait before this one; `wait` are `reasons.waits` of the first."""
-    match ahead:
-        case 0:
-            return "Queued. This starts in a moment."
-        case 1:
-            line = "Queued. One request is ahead of this one."
-        case _:
-            line = f"Queued. {ahead} requests are ahead of this one."
+def request_link(asked: AskedBy) -> str:
+    """Name a request by who made it, and link it."""
+    return f"[{clause(asked.login)}'s request]({url_target(asked.url)})"
+
+
+def queued(ahead: int, wait: str | None = None, *, is_set_up: bool = False) -> str:
+    """`ahead` is how many requests run or wait before this one; `wait` are `reasons.waits` of the first.
+
+    `is_set_up`: the set-up script of a reset runs.
+    """
+    if is_set_up and not ahead:
+        return "Queued. This starts when `.threadtree/setup` has ended."
+    if not ahead:
+        return "Queued. This starts in a moment."
+    before = "One request is" if ahead == 1 else f"{ahead} requests are"
+    line = f"Queued. {before} ahead of this one."
     return f"{line} The first one waits. {wait}" if wait else line
 
 
@@ -141,15 +150,25 @@ def waiting(why: str) -> str:
     return f"Waiting. {why}"
 
 
-def behind(thread: str) -> str:
-    """Name the thread, `owner/repo#1`, whose request goes before one of another thread: they share a worktree."""
-    return f"The next is of {thread}, in the same worktree."
-
-
-def needs_room(node: str, running: int, of_repository: int) -> str:
-    """`running` are the requests on which the `node` works, `of_repository` those of the same repository."""
-    works_on = f"works on {format_count(running, 'request')}, {of_repository} of this repository"
-    return f"Queued. This starts when the node {node} has room. It {works_on}."
+def why_it_waits(turn: WaitingTurn, now: datetime) -> str:
+    """Say why a queued request does not run now, and until when."""
+    if turn.obstacle == "time" and turn.reason:
+        return waiting(turn.reason)
+    if turn.ahead:
+        line = queued(turn.ahead, turn.wait)
+        return f"{line} The next is of {turn.behind}, in the same worktree." if turn.behind else line
+    if turn.obstacle == "github-limit" and turn.held_until:
+        return waiting(reasons.waits("github-limit", turn.held_until, now))
+    if turn.node_is_silent:
+        return waiting(reasons.node_is_silent(turn.node))
+    if turn.removal_error:
+        return waiting(reasons.removal_fails(turn.removal_error))
+    if turn.obstacle in ("operation", "directory"):
+        return waiting(reasons.WORKTREE_IS_BUSY)
+    if turn.running:
+        works_on = f"works on {format_count(turn.running, 'request')}, {turn.running_here} of this repository"
+        return f"Queued. This starts when the node {turn.node} has room. It {works_on}."
+    return queued(0)
 
 
 def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
@@ -158,7 +177,10 @@ def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta,
     if phase:
         lines += ["", phase]
     if plan:
-        lines += ["", *(_plan_line(entry) for entry in plan[:_MOST_STEPS])]
+        lines += [
+            "",
+            *(_ENTRIES[entry.state].format(inline_text(truncate(entry.text))) for entry in plan[:_MOST_STEPS]),
+        ]
     if steps:
         lines += ["", f"Last step: {inline_code(truncate(steps[-1]))}"]
     return "\n".join(lines)
@@ -179,10 +201,13 @@ def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHAR
     answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit)
     parts = list(answer) or [_headline(result)]
     tail = _below_the_answer(result, limit, answered=bool(answer), was_cut=was_cut)
-    joined = parts[:-1] + _joined_if_short(parts[-1], tail, limit)
-    if len(joined) > MOST_COMMENTS:
-        joined = [*parts[: MOST_COMMENTS - 1], _below_the_answer(result, limit, answered=True, was_cut=True)]
-    return tuple(joined)
+    if tail and len(parts[-1]) + 2 + len(tail) <= limit:
+        parts[-1] += f"\n\n{tail}"
+    elif tail and len(parts) == MOST_COMMENTS:
+        parts[-1] = _below_the_answer(result, limit, answered=True, was_cut=True)
+    elif tail:
+        parts.append(tail)
+    return tuple(parts)
 
 
 def moved(state: EndState) -> str:
@@ -209,17 +234,7 @@ _NEXT_STEPS: dict[EndState, str | None] = {
 }
 
 
-def _plan_line(entry: PlanEntry) -> str:
-    text = inline_text(truncate(entry.text))
-    match entry.state:
-        case "completed":
-            return f"- [x] {text}"
-        case "in_progress":
-            return f"- [ ] **{text}**"
-        case "pending":
-            return f"- [ ] {text}"
-        case _:
-            assert_never(entry.state)
+_ENTRIES: dict[EntryState, str] = {"completed": "- [x] {}", "in_progress": "- [ ] **{}**", "pending": "- [ ] {}"}
 
 
 def _headline(result: TurnResult) -> str:
@@ -260,36 +275,56 @@ def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut
         folds.remove(max(folds, key=len))
 
 
+def _tells_steps(result: TurnResult) -> bool:
+    """Return whether the steps are worth a fold: the agent changed something, or not all went well, or is shown."""
+    steps = result.steps
+    failed = any(step.endswith(STEP_FAILED) for step in steps)
+    return bool(steps) and (result.changes is not None or result.state != "done" or failed or len(steps) > _MOST_STEPS)
+
+
+def _tells_read(result: TurnResult) -> bool:
+    """Return whether what the agent read is worth a fold: it was not all."""
+    return any(_NOT_ALL.search(clause) for clause in result.read)
+
+
 def _folds(result: TurnResult) -> list[str]:
-    """Return the patch, the agent's last words, its steps and what it read, each in a fold of its own."""
+    """Return the patch, the agent's last words, and where they tell more than their number its steps and what it read,
+    each in a fold of its own.
+    """
     folds = []
     if isinstance(result.changes, str):
         folds.append(_patch(result.changes))
     if result.last_words.strip():
         folds.append(details("The end of the agent's error output", code_block(result.last_words)))
-    if result.steps:
+    if _tells_steps(result):
         skipped = len(result.steps) - _MOST_STEPS
         lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
         folds.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
-    if result.read:
+    if _tells_read(result):
         folds.append(details("What the agent read", f"Read: {inline_text(', '.join(result.read))}."))
     return folds
 
 
 def _facts(result: TurnResult) -> list[str]:
-    """Return whose request this answers, the duration, the cost or else the tokens, the model and the turn."""
+    """Return whose request this answers, the duration, what the agent did and read where no fold tells it, the cost or
+    else the tokens, the model and the turn.
+    """
     asked, facts = result.asked, []
     if asked is not None:
-        facts.append(f"[{plain_name(asked.login)}'s request]({url_target(asked.url)})")
+        facts.append(request_link(asked))
     if result.duration is not None:
         facts.append(format_duration(result.duration))
+    if result.steps and not _tells_steps(result):
+        facts.append(format_count(len(result.steps), "step"))
+    if result.read and result.read != NOTHING_NEW and not _tells_read(result):
+        facts.append(f"read {inline_text(', '.join(result.read))}")
     if result.cost_usd is not None:
         facts.append(format_dollars(result.cost_usd))
     elif result.tokens is not None:
         facts.append(f"{result.tokens:,} tokens")
     if result.model:
-        facts.append(plain_name(result.model))
+        facts.append(clause(result.model))
     if asked is not None:
         facts.append(f"turn {asked.turn}")
     return facts
@@ -322,8 +357,3 @@ def _patch(patch: str) -> str:
     if len(patch) > _LONGEST_PATCH:
         return "The edits are too long to show here. They are kept on the bot's machine."
     return details("The edits as a patch for git apply", code_block(patch, "diff"))
-
-
-def _joined_if_short(first: str, second: str, limit: int) -> list[str]:
-    joined = "\n\n".join(filter(None, [first, second]))
-    return [joined] if len(joined) <= limit else [first, second]

@@ -1,9 +1,10 @@
 """Answers to `/reset` and `/worktree`: at once, and when the operation has ended."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal, assert_never
+from datetime import datetime, timedelta
+from typing import Literal
+
+from rich.filesize import decimal
 
 from bot.messages.formatting import (
     capitalize,
@@ -14,8 +15,9 @@ from bot.messages.formatting import (
     inline_code,
     truncate,
 )
+from bot.model import Rescue, Saved, WorktreeOfThread, WorktreeState
 
-WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request", "drop"]
+WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request", "describe", "drop"]
 RestoreObstacle = Literal[
     "commit-gone",
     "directory-gone",
@@ -44,54 +46,23 @@ CLOSED_TO_RESTORE = (
     "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
     "with the rescued work."
 )
+WAITING = "Waiting for a worker, which carries this out or what was requested before it."
+CANCELLED = "It was cancelled before it began."
+PATH_TAKEN = ("another worktree is at its path", "Nothing was changed.")
+COMMIT_GONE = ("the rescued commit is not in the clone any more", "Nothing was changed.")
+IN_USE = "something else needs it at this moment"
 DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 
-_WILL = {
-    "create": "the worktree will be made",
-    "reset": "the worktree will be reset",
-    "remove": "the worktree will be removed",
-    "restore": "the rescued work will be restored",
-    "pull-request": "the pull request will be opened",
-    "drop": "the rescue will be deleted",
+_DONE: dict[WorktreeVerb, tuple[str, str]] = {
+    "create": ("the worktree", "made"),
+    "reset": ("the worktree", "reset"),
+    "remove": ("the worktree", "removed"),
+    "restore": ("the rescued work", "restored"),
+    "pull-request": ("the pull request", "opened"),
+    "describe": ("the description of the pull request", "rewritten"),
+    "drop": ("the rescue", "deleted"),
 }
-_NOT = {
-    "create": "The worktree was not made",
-    "reset": "The worktree was not reset",
-    "remove": "The worktree was not removed",
-    "restore": "The rescued work was not restored",
-    "pull-request": "The pull request was not opened",
-    "drop": "The rescue was not deleted",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Rescued work: uncommitted `files` and unpushed `commits`, or the `whole` directory."""
-
-    files: int
-    commits: int
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OldWork:
-    """A rescue in a list."""
-
-    saved: Saved
-    age: timedelta
-    bytes: int
-    restored: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WorktreeLine:
-    """A thread's worktree at a glance. `branch` is None where it has none yet, or is `detached`."""
-
-    branch: str | None
-    detached: bool
-    made: bool
-    others: tuple[int, ...]
-    idle: timedelta
+_NOT = {verb: capitalize(f"{what} was not {done}") for verb, (what, done) in _DONE.items()}
 
 
 # Commands that are answered at once
@@ -105,21 +76,22 @@ def no_worktree(verb: WorktreeVerb) -> str:
 
 def rescued_elsewhere(others: tuple[int, ...]) -> str:
     """`others` are the threads that use the worktree that the rescued work belongs to."""
-    whose = f"{_threads(others)} now {'use' if len(others) > 1 else 'uses'}" if others else "is in use elsewhere"
+    whose = f"{threads(others)} now {'use' if len(others) > 1 else 'uses'}" if others else "is in use elsewhere"
     return f"The rescued work belongs to a worktree that {whose}. Write `/worktree restore` there."
 
 
 def in_line(verb: WorktreeVerb, turns: int) -> str:
     """`turns` is how many requests of the worktree run or wait."""
     ahead = "the request" if turns == 1 else f"the {turns} requests"
-    return f"Queued: {_WILL[verb]} after {ahead} ahead of it."
+    what, done = _DONE[verb]
+    return f"Queued: {what} will be {done} after {ahead} ahead of it."
 
 
-def worktree_list(worktree: WorktreeLine | None, rescues: Sequence[OldWork]) -> str:
+def worktree_list(worktree: WorktreeOfThread | None, rescues: Sequence[Rescue], now: datetime) -> str:
     """`rescues` are newest first."""
-    parts = [_worktree(worktree) if worktree else "There is no worktree here; the next request makes one."]
+    parts = [_worktree(worktree, now) if worktree else "There is no worktree here; the next request makes one."]
     if rescues:
-        lines = "\n".join(f"{number}. {_old_work(one)}" for number, one in enumerate(rescues, start=1))
+        lines = "\n".join(f"{number}. {_old_work(one, now)}" for number, one in enumerate(rescues, start=1))
         parts.append(f"Rescued work, newest first:\n\n{lines}")
         parts.append("`/worktree restore` restores the first.")
     else:
@@ -141,18 +113,26 @@ def was_made(branch: str | None) -> str:
     return f"The worktree is ready, on {inline_code(branch)}." if branch else "The worktree is ready, without a branch."
 
 
+SETTING_UP = "`.threadtree/setup` runs now. The next request waits for its end; `/stop` ends it."
+
+
+def was_set_up(failure: str | None, seconds: float | None) -> str:
+    """`failure` is a clause about the script, None after a success; without `seconds` it did not run."""
+    if failure is not None:
+        return f"`.threadtree/setup` {failure}. The next request runs it again."
+    if seconds is None:
+        return "`.threadtree/setup` was not run: it ran in this checkout before."
+    return f"`.threadtree/setup` ran for {format_duration(timedelta(seconds=max(1, seconds)))}."
+
+
 def was_reset(
     before: str | None,
     after: str | None,
     base: str | None,
     saved: Saved | None,
     others: tuple[int, ...],
-    submodules: str | None = None,
 ) -> str:
-    """`before` and `after` are the branch, None without one; `base` the branch that it starts from, None for its own.
-
-    `submodules` is git's error where they could not be updated.
-    """
+    """`before` and `after` are the branch, None without one; `base` is what it starts from, None for its own."""
     if after is None:
         words = "The worktree was reset to the head of the pull request."
     elif base is None:
@@ -164,21 +144,19 @@ def was_reset(
             f"The worktree was reset. It is now on {inline_code(after)}, which starts from {inline_code(base)}; "
             f"{inline_code(before)} is unchanged."
         )
-    fresh = "The next request starts a new conversation with the agent."
-    if others:
-        use, do, ones = ("use", "do", "requests") if len(others) > 1 else ("uses", "does", "request")
-        fresh += f" So {do} the next {ones} of {_threads(others)}, which {use} this worktree too."
-    parts = [f"{words} {fresh}", *_rescued(saved)]
-    if submodules is not None:
-        parts.append(f"Its submodules could not be updated: {clause(submodules)}.")
-    return "\n\n".join(parts)
+    fresh = (
+        f"The next requests here and in {threads(others)} start a new conversation with the agent."
+        if others
+        else "The next request starts a new conversation with the agent."
+    )
+    return "\n\n".join([f"{words} {fresh}", *_rescued(saved)])
 
 
 def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
     """`others` are the threads that used it too."""
     words = "The worktree was removed. The next request makes a new one."
     if others:
-        words += f" It was also used by {_threads(others)}."
+        words += f" It was also used by {threads(others)}."
     return "\n\n".join([words, *_rescued(saved)])
 
 
@@ -204,43 +182,56 @@ def kept_whole(name: str) -> str:
 
 def not_restored(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
     """`names` are the files, the branch or the commit that the obstacle is about."""
-    return f"{_NOT['restore']}: {restore_obstacle(obstacle, names)} It is still rescued."
+    still = "" if obstacle in ("commit-gone", "directory-gone") else " It is still rescued."
+    return f"{_NOT['restore']}: {restore_obstacle(obstacle, names)}{still}"
 
 
 def restore_obstacle(obstacle: RestoreObstacle, names: Sequence[str]) -> str:
     """Return the obstacle and the next step: the end of one sentence, and one more sentence."""
-    listed = format_list(names)
+    first, rest = (inline_code(names[0]), format_list(names[1:])) if names else ("no branch", "")
     again = "then write `/worktree restore` again."
-    match obstacle:
-        case "commit-gone":
-            return "the rescued commit is not in the bot's clone any more. Nothing was changed."
-        case "directory-gone":
-            return "the directory that was kept is not there any more. Nothing was changed."
-        case "no-worktree":
-            return "there is no worktree at its path. Send a request, which makes one, " + again
-        case "unfinished":
-            return f"a {listed} is in progress in the worktree. Ask the bot to end it, {again}"
-        case "off-branch":
-            where = f"has {listed} checked out" if names else "has no branch checked out"
-            return f"the worktree {where} instead of its own branch. Ask the bot to check that out, {again}"
-        case "diverged":
-            return f"the branch has other commits than the rescue. Ask the bot to merge commit {listed}, {again}"
-        case "changes":
-            return f"the worktree has changes that are not committed: {listed}. Ask the bot to commit them, {again}"
-        case "ignored-files":
-            return f"the worktree has ignored files in the way: {listed}. Ask the bot to move them, {again}"
-        case "newer-commits":
-            sha, files = inline_code(names[0]), format_list(names[1:])
-            return f"newer commits changed the same files: {files}. Ask the bot to merge the rescued commit {sha}."
-        case "newer-than-directory":
-            return "the branch has newer commits, and the files of the kept directory would undo them."
-        case _:
-            assert_never(obstacle)
+    return _OBSTACLES[obstacle].format(first=first, rest=rest, listed=format_list(names), again=again)
+
+
+_OBSTACLES: dict[RestoreObstacle, str] = {
+    "commit-gone": ". ".join(COMMIT_GONE),
+    "directory-gone": "the directory that was kept is not there any more. Nothing was changed.",
+    "no-worktree": "there is no worktree at its path. Send a request, which makes one, {again}",
+    "unfinished": "a {listed} is in progress in the worktree. Ask the bot to end it, {again}",
+    "off-branch": (
+        "the worktree has {first} checked out instead of its own branch. Ask the bot to check that out, {again}"
+    ),
+    "diverged": "the branch has other commits than the rescue. Ask the bot to merge commit {listed}, {again}",
+    "changes": "the worktree has changes that are not committed: {listed}. Ask the bot to commit them, {again}",
+    "ignored-files": "the worktree has ignored files in the way: {listed}. Ask the bot to move them, {again}",
+    "newer-commits": "newer commits changed the same files: {rest}. Ask the bot to merge the rescued commit {first}.",
+    "newer-than-directory": "the branch has newer commits, and the files of the kept directory would undo them.",
+}
 
 
 def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
     """`why` is foreign text, `next_step` a sentence."""
     return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again later.'}"
+
+
+def of_state(state: WorktreeState) -> tuple[str, str]:
+    """Return a clause and the next step for a worktree in whose state the operation is impossible."""
+    return f"it is {state}", "The next request makes a new one."
+
+
+def on_node(node: str) -> str:
+    """Return a clause; `node` is the name of another machine."""
+    return f"it is on the node {node}"
+
+
+def github_not_asked(error: Exception) -> str:
+    """Return a clause."""
+    return f"GitHub could not be asked what it has: {error}"
+
+
+def no_such_thread(full_name: str, number: int) -> str:
+    """Answer an operator who wants a worktree for a thread."""
+    return f"GitHub shows the bot no {full_name}#{number}."
 
 
 def node_silent(verb: WorktreeVerb, node: str) -> str:
@@ -291,21 +282,21 @@ def was_switched(pull: int, before: str, after: str) -> str:
     )
 
 
-def _worktree(line: WorktreeLine) -> str:
-    if not line.made:
+def _worktree(line: WorktreeOfThread, now: datetime) -> str:
+    if line.state != "ready":
         words = "A worktree is reserved for this thread. The next request makes it."
     elif line.branch:
         words = f"This thread's worktree is on {inline_code(line.branch)}."
     else:
         words = "This thread's worktree is on no branch." if line.detached else "This thread has a worktree."
     if line.others:
-        words += f" {_threads(line.others)} {'use' if len(line.others) > 1 else 'uses'} it too."
-    return f"{words} It was last used {format_duration(line.idle)} ago."
+        words += f" {threads(line.others)} {'use' if len(line.others) > 1 else 'uses'} it too."
+    return f"{words} It was last used {format_duration(now - line.active_at)} ago."
 
 
-def _old_work(one: OldWork) -> str:
-    again = ", restored before" if one.restored else ""
-    return f"{capitalize(_things(one.saved))}, {_size(one.bytes)}, {format_duration(one.age)} ago{again}"
+def _old_work(one: Rescue, now: datetime) -> str:
+    again = ", restored before" if one.restored_at is not None else ""
+    return f"{capitalize(_things(one.saved))}, {decimal(one.bytes)}, {format_duration(now - one.created_at)} ago{again}"
 
 
 def _rescued(saved: Saved | None) -> list[str]:
@@ -330,15 +321,7 @@ def restored_clause(back: Saved) -> str:
     return f"{' and '.join(parts)} {'were' if plural else 'was'}"
 
 
-def _threads(numbers: tuple[int, ...]) -> str:
+def threads(numbers: tuple[int, ...]) -> str:
+    """Return `#1, #2 and #3`."""
     *first, last = (f"#{number}" for number in numbers)
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _size(size: int) -> str:
-    """1000 bytes are a kB, as on GitHub's release pages."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    scaled, unit = float(size), 0
-    while scaled >= 1000 and unit < len(units) - 1:
-        scaled, unit = scaled / 1000, unit + 1
-    return f"{size} bytes" if unit == 0 else f"{scaled:.1f} {units[unit]}"

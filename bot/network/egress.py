@@ -20,7 +20,7 @@ from pathlib import Path
 import h11
 import structlog
 
-from bot.network.rules import Destination, IPAddress, NotReachable, may_reach, parse_target
+from bot.network.rules import Destination, IPAddress, NotReachableError, parse_target, require_reachable
 from bot.network.sockets import (
     CHUNK_BYTES,
     BadRequestError,
@@ -38,7 +38,6 @@ CONNECT_ONE_SECONDS = 10.0
 IDLE_SECONDS = 600.0
 # Separate threads: a slow name server must not block the rest of the bot.
 RESOLVER_THREADS = 4
-NOT_REACHABLE = 403
 
 _ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#@]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?", re.IGNORECASE)
 
@@ -98,10 +97,12 @@ class _Egress:
         try:
             target, onward = _asked(await read_head(reader, h11.Connection(h11.SERVER)))
             far_reader, far_writer = await self._open(target)
+        except NotReachableError as error:
+            self.refused += 1
+            _log.debug("egress-refused", why=str(error))
+            writer.write(refusal(403, f"Not reachable from here: {error}."))
+            return
         except BadRequestError as error:
-            if error.status == NOT_REACHABLE:
-                self.refused += 1
-                _log.debug("egress-refused", why=str(error))
             writer.write(refusal(error.status, str(error)))
             return
         self.opened += 1
@@ -113,7 +114,7 @@ class _Egress:
             await _splice((reader, writer), (far_reader, far_writer))
 
     async def _open(self, target: Destination) -> Streams:
-        """Return a connection to the target by a checked address. Raises BadRequestError."""
+        """Return a connection to the target by a checked address. Raises BadRequestError, NotReachableError."""
         if target in self._local:
             return await connect_private(self._local[target])
         try:
@@ -121,9 +122,7 @@ class _Egress:
                 addresses = [target.host] if not isinstance(target.host, str) else await self._addresses(target.host)
                 own = {address for address in addresses if is_of_this_host(address)}
                 for address in addresses:
-                    refused = may_reach(address, target.port, own)
-                    if refused is not None:
-                        raise _not_reachable(refused)
+                    require_reachable(address, target.port, own)
                 return await self._first(addresses, target.port)
         except TimeoutError as error:
             raise BadRequestError(502, "The host did not answer in time.") from error
@@ -144,15 +143,14 @@ class _Egress:
         raise BadRequestError(502, "The host could not be connected to." if addresses else "The name has no address.")
 
 
-def _not_reachable(refused: NotReachable) -> BadRequestError:
-    return BadRequestError(NOT_REACHABLE, f"Not reachable from here: {refused.why}.")
-
-
 def _asked(request: h11.Request) -> tuple[Destination, bytes]:
-    """Return the requested target and the head to send there, empty for a tunnel. Raises BadRequestError."""
+    """Return the requested target and the head to send there, empty for a tunnel.
+
+    Raises BadRequestError, NotReachableError.
+    """
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
-        return _target(text), b""
+        return parse_target(text), b""
     parts = _ABSOLUTE.fullmatch(text)
     if parts is None:
         raise BadRequestError(400, "This is a proxy: ask with CONNECT, or for a whole http:// address.")
@@ -164,14 +162,7 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
         headers=[(b"host", parts["authority"].encode()), *headers, (b"connection", b"close")],
     )
     head = h11.Connection(h11.CLIENT).send(onward)
-    return _target(parts["authority"], default_port=80), head or b""
-
-
-def _target(authority: str, default_port: int | None = None) -> Destination:
-    target = parse_target(authority, default_port)
-    if isinstance(target, NotReachable):
-        raise _not_reachable(target)
-    return target
+    return parse_target(parts["authority"], default_port=80), head or b""
 
 
 def is_of_this_host(address: IPAddress) -> bool:

@@ -2,7 +2,7 @@
 
 The agent never sees the real key: not in its environment, not in an error of the upstream, not by a redirect. And the
 key serves for the requests that the agent needs, not for the account's files, batches or stored answers: neither by
-an address nor by a name in a body (`stored_objects.py`).
+an address nor by a name in a body (`model_bodies.py`).
 """
 
 import asyncio
@@ -18,23 +18,27 @@ import h11
 import httpx
 import structlog
 
+from bot.network.model_answers import ModelAnswers
+from bot.network.model_bodies import RefusedBodyError, check_body
 from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
-from bot.network.stored_objects import BodyScan, RefusedBodyError
-from bot.network.usage_limit import MOST_BODY_BYTES, UsageLimit
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+"""The bytes of all requests of a turn under way. A body is held as a whole, since no part can be judged alone."""
 REQUEST_SECONDS = 3600.0
 # Agents send one request a step; the longest turns have some hundred steps.
 MAX_REQUESTS = 5_000
 # Models think in silence for minutes.
 UPSTREAM_TIMEOUT = httpx.Timeout(600.0, connect=15.0, write=60.0)
 
-_KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key"})
+_KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key"})
 _BEARER = re.compile(rb"bearer +(.*)", re.IGNORECASE)
 # Headers for this proxy only, headers with the state of another caller, and headers that would reveal this host.
-_NOT_FOR_UPSTREAM = frozenset({b"host", b"cookie", b"accept-encoding", b"expect", b"forwarded", b"via"})
+_NOT_FOR_UPSTREAM = frozenset(
+    {b"host", b"cookie", b"accept-encoding", b"expect", b"forwarded", b"via", b"content-length", b"transfer-encoding"}
+)
 # `location`: a redirect could send a key elsewhere. The last two are wrong after the decoding here.
 _NOT_FOR_AGENT = frozenset({b"set-cookie", b"location", b"content-length", b"content-encoding"})
+_UNCOMPRESSED = (b"accept-encoding", b"identity")
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})
 
 _log = structlog.get_logger()
@@ -45,7 +49,7 @@ class ModelRoute:
     """The address of an agent's model, with the real key, and the variables that point the agent to the proxy.
 
     `endpoints`: the method of each permitted request, and a regular expression for its whole path below `upstream`.
-    `limit` hears of the vendor's usage limit.
+    `answers` hears what is answered.
     """
 
     upstream: str
@@ -53,7 +57,7 @@ class ModelRoute:
     base_url_variable: str
     key_variable: str
     endpoints: tuple[tuple[str, str], ...]
-    limit: UsageLimit | None = None
+    answers: ModelAnswers = field(default_factory=ModelAnswers)
 
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
@@ -69,49 +73,31 @@ class ModelRoute:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
-    """A request as the upstream gets it: its target below the upstream's path, its headers with the real key."""
-
-    target: bytes
-    headers: list[Header] = field(repr=False)
-
-
 def new_dummy() -> str:
     """Return a key for one turn, which only this turn's proxy accepts."""
     return secrets.token_urlsafe(32)
 
 
-def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> UpstreamRequest | None:
-    """Return the request with `key` where it had `dummy`: Authorization, x-api-key, x-goog-api-key.
+def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> list[Header] | None:
+    """Return the headers with `key` where they had `dummy`: Authorization, x-api-key, x-goog-api-key.
 
-    None for a request without the dummy, or with another key beside it: that would reach another's account. Header
-    names are in lower case. Google's `?key=` becomes x-goog-api-key, which means the same: addresses end up in logs.
+    None for a request without the dummy, or with another key beside it, also in its address: that would reach another's
+    account. Header names are in lower case.
     """
-    path, question, query = target.partition(b"?")
+    query = target.partition(b"?")[2].decode("ascii")
+    if any(unquote_plus(pair.partition("=")[0]) == "key" for pair in query.split("&")):
+        return None
     swapped: list[Header] = []
     found = False
     for name, value in headers:
         bearer = _BEARER.fullmatch(value) if name == b"authorization" else None
-        if name in _KEY_HEADERS or name == b"authorization":
-            given = bearer[1] if bearer else value
-            if not secrets.compare_digest(given, dummy.encode()):
+        if name in _KEY_HEADERS:
+            if not secrets.compare_digest(bearer[1] if bearer else value, dummy.encode()):
                 return None
             found = True
             value = b"Bearer " + key.encode() if bearer else key.encode()
         swapped.append((name, value))
-    pairs = []
-    for pair in query.split(b"&"):
-        name, _, given = pair.partition(b"=")
-        if unquote_plus(name.decode("ascii")) == "key":
-            if not secrets.compare_digest(given, dummy.encode()):
-                return None
-            found = True
-            if (b"x-goog-api-key", key.encode()) not in swapped:
-                swapped.append((b"x-goog-api-key", key.encode()))
-        else:
-            pairs.append(pair)
-    return UpstreamRequest(path + question + b"&".join(pairs), swapped) if found else None
+    return swapped if found else None
 
 
 class KeyMask:
@@ -135,23 +121,27 @@ class KeyMask:
 
 
 @asynccontextmanager
-async def model_proxy(listener: socket.socket, route: ModelRoute, dummy: str) -> AsyncIterator[None]:
-    """Serve the upstream of the route on the listener, to clients with the dummy key."""
+async def model_proxy(
+    listener: socket.socket, route: ModelRoute, dummy: str, *, offline: bool = False
+) -> AsyncIterator[None]:
+    """Serve the upstream of the route on the listener, to clients with the dummy key. `offline`: see model_bodies."""
     # The agent may follow a redirect itself, with its dummy.
     async with httpx.AsyncClient(timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
-        proxy = _ModelProxy(client, route, dummy)
+        proxy = _ModelProxy(client, route, dummy, offline=offline)
         async with serving(listener, proxy.answer):
             yield
     _log.info("model-proxy-closed", forwarded=proxy.forwarded, refused=proxy.refused)
 
 
 class _ModelProxy:
-    def __init__(self, client: httpx.AsyncClient, route: ModelRoute, dummy: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, route: ModelRoute, dummy: str, *, offline: bool) -> None:
         self._client = client
         self._base = httpx.URL(route.upstream)
         self._route = route
         self._key = route.key
         self._dummy = dummy
+        self._offline = offline
+        self._held_bytes = 0
         self.forwarded = 0
         self.refused = 0
 
@@ -159,11 +149,15 @@ class _ModelProxy:
         connection = h11.Connection(h11.SERVER)
         exchange = _Exchange(connection, reader, writer)
         try:
-            request = self._upstream_request(await read_head(reader, connection), exchange)
-            async with asyncio.timeout(REQUEST_SECONDS), asyncio.TaskGroup() as group:
-                watching = group.create_task(exchange.until_client_left())
-                forwarding = group.create_task(self._forward(request, exchange))
-                forwarding.add_done_callback(lambda _: watching.cancel())
+            asked = await read_head(reader, connection)
+            headers = self._headers_for_upstream(asked)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                body = await self._body(exchange)
+                request = await self._upstream_request(asked, headers, body)
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(exchange.until_client_left())
+                    forwarding = group.create_task(self._forward(request, exchange))
+                    forwarding.add_done_callback(lambda _: watching.cancel())
         except* BadRequestError as errors:
             self.refused += 1
             for error in errors.exceptions:
@@ -173,30 +167,44 @@ class _ModelProxy:
             # Their texts can contain the address, and the address a key.
             _log.warning("model-upstream-failed", errors=[type(error).__name__ for error in errors.exceptions])
             exchange.refuse(502, "The model's server cannot be reached.")
+        finally:
+            self._held_bytes -= exchange.held_bytes
 
-    def _upstream_request(self, asked: h11.Request, exchange: "_Exchange") -> httpx.Request:
+    def _headers_for_upstream(self, asked: h11.Request) -> list[Header]:
         swapped = swap_key(asked.target, end_to_end(asked.headers), self._dummy, self._key)
         if swapped is None:
             raise BadRequestError(401, "The key is not this turn's.")
         if self.forwarded >= MAX_REQUESTS:
             raise BadRequestError(403, f"This turn has sent the {MAX_REQUESTS} requests to its model that it may send.")
-        if not self._route.permits(asked.method, swapped.target):
-            path = swapped.target.partition(b"?")[0][:200].decode("ascii")
+        if not self._route.permits(asked.method, asked.target):
+            path = asked.target.partition(b"?")[0][:200].decode("ascii")
             _log.warning("model-request-refused", method=asked.method.decode("ascii"), path=path)
             raise BadRequestError(403, "This request is not one of those that an agent may send to its model.")
-        body = exchange.body(swapped.headers)
-        if body is not None and not _is_plain_json(swapped.headers):
+        return swapped
+
+    async def _body(self, exchange: "_Exchange") -> bytes:
+        pieces = list[bytes]()
+        async for piece in exchange.read():
+            if self._held_bytes + len(piece) > MAX_BODY_BYTES:
+                raise BadRequestError(413, f"Requests of more than {MAX_BODY_BYTES} bytes are too large.")
+            self._held_bytes += len(piece)
+            exchange.held_bytes += len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _upstream_request(self, asked: h11.Request, headers: list[Header], body: bytes) -> httpx.Request:
+        if body and not _is_plain_json(headers):
             raise BadRequestError(415, "A request to a model is JSON, not compressed.")
-        return httpx.Request(
-            asked.method.decode("ascii"),
-            self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + swapped.target),
-            headers=[
-                *((name, value) for name, value in swapped.headers if name not in _NOT_FOR_UPSTREAM),
-                # The key could not be masked in a compressed answer.
-                (b"accept-encoding", b"identity"),
-            ],
-            content=body,
-        )
+        if body:
+            try:
+                await asyncio.to_thread(check_body, body, offline=self._offline)
+            except RefusedBodyError as refused:
+                _log.warning("model-request-refused", why=str(refused))
+                raise BadRequestError(403, f"The request's body is refused. {refused}") from refused
+        # The key could not be masked in a compressed answer.
+        kept = [*((name, value) for name, value in headers if name not in _NOT_FOR_UPSTREAM), _UNCOMPRESSED]
+        url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + asked.target)
+        return httpx.Request(asked.method.decode("ascii"), url, headers=kept, content=body)
 
     async def _forward(self, request: httpx.Request, exchange: "_Exchange") -> None:
         response = await self._client.send(request, stream=True)
@@ -204,24 +212,23 @@ class _ModelProxy:
             if response.headers.get("content-encoding", "").lower() not in _DECODED:
                 raise httpx.DecodingError("the upstream compressed its answer unasked", request=request)
             self.forwarded += 1
-            headers = [(name.lower(), value) for name, value in response.headers.raw]
-            await exchange.respond(response.status_code, self._for_agent(headers))
-            mask, refusal_body = KeyMask(self._key.encode()), b""
+            answer = self._route.answers.begin(request.url.path, response.status_code, response.headers)
+            headers = self._for_agent([(name.lower(), value) for name, value in response.headers.raw])
+            await exchange.send(h11.Response(status_code=response.status_code, headers=headers))
+            mask = KeyMask(self._key.encode())
             async for chunk in response.aiter_bytes():
-                await exchange.send(mask.feed(chunk))
-                if response.status_code == 429:
-                    refusal_body = (refusal_body + chunk)[:MOST_BODY_BYTES]
-            await exchange.send(mask.rest())
-            if self._route.limit is not None:
-                self._route.limit.note(request.url.path, response.status_code, response.headers, refusal_body)
-            exchange.finish()
+                answer.feed(chunk)
+                await exchange.send(h11.Data(data=mask.feed(chunk)))
+            await exchange.send(h11.Data(data=mask.rest()))
+            answer.end()
+            await exchange.send(h11.EndOfMessage())
         finally:
             await response.aclose()
 
     def _for_agent(self, headers: list[Header]) -> list[Header]:
         key = self._key.encode()
         kept = ((name, value) for name, value in end_to_end(headers) if name not in _NOT_FOR_AGENT)
-        return [(name, value.replace(key, b"*" * len(key))) for name, value in kept]
+        return [*((name, value.replace(key, b"*" * len(key))) for name, value in kept), (b"connection", b"close")]
 
 
 def _is_plain_json(headers: list[Header]) -> bool:
@@ -238,20 +245,10 @@ class _Exchange:
         self._connection = connection
         self._reader = reader
         self._writer = writer
-        self._asked = asyncio.Event()
+        self.held_bytes = 0
 
-    def body(self, headers: list[Header]) -> AsyncIterator[bytes] | None:
-        """Return the request's body as it arrives; None if its headers announce none."""
-        if any(
-            name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
-        ):
-            return self._body()
-        self._asked.set()
-        return None
-
-    async def _body(self) -> AsyncIterator[bytes]:
-        """Yield the body. Raises BadRequestError if it is malformed, too large or names what the vendor has stored."""
-        size, scan = 0, BodyScan()
+    async def read(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises BadRequestError if it is malformed."""
         while True:
             try:
                 event = self._connection.next_event()
@@ -259,49 +256,25 @@ class _Exchange:
                 raise BadRequestError(error.error_status_hint, str(error)) from error
             match event:
                 case h11.Data():
-                    size += len(event.data)
-                    if size > MAX_BODY_BYTES:
-                        raise BadRequestError(413, f"The request is larger than {MAX_BODY_BYTES} bytes.")
-                    try:
-                        scan.feed(bytes(event.data))
-                    except RefusedBodyError as refused:
-                        _log.warning("model-request-refused", why=str(refused))
-                        raise BadRequestError(403, f"The request's body is refused. {refused}") from refused
                     yield bytes(event.data)
                 case h11.EndOfMessage():
-                    self._asked.set()
                     return
                 case _:
-                    await self._receive()
-
-    async def _receive(self) -> None:
-        if self._connection.they_are_waiting_for_100_continue:
-            self._write(h11.InformationalResponse(status_code=100, headers=[]))
-        self._connection.receive_data(await self._reader.read(CHUNK_BYTES))
+                    if self._connection.they_are_waiting_for_100_continue:
+                        await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+                    self._connection.receive_data(await self._reader.read(CHUNK_BYTES))
 
     async def until_client_left(self) -> None:
         """Wait until the client disconnects after its request, then raise ConnectionError: the answer is not needed."""
-        await self._asked.wait()
         while await self._reader.read(CHUNK_BYTES):
             pass
         raise ConnectionAbortedError("the client disconnected before the end of the answer")
 
-    async def respond(self, status: int, headers: list[Header]) -> None:
-        self._write(h11.Response(status_code=status, headers=[*headers, (b"connection", b"close")]))
+    async def send(self, event: h11.Event) -> None:
+        self._writer.write(self._connection.send(event) or b"")
         await self._writer.drain()
-
-    async def send(self, data: bytes) -> None:
-        if data:
-            self._write(h11.Data(data=data))
-            await self._writer.drain()
-
-    def finish(self) -> None:
-        self._write(h11.EndOfMessage())
 
     def refuse(self, status: int, why: str) -> None:
         """Send a refusal unless an answer has begun. An unfinished answer shows the client that something failed."""
         if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._writer.write(refusal(status, why))
-
-    def _write(self, event: h11.Event) -> None:
-        self._writer.write(self._connection.send(event) or b"")

@@ -16,11 +16,8 @@ IPAddress = IPv4Address | IPv6Address
 WEB_PORTS = frozenset({80, 443})
 
 
-@dataclass(frozen=True, slots=True)
-class NotReachable:
+class NotReachableError(ValueError):
     """The address may not be connected to. The agent reads the reason."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +56,16 @@ _MAX_NAME_LENGTH = 253
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".home.arpa", ".internal")
 
 
-def may_reach(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> NotReachable | None:
-    """Return why an agent may not be connected to the address; None if it may. `own_addresses` are this host's."""
+def require_reachable(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> None:
+    """Raise NotReachableError where an agent may not be connected to the address. `own_addresses` are this host's."""
     if port not in WEB_PORTS:
-        return NotReachable(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
+        raise NotReachableError(f"port {port} is not one of {', '.join(map(str, sorted(WEB_PORTS)))}")
     if address in own_addresses:
-        return NotReachable(f"{address} is an address of this host")
+        raise NotReachableError(f"{address} is an address of this host")
     if isinstance(address, IPv6Address) and address.scope_id is None and address in _NAT64:
-        return may_reach(IPv4Address(int(address) & 0xFFFF_FFFF), port, own_addresses)
-    return None if _is_public(address) else NotReachable(f"{address} is not a public address")
+        require_reachable(IPv4Address(int(address) & 0xFFFF_FFFF), port, own_addresses)
+    elif not _is_public(address):
+        raise NotReachableError(f"{address} is not a public address")
 
 
 def _is_public(address: IPAddress) -> bool:
@@ -76,35 +74,28 @@ def _is_public(address: IPAddress) -> bool:
     return address.is_global and not address.is_multicast and not any(address in network for network in _NOT_PUBLIC)
 
 
-def parse_target(authority: str, default_port: int | None = None) -> Destination | NotReachable:
-    """Return the target of `host`, `host:port` or `[ipv6]:port`; refuse other forms and names of private networks."""
+def parse_target(authority: str, default_port: int | None = None) -> Destination:
+    """Return the target of `host`, `host:port` or `[ipv6]:port`. Raises NotReachableError.
+
+    Other forms are refused, and names of private networks.
+    """
     parts = _AUTHORITY.fullmatch(authority)
-    if parts is None:
-        return NotReachable("not a host and a port")
-    port = int(parts["port"]) if parts["port"] else default_port
-    if port is None or not 0 < port < 65536:
-        return NotReachable("not a host and a port")
-    host = _literal_ipv6(parts["ipv6"]) if parts["ipv6"] else _host(parts["host"])
-    return host if isinstance(host, NotReachable) else Destination(host, port)
-
-
-def _literal_ipv6(text: str) -> IPv6Address | NotReachable:
+    port = int(parts["port"]) if parts and parts["port"] else default_port
+    if parts is None or port is None or not 0 < port < 65536:
+        raise NotReachableError("not a host and a port")
     try:
-        return IPv6Address(text)
-    except AddressValueError:
-        return NotReachable("not an IPv6 address")
+        return Destination(IPv6Address(parts["ipv6"]) if parts["ipv6"] else _host(parts["host"]), port)
+    except AddressValueError as error:
+        raise NotReachableError("not an address in its usual notation") from error
 
 
-def _host(text: str) -> str | IPv4Address | NotReachable:
+def _host(text: str) -> str | IPv4Address:
     name = text.lower().removesuffix(".")
     labels = name.split(".")
     if _NUMERIC_LABEL.fullmatch(labels[-1]):
-        try:
-            return IPv4Address(name)
-        except AddressValueError:
-            return NotReachable("not an IPv4 address in its usual notation")
+        return IPv4Address(name)
     if len(name) > _MAX_NAME_LENGTH or not all(_LABEL.fullmatch(label) for label in labels):
-        return NotReachable("not a host name")
+        raise NotReachableError("not a host name")
     if len(labels) == 1 or name.endswith(_PRIVATE_SUFFIXES):
-        return NotReachable(f"{name} is not a public name")
+        raise NotReachableError(f"{name} is not a public name")
     return name

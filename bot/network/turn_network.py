@@ -58,7 +58,7 @@ async def open_network(
                 sockets[port] = directory / "model.sock"
                 listener = stack.enter_context(private_socket(sockets[port]))
             dummy = new_dummy()
-            await stack.enter_async_context(model_proxy(listener, model, dummy))
+            await stack.enter_async_context(model_proxy(listener, model, dummy, offline=mode == "none"))
             variables |= {model.base_url_variable: f"http://{LOOPBACK}:{port}", model.key_variable: dummy}
         if mode == "internet":
             local = {Destination(LOOPBACK, port): path for port, path in sockets.items()}

@@ -10,6 +10,8 @@ from bot.clones.clone import Clone, clone_at
 from bot.git.runner import Git
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
+from bot.model import WorktreeRow
+from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.store.database import Pool
 
@@ -30,11 +32,15 @@ class NodeContext:
     clock: Callable[[], datetime]
     github: GitHub | None
     redactor: Redactor
+    launcher: Launcher
     sleep: Sleep = asyncio.sleep
     dsn: str = ""
     """The address of the database, for the job engine, which opens connections of its own."""
     disk_reserve_bytes: int = 0
     """The disk space that new worktrees must leave free."""
+    setup_seconds: float | None = None
+    """How long `.threadtree/setup` may take; None: it does not run (SETUP_SCRIPT)."""
+    purge_on_success: bool = False
     opened: Clone | None = None
     """The clone whose objects one turn reads with one process."""
 
@@ -52,9 +58,22 @@ class NodeContext:
         """Return the path as rows hold it: relative to DATA_DIR, so that DATA_DIR can be moved."""
         return str(path.relative_to(self.data_dir) if path.is_relative_to(self.data_dir) else path)
 
+    def home(self, conversation_id: int) -> Path:
+        """Return the HOME of a conversation's agent, which is made if there is none."""
+        home = self.data_dir / "homes" / str(conversation_id)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return home
+
+    async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
+        """Return what the conversation's agent answers in its session; None where it does not answer in time.
+
+        The caller has the worktree's claim. Without turns a node has no agent.
+        """
+        return None
+
     @property
     def workers(self) -> Path:
-        """Return the directory of this node's process locks (see `process_lock`)."""
+        """Return the directory of this node's process locks (see `bot.locks`)."""
         return self.data_dir / "workers"
 
     @property

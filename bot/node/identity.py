@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,33 +32,18 @@ class NodeInUseError(Exception):
     """Another process has this node's id or its DATA_DIR. No process may go on; the message names the next step."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The content of `node.json`. `data_dir` is where DATA_DIR was when the node last started."""
-
-    id: str
-    data_dir: str
-
-
-@dataclass(frozen=True, slots=True)
-class Identified:
-    """This node, and where its DATA_DIR was before; the same path unless it was moved."""
-
-    node: NodeSelf
-    was_at: Path
-
-
-async def identify(pool: Pool, data_dir: Path, name: str) -> Identified:
+async def identify(pool: Pool, data_dir: Path, name: str) -> NodeSelf:
     """Return the node of DATA_DIR, with the label `name`; its id is made once. Raises NodeInUseError, OSError."""
     stored = await asyncio.to_thread(_stored_or_new, data_dir)
-    await persist(pool, nodes.save_node, stored.id, name)
-    return Identified(NodeSelf(stored.id, name, place_of(data_dir)), Path(stored.data_dir))
+    await persist(pool, nodes.save_node, stored, name)
+    return NodeSelf(stored, name, place_of(data_dir))
 
 
-def _stored_or_new(data_dir: Path) -> _Stored:
-    """Return what is stored; where nothing is, make a node, which is the same for all processes that start now."""
+def _stored_or_new(data_dir: Path) -> str:
+    """Return the stored id; where there is none, make one, which is the same for all processes that start now."""
     if (stored := _read(data_dir)) is None:
-        made = _write(data_dir, secrets.token_hex(8))
+        made = data_dir / f".{FILE}.{secrets.token_hex(4)}"
+        made.write_bytes(orjson.dumps({"id": secrets.token_hex(8)}, option=orjson.OPT_APPEND_NEWLINE))
         with contextlib.suppress(FileExistsError):
             (data_dir / FILE).hardlink_to(made)
         made.unlink()
@@ -69,33 +53,20 @@ def _stored_or_new(data_dir: Path) -> _Stored:
     return stored
 
 
-def record(data_dir: Path, node: str) -> None:
-    """Write the id, and where DATA_DIR is now. Raises OSError."""
-    _write(data_dir, node).rename(data_dir / FILE)
-
-
-def _write(data_dir: Path, node: str) -> Path:
-    written = data_dir / f".{FILE}.{secrets.token_hex(4)}"
-    written.write_bytes(orjson.dumps(asdict(_Stored(node, str(data_dir.resolve()))), option=orjson.OPT_APPEND_NEWLINE))
-    return written
-
-
 def known_id(data_dir: Path) -> str | None:
     """Return the id of the node, None where it has none yet or its file is damaged."""
     try:
-        stored = _read(data_dir)
+        return _read(data_dir)
     except NodeInUseError:
         return None
-    return stored.id if stored else None
 
 
-def _read(data_dir: Path) -> _Stored | None:
-    """Return what is stored, None where nothing is. Raises NodeInUseError for a file that cannot be understood."""
+def _read(data_dir: Path) -> str | None:
+    """Return the stored id, None where there is none. Raises NodeInUseError for a file that cannot be understood."""
     path = data_dir / FILE
     try:
-        content = orjson.loads(path.read_bytes())
-        stored = _Stored(content["id"], content["data_dir"])
-        if not _ID.fullmatch(stored.id) or not Path(stored.data_dir).is_absolute():
+        stored: str = orjson.loads(path.read_bytes())["id"]
+        if not _ID.fullmatch(stored):
             raise ValueError("no id")
     except FileNotFoundError:
         return None
@@ -135,8 +106,7 @@ async def registered(
         yield
     finally:
         try:
-            async with pool.acquire() as connection:
-                await nodes.leave(connection, node)
+            await nodes.leave(pool, node)
         except DATABASE_AWAY:
             _log.info("node-release-failed", node=node.id)
 

@@ -15,32 +15,36 @@ from bot.clones.admin import admin_directories, recorded, write
 from bot.clones.clone import clone_lock
 from bot.failpoints import reached
 from bot.node.context import NodeContext
-from bot.node.identity import record
 
 _log = structlog.get_logger()
 
 
-async def move_in(ctx: NodeContext, was_at: Path) -> None:
-    """Let git find the worktrees that were below `was_at`, a real path, where DATA_DIR is now.
+async def move_in(ctx: NodeContext) -> None:
+    """Let git find the worktrees where DATA_DIR is now.
 
     What fails is logged: such a worktree is made again by its next turn.
     """
     here = await asyncio.to_thread(ctx.data_dir.resolve)
-    if was_at == here:
-        return
     for path in await asyncio.to_thread(lambda: sorted(here.glob("repos/*/*.git"))):
-        async with clone_lock(ctx.clone(f"{path.parent.name}/{path.stem}")):
-            await asyncio.to_thread(_connect, path, was_at, here)
-    await asyncio.to_thread(record, ctx.data_dir, ctx.node)
+        if await asyncio.to_thread(_moved, path, here):
+            async with clone_lock(ctx.clone(f"{path.parent.name}/{path.stem}")):
+                await asyncio.to_thread(_connect, path, here)
 
 
-def _connect(clone: Path, was_at: Path, here: Path) -> None:
-    """Connect the worktrees of one clone, each of which may be gone or replaced. Every step can be repeated."""
+def _moved(clone: Path, here: Path) -> list[tuple[Path, Path, Path]]:
+    """Return git's folders for the clone's worktrees that are on record elsewhere, their links there and here."""
+    found: list[tuple[Path, Path, Path]] = []
     for admin in admin_directories(clone):
         old = Path(recorded(admin / "gitdir"))
-        if not old.is_relative_to(was_at):
-            continue
-        new = here / old.relative_to(was_at)
+        new = here.joinpath(*old.parts[-5:])
+        if new != old and new.parts[-5:-2] == ("worktrees", clone.parent.name, clone.stem):
+            found.append((admin, old, new))
+    return found
+
+
+def _connect(clone: Path, here: Path) -> None:
+    """Connect the worktrees of one clone, each of which may be gone or replaced. Every step can be repeated."""
+    for admin, old, new in _moved(clone, here):
         try:
             if recorded(new).endswith(f"/worktrees/{admin.name}"):
                 # Beside the worktree, so that nothing is left in it.

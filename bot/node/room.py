@@ -1,6 +1,8 @@
 """The disk space that a node takes, and what it leaves free: without that no worktree is made."""
 
 import shutil
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -8,15 +10,15 @@ from bot.clones import trash
 from bot.messages import reasons
 from bot.node.context import NodeContext
 
-BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees"}
+_BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees"}
 """Kinds of what takes space, with their folders in DATA_DIR: these have a folder for each repository."""
-FOLDERS: Final = {
-    **BY_REPOSITORY,
+_FOLDERS: Final = {
     "kept": "kept",
     "homes": "homes",
     "sandboxes": "private",
     "attachments": "attachments",
     "trash": "trash",
+    "database": "postgres",
 }
 
 MOST_KEPT_TOLD: Final = 500
@@ -31,19 +33,33 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def spaces(data_dir: Path) -> Iterator[tuple[str, str | None, int]]:
+    """Yield what takes space on the disk: its kind, its repository where it is of one, its bytes.
+
+    This takes seconds for many files: call it in a thread, now and then.
+    """
+    for kind, folder in _BY_REPOSITORY.items():
+        for place in sorted((data_dir / folder).glob("*/*")):
+            if place.is_dir() and not place.is_symlink():
+                yield kind, f"{place.parent.name}/{place.name.removesuffix('.git')}", trash.size_of(place)
+    for kind, folder in _FOLDERS.items():
+        yield kind, None, trash.size_of(data_dir / folder)
+
+
 def disk_use(data_dir: Path) -> dict[str, int]:
-    """Return the bytes on disk of each kind. This takes seconds for many files: call it in a thread, now and then."""
-    return {kind: trash.size_of(data_dir / folder) for kind, folder in FOLDERS.items()}
+    """Return the bytes on disk of each kind."""
+    kinds: Counter[str] = Counter()
+    for kind, _, size in spaces(data_dir):
+        kinds[kind] += size
+    return dict(kinds)
 
 
 def kept_directories(data_dir: Path) -> list[dict[str, object]]:
     """Return the newest directories that are kept whole: name, bytes, and since when. Call it in a thread."""
     folder = trash.kept_folder(data_dir)
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    newest = sorted(((at, name) for name in names if (at := trash.kept_since(name)) is not None), reverse=True)
-    return [
-        {"name": name, "bytes": trash.size_of(folder / name), "created_at": at} for at, name in newest[:MOST_KEPT_TOLD]
-    ]
+    dated = [(at, name) for name in trash.names_in(folder) if (at := trash.kept_since(name)) is not None]
+    newest = sorted(dated, reverse=True)[:MOST_KEPT_TOLD]
+    return [{"name": name, "bytes": trash.size_of(folder / name), "created_at": at} for at, name in newest]
 
 
 def is_short(ctx: NodeContext) -> bool:

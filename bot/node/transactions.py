@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from bot.store.database import Connection, Pool, retry_on_unique_violation
-from bot.store.failures import is_transient
-from bot.store.outage import database_answered, database_failed
+from bot.store.failures import database_answered, database_failed, is_transient
 
 _PAUSE_SECONDS = 1.0
 P = ParamSpec("P")

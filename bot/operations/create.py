@@ -1,25 +1,31 @@
-"""Create the checkout of a worktree without a turn: by its row, or from what was rescued of it."""
+"""Create or reset the checkout of a worktree without a turn: by its row, or from what was rescued of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from bot.clones.checkout import Valid, inspect
-from bot.clones.clone import Clone, CloneLock, clone_lock
+from bot.clones.clone import Clone, CloneLock
 from bot.clones.fetch import NoAccess, update
 from bot.clones.metadata import record_use
-from bot.clones.start import Refused, start_again
+from bot.clones.start import CheckoutRefused, start_again
 from bot.git import refs
 from bot.messages import reasons, worktree_replies
+from bot.model import Saved
 from bot.node.context import NodeContext
 from bot.node.room import require_room
-from bot.node.transactions import persist
-from bot.operations.shared import Outcome
-from bot.rescue.stored import read_rescue
-from bot.store import operations, worktrees
+from bot.operations.set_up import script_for
+from bot.operations.shared import ImpossibleError, Outcome, record_rescue, rescue_size
+from bot.rescue.message import RescueLabel, read_rescue
+from bot.store import worktrees
 from bot.store.database import Connection
-from bot.store.operations import ClaimedOperation
+from bot.store.operations import Operation
 from bot.worktrees.create import Created, create, recreate
+from bot.worktrees.reset import ResetRefused, reset
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +38,41 @@ class Made:
     again: bool
 
 
-async def create_worktree(ctx: NodeContext, operation: ClaimedOperation) -> Outcome:
+async def create_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation) -> Outcome:
     """Create the checkout, unless it is there."""
-    async with clone_lock(ctx.clone(operation.worktree.folder)) as lock:
-        await persist(ctx.pool, operations.check_claim, operation.claim)
-        made = await make(ctx, lock, operation)
-    if isinstance(made, Outcome):
-        return made
-    return Outcome("done", worktree_replies.was_made(made.branch), write=record_checkout(operation, made))
+    made = await make(ctx, lock, operation)
+    script = await script_for(ctx, lock, operation, fresh=made.fresh)
+    words = worktree_replies.was_made(made.branch)
+    return Outcome("done", words, write=record_checkout(operation, made), script=script)
 
 
-def record_checkout(operation: ClaimedOperation, made: Made) -> Callable[[Connection], Awaitable[None]]:
+async def reset_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation, merged: str | None) -> Outcome:
+    """Rescue what is there, reset the checkout and end the sessions of its threads."""
+    worktree, path = operation.worktree, ctx.directory(operation.worktree.path)
+    # The same at each attempt: what an earlier attempt rescued is found again.
+    label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
+    await fetch_for(ctx, lock, operation)
+    result = await reset(lock, path, start_again(worktree), label, merged)
+    if isinstance(result, ResetRefused):
+        return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
+    size = await rescue_size(lock.clone, result.rescue, result.kept)
+    await asyncio.to_thread(record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
+
+    async def write(connection: Connection) -> None:
+        await record_rescue(connection, label, result.rescue, result.kept, size)
+        await worktrees.record_checkout(connection, worktree.id, result.branch, result.base_branch, fresh=True)
+        await worktrees.end_sessions(connection, worktree.id, "worktree-reset")
+
+    saved = None
+    if result.rescue is not None or result.kept is not None:
+        files, commits = (result.rescue.files, result.rescue.commits) if result.rescue else (0, 0)
+        saved = Saved(files, commits, result.kept is not None)
+    words = worktree_replies.was_reset(worktree.branch, result.branch, result.base_branch, saved, operation.others)
+    script = await script_for(ctx, lock, operation, fresh=True)
+    return Outcome("done", words, write=write, trashed=result.trashed, script=script)
+
+
+def record_checkout(operation: Operation, made: Made) -> Callable[[Connection], Awaitable[None]]:
     """Return what writes into the rows that the checkout was made."""
 
     async def write(connection: Connection) -> None:
@@ -55,41 +85,36 @@ def record_checkout(operation: ClaimedOperation, made: Made) -> Callable[[Connec
     return write
 
 
-async def make(
-    ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None = None
-) -> Made | Outcome:
+async def make(ctx: NodeContext, lock: CloneLock, operation: Operation, rescue: str | None = None) -> Made:
     """Fetch the clone and make the checkout, from the commit `rescue` where GitHub lacks what that has.
 
-    An Outcome says why that is impossible.
+    Raises ImpossibleError, GitError, OSError, InvalidNameError.
     """
     path = ctx.directory(operation.worktree.path)
-    if (unfetched := await fetched(ctx, lock, operation)) is not None:
-        return unfetched
+    await fetch_for(ctx, lock, operation)
     ready = operation.worktree.state == "ready"
-    if ready and isinstance(await inspect(lock.clone, path), Valid):
-        return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
+    if ready:
+        if isinstance(found := await inspect(lock.clone, path), Valid):
+            return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
+        _log.warning("worktree-missing", path=operation.worktree.path, why=found.why)
     require_room(ctx)
     made = await _checkout(ctx, lock, operation, rescue)
-    if isinstance(made, Refused):
-        return _impossible(reasons.no_worktree(made.next_step))
+    if isinstance(made, CheckoutRefused):
+        raise ImpossibleError(reasons.no_worktree(made.next_step))
     await asyncio.to_thread(record_use, path, operation.worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
-async def fetched(ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation) -> Outcome | None:
-    """Bring the clone up to date; return why that is impossible."""
+async def fetch_for(ctx: NodeContext, lock: CloneLock, operation: Operation) -> None:
+    """Bring the clone up to date. Raises ImpossibleError, GitError."""
     full_name = operation.worktree.repository.full_name
-    updated = await update(lock, f"{ctx.server_url}/{full_name}.git")
-    return _impossible(reasons.cannot_fetch(full_name)) if isinstance(updated, NoAccess) else None
-
-
-def _impossible(words: str) -> Outcome:
-    return Outcome("failed", words, words)
+    if isinstance(await update(lock, f"{ctx.server_url}/{full_name}.git"), NoAccess):
+        raise ImpossibleError(reasons.cannot_fetch(full_name))
 
 
 async def _checkout(
-    ctx: NodeContext, lock: CloneLock, operation: ClaimedOperation, rescue: str | None
-) -> Created | Refused:
+    ctx: NodeContext, lock: CloneLock, operation: Operation, rescue: str | None
+) -> Created | CheckoutRefused:
     clone, path, branch = lock.clone, ctx.directory(operation.worktree.path), operation.worktree.branch
     displaced = refs.rescue_ref(str(operation.worktree.id), ctx.clock())
     tip = await _tip_of(clone, rescue) if rescue is not None else None
@@ -99,7 +124,7 @@ async def _checkout(
     if tip is not None and branch is not None and not on_github and await clone.unpublished(tip):
         return await recreate(lock, path, branch, tip, displaced)
     made = await create(lock, path, start_again(operation.worktree), displaced)
-    if isinstance(made, Refused) and tip is not None:
+    if isinstance(made, CheckoutRefused) and tip is not None:
         return await recreate(lock, path, branch, tip, displaced)
     return made
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,16 +11,18 @@ import structlog
 from bot.clones import trash
 from bot.clones.clone import Clone
 from bot.git.errors import GitError
+from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import notices, worktree_replies
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.rescue.message import RescueLabel
+from bot.node.setup_script import SetUp
+from bot.operations.asked import PruneReport, Repaired
+from bot.rescue.message import RescueLabel, rescue_bytes
 from bot.rescue.save import Rescued
-from bot.rescue.stored import rescue_bytes
 from bot.store import rescues
 from bot.store.database import Connection
-from bot.store.operations import ClaimedOperation
+from bot.store.operations import Operation
 
 _log = structlog.get_logger()
 
@@ -30,8 +31,9 @@ _log = structlog.get_logger()
 class Outcome:
     """The end of an operation.
 
-    `words` are the answer, `notice` goes into the reply of the turn that it was done for, `write` changes the rows that
-    change with the end, `trashed` are bytes to be deleted afterwards.
+    `words` are the answer, on a thread with `fold`; `notice` goes into the reply of the turn that it was done for,
+    `write` changes the rows that change with the end, `trashed` are bytes to be deleted afterwards. `script` is to run
+    before the end, or says why it did not. `report` is for the operator who asked.
     """
 
     state: Literal["done", "failed"]
@@ -39,12 +41,28 @@ class Outcome:
     notice: str | None = None
     write: Callable[[Connection], Awaitable[None]] | None = None
     trashed: tuple[Path, ...] = ()
+    fold: str = ""
+    script: bytes | SetUp | None = None
+    report: PruneReport | list[Repaired] | None = None
 
 
-def failed(operation: ClaimedOperation, why: str, next_step: str | None = None) -> Outcome:
+class ImpossibleError(Exception):
+    """An operation cannot be done, for the reason in its words, which the turn that it was to be done for tells too."""
+
+
+def failed(operation: Operation, why: str, next_step: str | None = None) -> Outcome:
     """Return the outcome of an operation that was not done; `next_step` is a whole sentence."""
     words = worktree_replies.not_done(operation.kind, why, next_step)
     return Outcome("failed", words, notices.not_restored_before_turn(why))
+
+
+def judged(problem: Exception, operation_id: int) -> str:
+    """Log why an operation failed, a bug with its traceback; return it as a clause."""
+    if isinstance(problem, (GitError, GitHubError, InvalidNameError, OSError)):
+        _log.warning("operation-failed", problem=str(problem))
+        return str(problem)
+    _log.error("operation-crashed", exc_info=problem)
+    return worktree_replies.own_error(operation_id)
 
 
 async def merged_head(ctx: NodeContext, worktree: WorktreeRow) -> str | None:
@@ -72,8 +90,16 @@ async def record_rescue(
     connection: Connection, label: RescueLabel, rescue: Rescued | None, kept: Path | None, size: int
 ) -> None:
     """Record the commit, the directory, or both; `size` is what `rescue_size` returned. Recording twice is one row."""
-    note = partial(rescues.record, connection, label.worktree_id, label.at, conversations=label.conversations)
-    if kept is not None:
-        await note(kept=kept.name, size=size)
-    if rescue is not None:
-        await note(ref=rescue.ref, files=rescue.files, commits=rescue.commits, size=0 if kept else size)
+    if rescue is None and kept is None:
+        return
+    await rescues.record(
+        connection,
+        label.worktree_id,
+        label.at,
+        ref=rescue.ref if rescue else None,
+        kept=kept.name if kept else None,
+        files=rescue.files if rescue else 0,
+        commits=rescue.commits if rescue else 0,
+        size=size,
+        conversations=label.conversations,
+    )

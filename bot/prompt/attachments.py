@@ -30,6 +30,7 @@ MOST_SHOWN_BYTES = 3_500_000
 MOST_SHOWN_PIXELS = 8_000
 
 _IMAGE_TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+_IMAGE_STARTS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg", b"GIF87a": "gif", b"GIF89a": "gif"}
 _BINARY_STARTS = {b"%PDF-": "pdf", b"PK\x03\x04": "zip", b"\x1f\x8b\x08": "gz"}
 _BINARY = frozenset((*_IMAGE_TYPES, *_BINARY_STARTS.values()))
 _TEXT_SUFFIXES = frozenset(
@@ -48,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FileLink:
     """An attachment's address, and the text that it was found in."""
 
     address: str
@@ -63,14 +64,14 @@ class Fetched:
     left_out: tuple[str, ...] = ()
 
 
-def find_links(sources: Iterable[Source], uploads: Uploads) -> tuple[Link, ...]:
+def find_links(sources: Iterable[Source], uploads: Uploads) -> tuple[FileLink, ...]:
     """Return the attachments that a reader of the texts sees, each once. Addresses in code are no attachments."""
-    found: dict[str, Link] = {}
+    found: dict[str, FileLink] = {}
     for source in sources:
         for address in _addresses(source.body):
             plain = address.split("#", 1)[0]
             if uploads.have(plain):
-                found.setdefault(key_of(plain) or plain, Link(plain, source))
+                found.setdefault(key_of(plain) or plain, FileLink(plain, source))
     return tuple(found.values())
 
 
@@ -84,7 +85,7 @@ def _addresses(text: str) -> list[str]:
 async def fetch(
     github: GitHub,
     repository: Repository,
-    links: Sequence[Link],
+    links: Sequence[FileLink],
     uploads: Uploads,
     folder: Path,
     redactor: Redactor,
@@ -93,49 +94,45 @@ async def fetch(
 
     Raises nothing but cancellation.
     """
-    wanted, signed = links[:MOST_FILES], dict[str, str]()
-    problems: list[str | None] = [None] * len(wanted)
-    contents: list[bytes | None] = [None] * len(wanted)
-    limit, total = asyncio.Semaphore(AT_ONCE), 0
+    wanted, limit, total = links[:MOST_FILES], asyncio.Semaphore(AT_ONCE), 0
+    signing = asyncio.create_task(_signed(github, repository, wanted, uploads))
 
-    async def get(at: int, link: Link) -> None:
+    async def get(link: FileLink) -> bytes | str:
+        """Return the file, or why it is not taken."""
         nonlocal total
+        signed = await asyncio.shield(signing)
         async with limit:
-            address = signed.get(key_of(link.address) or "", link.address)
             try:
+                address = signed.get(key_of(link.address) or "", link.address)
                 data = await github.download(repository, address, MOST_BYTES, uploads)
             except GitHubError as problem:
                 _log.info("attachment-not-fetched", problem=str(problem))
-                problems[at] = _why(problem)
-                return
+                return _why(problem)
         total += len(data)
-        if total > MOST_BYTES_IN_ALL:
-            problems[at] = f"over {MOST_BYTES_IN_ALL // 1_000_000} MB in all"
-        else:
-            contents[at] = data
+        return data if total <= MOST_BYTES_IN_ALL else f"over {MOST_BYTES_IN_ALL // 1_000_000} MB in all"
 
+    tasks = [asyncio.create_task(get(link)) for link in wanted]
     try:
-        async with asyncio.timeout(SECONDS):
-            signed |= await _signed(github, repository, wanted, uploads)
-            async with asyncio.TaskGroup() as tasks:
-                for at, link in enumerate(wanted):
-                    tasks.create_task(get(at, link))
-    except TimeoutError:
-        problems = [
-            problem or (None if content else f"not there after {SECONDS:g} s")
-            for problem, content in zip(problems, contents, strict=True)
-        ]
-    saved: list[Attachment] = []
-    for at, (link, content) in enumerate(zip(wanted, contents, strict=True)):
-        if content is not None:
-            attachment = await asyncio.to_thread(_save, content, link, len(saved) + 1, folder, redactor)
-            saved += [attachment] if attachment else []
-            problems[at] = None if attachment else "of a type that is not taken"
-    reasons = [*filter(None, problems), *[f"more than {MOST_FILES}"] * (len(links) - len(wanted))]
-    return Fetched(tuple(saved), tuple(reasons))
+        await asyncio.wait(tasks, timeout=SECONDS)
+        found = [task.result() if task.done() else f"not there after {SECONDS:g} s" for task in tasks]
+    finally:
+        for task in (signing, *tasks):
+            task.cancel()
+        await asyncio.gather(signing, *tasks, return_exceptions=True)
+    saved, left_out = list[Attachment](), list[str]()
+    for link, content in zip(wanted, found, strict=True):
+        if isinstance(content, str):
+            left_out.append(content)
+        elif attachment := await asyncio.to_thread(_save, content, link, len(saved) + 1, folder, redactor):
+            saved.append(attachment)
+        else:
+            left_out.append("of a type that is not taken")
+    return Fetched(tuple(saved), (*left_out, *[f"more than {MOST_FILES}"] * (len(links) - len(wanted))))
 
 
-async def _signed(github: GitHub, repository: Repository, links: Sequence[Link], uploads: Uploads) -> dict[str, str]:
+async def _signed(
+    github: GitHub, repository: Repository, links: Sequence[FileLink], uploads: Uploads
+) -> dict[str, str]:
     """Return addresses that need no session of a browser: for images in private repositories there are no others."""
     ids = {link.source.node_id for link in links if link.source.node_id and key_of(link.address)}
     if uploads.is_public or not ids:
@@ -160,7 +157,7 @@ def _why(problem: GitHubError) -> str:
             return "not reachable"
 
 
-def _save(content: bytes, link: Link, number: int, folder: Path, redactor: Redactor) -> Attachment | None:
+def _save(content: bytes, link: FileLink, number: int, folder: Path, redactor: Redactor) -> Attachment | None:
     """Write the file; None for a type that is not taken. Nothing of its name is anybody's but the bot's."""
     suffix = image_type(content) or _file_type(content, link.address)
     if suffix is None:
@@ -171,18 +168,14 @@ def _save(content: bytes, link: Link, number: int, folder: Path, redactor: Redac
         content = redactor.redact(content.decode()).encode()
     path.write_bytes(content)
     media_type = _IMAGE_TYPES[suffix] if is_image and can_be_shown(content) else None
-    return Attachment(str(path), link.source.name, is_image=is_image, media_type=media_type)
+    return Attachment(str(path), link.source.name, media_type)
 
 
 def image_type(content: bytes) -> str | None:
     """Return the suffix for an image, by its first bytes."""
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
-    if content.startswith(b"\xff\xd8\xff"):
-        return "jpg"
-    if content.startswith((b"GIF87a", b"GIF89a")):
-        return "gif"
-    return "webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "webp"
+    return next((suffix for start, suffix in _IMAGE_STARTS.items() if content.startswith(start)), None)
 
 
 def can_be_shown(content: bytes) -> bool:

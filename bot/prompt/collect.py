@@ -11,9 +11,10 @@ import structlog
 from bot.github import thread_parts
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
-from bot.github.thread import Thread
+from bot.github.thread import WholeThread
 from bot.github.thread_parts import Moment
 from bot.model import Actor, Repository
+from bot.tasks import concurrently
 
 PART_SECONDS = 20.0
 """How long one part may take with all its pages; the parts are fetched side by side."""
@@ -29,7 +30,7 @@ _log = structlog.get_logger()
 class Collected:
     """A thread, and the ids of those of its authors who may write to the repository."""
 
-    thread: Thread
+    thread: WholeThread
     writers: frozenset[int]
 
 
@@ -39,31 +40,32 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     What stood there at the moment of the request is told apart by the dates of the texts (see `selection`).
     """
     missing: list[str] = []
-    until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
+    until = asyncio.get_running_loop().time() + min(SECONDS_IN_ALL, github.graphql_patience)
     where = (github, repository, number)
-    thread = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
-    if thread is None:
-        return None
     comments = _part("the comments", partial(thread_parts.read_comments, *where), missing, until)
-    if (pull := thread.pull) is None:
-        thread = replace(thread, comments=await comments or ())
-    else:
-        said, reviews, threads, files, checks = await asyncio.gather(
-            comments,
-            _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
-            _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
-            _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
-            _part(
-                "the checks",
-                partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
-                missing,
-                until,
-            ),
-        )
-        texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
-        pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
-        thread = replace(thread, comments=tuple(texts), pull=pull)
-    writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until)
+    async with concurrently(comments) as commenting:
+        thread = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
+        if thread is None:
+            return None
+        if (pull := thread.pull) is None:
+            thread = replace(thread, comments=await commenting or ())
+        else:
+            said, reviews, threads, files, checks = await asyncio.gather(
+                commenting,
+                _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
+                _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
+                _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
+                _part(
+                    "the checks",
+                    partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
+                    missing,
+                    until,
+                ),
+            )
+            texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
+            pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
+            thread = replace(thread, comments=tuple(texts), pull=pull)
+    writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until, moment.arrived_at)
     return Collected(replace(thread, missing=tuple(missing)), writers)
 
 
@@ -80,7 +82,7 @@ async def _part(name: str, read: Callable[[], Awaitable[T]], missing: list[str],
     return None
 
 
-def _authors(thread: Thread, bot_id: int) -> list[Actor]:
+def _authors(thread: WholeThread, bot_id: int) -> list[Actor]:
     """Return the people whose texts are at hand, each once, without the bot: the opener first, then the newest."""
     texts = [thread.description, *reversed(thread.comments)]
     for remarks in thread.pull.review_threads if thread.pull else ():
@@ -90,14 +92,20 @@ def _authors(thread: Thread, bot_id: int) -> list[Actor]:
 
 
 async def _writers(
-    github: GitHub, repository: Repository, authors: Sequence[Actor], missing: list[str], until: float
+    github: GitHub,
+    repository: Repository,
+    authors: Sequence[Actor],
+    missing: list[str],
+    until: float,
+    arrived_at: float,
 ) -> frozenset[int]:
     """Return the ids of those who may write. Who cannot be asked about may not: it fails closed."""
     limit = asyncio.Semaphore(4)
 
     async def may_write(author: Actor) -> bool | None:
         async with limit:
-            return await github.permission(repository, author.login) in {"write", "maintain", "admin"}
+            found = await github.permission(repository, author.login, arrived_at=arrived_at)
+            return found in {"write", "maintain", "admin"}
 
     asked = authors[:MOST_AUTHORS]
     unknown: list[str] = []

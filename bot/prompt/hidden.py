@@ -166,11 +166,5 @@ def _marker(item: Node, index: int) -> str:
 
 
 def _prefixed(first: str, other: str, text: str) -> str:
-    return (
-        "\n".join(
-            f"{other if number else first}{line}".rstrip(" ") if line else other.rstrip(" ")
-            for number, line in enumerate(text.split("\n"))
-        )
-        if text
-        else first.rstrip(" ")
-    )
+    lines = text.split("\n")
+    return "\n".join(f"{other if number else first}{line}".rstrip(" ") for number, line in enumerate(lines))

@@ -33,7 +33,7 @@ async def read_instructions(
     if tip is None:
         return None
     there = await _files(clone, EMPTY_TREE, tip, names, {})
-    here = await _files_here(clone, tip, head, names, there, with_added=since is None)
+    here = await _files(clone, tip, head, names, there)
     before = {}
     if since is not None:
         known = await _tip_at(clone, tip, int(since.timestamp()))
@@ -61,16 +61,6 @@ async def read_instructions(
     if not (found or elsewhere or added):
         return None
     return Instructions(default_branch, tuple(found), tuple(elsewhere[:MOST_LISTED]), added)
-
-
-async def _files_here(
-    clone: Clone, tip: str, head: str, names: tuple[str, ...], there: Mapping[str, str], *, with_added: bool
-) -> dict[str, str]:
-    """Return the blobs of these files at `head`, by path. `there` are those at `tip`; others only `with_added`."""
-    if with_added or clone.objects is None or len(there) > MOST_LISTED:
-        return await _files(clone, tip, head, names, there)
-    found = {path: await clone.objects.name(f"{head}:{path}") for path in there}
-    return {path: blob for path, blob in found.items() if blob is not None}
 
 
 async def _tip_at(clone: Clone, tip: str, seconds: int) -> str:

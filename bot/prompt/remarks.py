@@ -54,6 +54,28 @@ def unfinished(operation: str) -> Told:
     return (f"A {operation} is in progress in it: finish or abort it.",)
 
 
+def filtered(lines: tuple[str, ...]) -> Told:
+    """`lines` of `.gitattributes` give files a filter."""
+    return (
+        "Files that match these lines of `.gitattributes` pass a filter that does not run here. "
+        "You see what git stores of them. What you change in them is left out of the commit, and a push of commits "
+        "with such changes is refused: ",
+        Foreign("\n".join(lines)[:2000]),
+    )
+
+
+def lfs(lines: tuple[str, ...], pointers: tuple[str, ...]) -> Told:
+    """`lines` of `.gitattributes` put files under Git LFS; the files in `pointers` are without their content."""
+    told: Told = (
+        "Files that match these lines of `.gitattributes` are under Git LFS. You see and change their content as of "
+        "any file, and git stores pointers: ",
+        Foreign("\n".join(lines)[:2000]),
+    )
+    if pointers:
+        told = (*told, "Of these you see only the pointers, not the content: ", Foreign("\n".join(pointers)[:2000]))
+    return told
+
+
 def setup_failed(how: str, output: str) -> Told:
     """The repository's own script failed; `output` is the end of what it wrote."""
     said = (" It wrote last: ", Foreign(output)) if output else ()

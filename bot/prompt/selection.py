@@ -3,19 +3,24 @@
 Rule: DESIGN.md §4, "What the agent is told".
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from bot.github.thread import Text
 from bot.prompt.hidden import strip_hidden
+
+BY_OUTSIDERS, EDITED = "by people without write access left out", "edited after the request left out"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The view of one request. On a resumed session `since` is the time of the session's last request.
 
-    `writers` are the ids of the people who may write to the repository.
+    `writers` are the ids of the people who may write to the repository. `without_commands` takes the bot's commands
+    out of a text.
     """
 
     asked_at: datetime
@@ -23,35 +28,22 @@ class Scope:
     writers: frozenset[int] = frozenset()
     include_outsiders: bool = False
     since: datetime | None = None
+    without_commands: Callable[[str], str] = str
 
     def trusts(self, text: Text) -> bool:
         """Whether the author of the text may write to the repository."""
         return text.author.id in self.writers
 
 
-@dataclass(slots=True)
-class LeftOut:
-    """How many texts the agent does not get, by reason."""
-
-    outsiders: int = 0
-    edited_since: int = 0
-
-    def sentences(self) -> list[str]:
-        """Return one clause for each reason that applies."""
-        clauses = []
-        if self.outsiders:
-            clauses.append(f"{self.outsiders} by people without write access left out")
-        if self.edited_since:
-            clauses.append(f"{self.edited_since} edited after the request left out")
-        return clauses
+LeftOut = Counter[str]
+"""How many texts the agent does not get, by reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(NamedTuple):
     """Texts without hidden content, in their order, and what was left out of them."""
 
     texts: tuple[Text, ...]
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: LeftOut
 
 
 def select(texts: Iterable[Text], scope: Scope) -> Selected:
@@ -63,21 +55,21 @@ def select(texts: Iterable[Text], scope: Scope) -> Selected:
         if scope.since is not None and _changed_at(text) <= scope.since:
             continue
         if _edited_after(text, scope):
-            left_out.edited_since += 1
+            left_out[EDITED] += 1
         elif scope.is_public and not scope.include_outsiders and not scope.trusts(text):
-            left_out.outsiders += 1
-        else:
-            kept.append(_visible(text))
+            left_out[BY_OUTSIDERS] += 1
+        elif (visible := _visible(text, scope)).body or not text.body:
+            kept.append(visible)  # without what was a command only
     return Selected(tuple(kept), left_out)
 
 
 def select_description(text: Text, scope: Scope) -> Selected:
     """Return the description, whoever wrote it; on a resumed session only when it changed."""
     if text.created_at > scope.asked_at or (scope.since is not None and _changed_at(text) <= scope.since):
-        return Selected(())
+        return Selected((), LeftOut())
     if _edited_after(text, scope):
-        return Selected((), LeftOut(edited_since=1))
-    return Selected((_visible(text),))
+        return Selected((), LeftOut([EDITED]))
+    return Selected((_visible(text, scope),), LeftOut())
 
 
 def _edited_after(text: Text, scope: Scope) -> bool:
@@ -89,5 +81,5 @@ def _changed_at(text: Text) -> datetime:
     return text.edited_at or text.created_at
 
 
-def _visible(text: Text) -> Text:
-    return replace(text, body=strip_hidden(text.body))
+def _visible(text: Text, scope: Scope) -> Text:
+    return replace(text, body=strip_hidden(scope.without_commands(text.body)))

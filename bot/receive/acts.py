@@ -16,6 +16,7 @@ import structlog
 
 from bot.authority import Policy
 from bot.github.client import GitHub
+from bot.github.errors import NotFound
 from bot.github.payloads import GHOST, UNPROVEN
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
@@ -25,6 +26,8 @@ from bot.store.database import Pool
 MOST_CHANGED = 200
 """The threads, comments and inline comments that are read in one round, of each; the next round goes on."""
 OF_ONE_QUERY = 50
+OVERLAP = timedelta(minutes=10)
+"""What happened can appear in a list or a log a little after its time."""
 # Labels and assignments have no list of their own that others cannot fill; only GraphQL tells who edited a text, and
 # how: the `diff` of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
 # as it was written. https://docs.github.com/graphql/reference/interfaces#comment
@@ -54,13 +57,8 @@ fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... o
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Revision:
-    """A text as somebody left it at that time. `parts` are those of its payload that tell who did what."""
-
-    at: datetime
-    body: str
-    parts: dict[str, Any]
+_Revision = tuple[datetime, str, dict[str, Any]]
+"""A text as somebody left it at that time; the parts of its payload tell who did what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +92,41 @@ class Acts:
         self._github = github
         self._policy = policy
         self._repository = repository
-        self._since = since
+        self._since = since - OVERLAP
         self._threads: dict[int, dict[str, Any]] = {}
 
-    async def read(self, until: datetime) -> tuple[list[Act], datetime]:
+    async def read(self) -> tuple[list[Act], datetime]:
         """Return what may concern the bot, the oldest first, and the time from which the next round must read.
 
-        That is `until`, or where this round ended: also later than `until`, else a flood since then would be read again
-        and again, and never what came after it.
+        That is when the newest of what was compared changed, or where this round ended: else a flood would be read
+        again and again, and never what came after it.
         """
         acts: list[Act] = []
         ends: list[datetime] = []
+        newest = self._since + OVERLAP
         for what in ("issues", "issues/comments", "pulls/comments"):
             changed = await self._github.changed_since(self._repository, what, self._since, MOST_CHANGED)
+            if changed:
+                newest = max(newest, _time(changed[-1]["updated_at"]))
             if len(changed) >= MOST_CHANGED:
-                ends.append(_time(changed[-1]["updated_at"]) + timedelta(seconds=1))
+                ends.append(_time(changed[-1]["updated_at"]) + timedelta(seconds=1) + OVERLAP)
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
-                details = await self._details(changed)
+                changed_since = changed
             else:
                 changed = [one for one in changed if may_address(one["body"] or "", self._policy.bot_name)]
-                details = await self._details([one for one in changed if one["created_at"] != one["updated_at"]])
+                changed_since = [one for one in changed if one["created_at"] != one["updated_at"]]
+            details = await self._details([one["node_id"] for one in changed_since])
             for one in changed:
                 about = details.get(one["node_id"], {})
+                if not about and one in changed_since:
+                    # Whether it was edited is not known.
+                    _log.warning("not-recovered", id=one["id"], why="GitHub does not show it")
+                    continue
                 parts = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
                 acts += self._whole(parts, one)
         found = [act for act in acts if await self._concerns(act)]
-        return sorted(found, key=lambda act: act.at), min(ends, default=until)
+        return sorted(found, key=lambda act: act.at), min(ends, default=newest)
 
     async def payload(self, act: Act) -> dict[str, Any]:
         """Return the payload of an act as GitHub would have sent it.
@@ -145,16 +151,21 @@ class Acts:
             about["installation"] = {"id": repository.installation_id}
         return {**act.parts, **about}
 
-    async def _details(self, things: list[Any]) -> dict[str, Any]:
-        """Return what only GraphQL tells, by node id."""
-        found: dict[str, Any] = {}
-        for start in range(0, len(things), OF_ONE_QUERY):
-            ids = [one["node_id"] for one in things[start : start + OF_ONE_QUERY]]
-            since = f"{self._since:%Y-%m-%dT%H:%M:%SZ}"
+    async def _details(self, ids: list[str]) -> dict[str, Any]:
+        """Return what only GraphQL tells, by node id; nothing of what it does not show."""
+        if len(ids) > OF_ONE_QUERY:
+            return await self._details(ids[:OF_ONE_QUERY]) | await self._details(ids[OF_ONE_QUERY:])
+        if not ids:
+            return {}
+        since = f"{self._since:%Y-%m-%dT%H:%M:%SZ}"
+        try:
             answer = await self._github.query(self._repository, DETAILS, ids=ids, since=since)
-            # In the order of the ids, which may be of an older form than those that GraphQL tells.
-            found |= {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
-        return found
+        except NotFound:
+            # One that is not shown fails the whole query.
+            half = len(ids) // 2
+            return await self._details(ids[:half]) | await self._details(ids[half:]) if half else {}
+        # In the order of the ids, which may be of an older form than those that GraphQL tells.
+        return {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
 
     def _whole(self, acts: Iterator[Act], source: Any) -> list[Act]:
         """Return the acts in an answer of GitHub's, none where it is malformed."""
@@ -169,17 +180,17 @@ class Acts:
         if one["closed_at"] and _time(one["closed_at"]) >= self._since:
             yield closing(one)
         target = Target("pull" if one.get("pull_request") else "issue")
-        for text in self._revisions("opened", one["created_at"], one["user"], one["body"], about):
+        for at, body, parts in self._revisions("opened", one["created_at"], one["user"], one["body"], about):
             # As it was then, so that it is recognised.
-            thread = {**one, "updated_at": _stamp(text.at), "body": text.body}
-            if text.parts["action"] == "opened":
+            thread = {**one, "updated_at": _stamp(at), "body": body}
+            if parts["action"] == "opened":
                 thread |= {"state": "open", "closed_at": None}
-            yield Act("issues", text.at, one["node_id"], one["number"], text.parts, thread, text.body, target)
+            yield Act("issues", at, one["node_id"], one["number"], parts, thread, body, target)
         for item in (about.get("timelineItems") or {}).get("nodes", ()):
             if not item or item["actor"] is None:
                 continue
             at = _time(item["createdAt"])
-            parts: dict[str, Any] = {"sender": _account(item["actor"])}
+            parts = {"sender": _account(item["actor"])}
             if "label" in item:
                 is_ours = item["label"]["name"].casefold() == self._policy.label.casefold()
                 parts |= {"action": "labeled", "label": item["label"]}
@@ -197,21 +208,21 @@ class Acts:
     def _review(self, number: int, one: Any) -> Iterator[Act]:
         author = _account(one["author"]) if one["author"] else None
         review_id = int(one["fullDatabaseId"])
-        for text in self._revisions("submitted", one["submittedAt"], author, one["body"], one):
-            review = {"id": review_id, "node_id": one["id"], "user": author, "body": text.body}
-            review |= {"submitted_at": one["submittedAt"], "updated_at": _stamp(text.at)}
-            parts, target = {"review": review, **text.parts}, Target("review", review_id)
-            if text.body:
-                yield Act("pull_request_review", text.at, one["id"], number, parts, text=text.body, target=target)
+        for at, body, parts in self._revisions("submitted", one["submittedAt"], author, one["body"], one):
+            review = {"id": review_id, "node_id": one["id"], "user": author, "body": body}
+            parts["review"] = {**review, "submitted_at": one["submittedAt"], "updated_at": _stamp(at)}
+            if body:
+                target = Target("review", review_id)
+                yield Act("pull_request_review", at, one["id"], number, parts, text=body, target=target)
 
     def _comment(self, what: str, one: Any, about: Any) -> Iterator[Act]:
         is_inline = what == "pulls/comments"
         event = "pull_request_review_comment" if is_inline else "issue_comment"
         number = int(one["pull_request_url" if is_inline else "issue_url"].rpartition("/")[2])
         target = Target("review-comment" if is_inline else "comment", one["id"])
-        for text in self._revisions("created", one["created_at"], one["user"], one["body"], about):
-            parts = {"comment": {**one, "updated_at": _stamp(text.at), "body": text.body}, **text.parts}
-            yield Act(event, text.at, one["node_id"], number, parts, text=text.body, target=target)
+        for at, body, parts in self._revisions("created", one["created_at"], one["user"], one["body"], about):
+            parts["comment"] = {**one, "updated_at": _stamp(at), "body": body}
+            yield Act(event, at, one["node_id"], number, parts, text=body, target=target)
 
     def _revisions(self, opened: str, created: str, author: Any, body: str | None, about: Any) -> Iterator[_Revision]:
         """Yield how the text was written and edited, `about` being its history; `opened` is the action of its writing.
@@ -221,7 +232,7 @@ class Acts:
         edited = about.get("lastEditedAt")
         if edited is None:
             if _time(created) >= self._since:
-                yield _Revision(_time(created), body or "", {"action": opened, "sender": _sender(author)})
+                yield _time(created), body or "", {"action": opened, "sender": _sender(author)}
             return
         if _time(edited) < self._since:
             return
@@ -232,8 +243,9 @@ class Acts:
             found = list(self._edits(opened, history, whole=about["includesCreatedEdit"]))
         except (IndexError, KeyError, TypeError, ValueError) as gap:
             _log.info("edit-not-proven", why=repr(gap))
-            parts = {"action": "edited", "sender": _account_or_ghost(about.get("editor")), **_change(""), **UNPROVEN}
-            found = [_Revision(_time(edited), body or "", parts)]
+            editor = about.get("editor")
+            sender = _account(editor) if editor else _sender(None)
+            found = [(_time(edited), body or "", {"action": "edited", "sender": sender, **_change(""), **UNPROVEN})]
         yield from reversed(found)
 
     def _edits(self, opened: str, history: list[Any], *, whole: bool) -> Iterator[_Revision]:
@@ -251,22 +263,21 @@ class Acts:
                 parts = {"action": opened, "sender": sender}
             else:
                 raise ValueError("the history does not reach back far enough")
-            yield _Revision(at, _text(newer), parts)
+            yield at, _text(newer), parts
 
     async def _concerns(self, act: Act) -> bool:
         """Return whether it can concern the bot and was not acted on, as far as rows tell."""
-        async with self._pool.acquire() as connection:
-            if act.parts["action"] == "closed":
-                return await recoveries.is_open(connection, self._repository, act.number)
-            sender = act.parts["sender"]
-            if self._policy.is_own(Actor(sender["login"], sender["id"]), act.text or ""):
-                return False
-            if act.text is None or act.target is None:
-                place = (self._repository, act.number)
-                return not await recoveries.was_asked_by(connection, *place, sender["id"], act.at)
-            if not may_address(act.text, self._policy.bot_name):
-                return False
-            return not await recoveries.was_answered(connection, self._repository, act.number, act.target)
+        if act.parts["action"] == "closed":
+            return await recoveries.is_open(self._pool, self._repository, act.number)
+        sender = act.parts["sender"]
+        if self._policy.is_own(Actor(sender["login"], sender["id"]), act.text or ""):
+            return False
+        if act.text is None or act.target is None:
+            place = (self._repository, act.number)
+            return not await recoveries.was_asked_by(self._pool, *place, sender["id"], act.at)
+        if not may_address(act.text, self._policy.bot_name):
+            return False
+        return not await recoveries.was_answered(self._pool, self._repository, act.number, act.target)
 
 
 def closing(thread: dict[str, Any]) -> Act:
@@ -294,10 +305,6 @@ def _plain(text: str) -> str:
 def _sender(user: Any) -> dict[str, Any]:
     """Return an account of REST's, of a deleted one GitHub's own stand-in."""
     return {"login": GHOST.login, "id": GHOST.id} if user is None else user
-
-
-def _account_or_ghost(found: Any) -> dict[str, Any]:
-    return _sender(None) if found is None else _account(found)
 
 
 def _account(found: Any) -> dict[str, Any]:

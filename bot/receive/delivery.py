@@ -74,7 +74,7 @@ def delivery_of(
 def may_address(text: str, names: str) -> bool:
     """Return False only for a text in which no reader can find a mention of one of `names`, nor a command.
 
-    It is the cheap half of what decide does with the text (bot/decide/parsing.py); what passes is decided there.
+    It is the cheap half of what decide does with the text (bot/handlers/parsing.py); what passes is decided there.
     """
     if "/" in text and _SLASH_WORD.search(text) and any(line.lstrip()[:1] == "/" for line in text.splitlines()):
         return True  # a command without a mention begins its line in the source too

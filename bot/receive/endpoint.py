@@ -1,23 +1,25 @@
 """`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means.
 
-It is plain ASGI (https://asgi.readthedocs.io/en/latest/specs/www.html): a framework's request and response cost as much
-as storing the delivery does.
+The request is read as plain ASGI (https://asgi.readthedocs.io/en/latest/specs/www.html): its bytes are counted as they
+arrive.
 """
 
 import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import TypeVar, assert_never
 
 import orjson
 import structlog
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bot import counters
+from bot.github.payloads import is_used_event
 from bot.receive.delivery import delivery_of, is_signed
 from bot.receive.inbox import Inbox, Unavailable
 
@@ -31,6 +33,8 @@ BYTES_IN_FLIGHT = 4 * LARGEST_BODY_BYTES
 USUAL_BODY_BYTES = 256 * 1024
 RETRY_AFTER_SECONDS = 5
 
+# The header that names the event is not signed: others have one count together.
+COUNTED_TOO = ("ping", "installation", "installation_repositories")
 _EVENT = re.compile(rb"[a-z0-9_]{1,64}")
 _GUID = re.compile(rb"[A-Za-z0-9-]{1,64}")
 _SIGNATURE = re.compile(rb"sha256=[0-9a-fA-F]{64}")
@@ -41,19 +45,14 @@ Headers = Mapping[bytes, bytes]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    content: Mapping[str, str]
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+class _Answer(Exception):  # noqa: N818 - most are no errors
+    """An answer. It is raised where the rest of the request is not looked at."""
 
-
-class _NoBodyError(Exception):
-    """The body is not read to its end; `answer` tells the sender why."""
-
-    def __init__(self, answer: _Answer) -> None:
-        self.answer = answer
-        super().__init__(answer.status)
+    def __init__(self, status: int, content: Mapping[str, str], headers: Mapping[str, str] = MappingProxyType({})):
+        self.status = status
+        self.content = content
+        self.headers = dict(headers)
+        super().__init__(status)
 
 
 class _SparseLog:
@@ -112,19 +111,13 @@ class Receiver:
             counters.ACKNOWLEDGED_AFTER.observe(perf_counter() - began)
         else:
             counters.DELIVERIES_REFUSED.labels(answer.status).inc()
-        body = orjson.dumps(answer.content)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            *answer.headers,
-        ]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        response = Response(orjson.dumps(answer.content), answer.status, answer.headers, "application/json")
+        await response(scope, receive, send)
 
     async def _receive(self, scope: Scope, receive: Receive) -> _Answer:
         """Return 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
         if scope["method"] != "POST":
-            return _refusal(405, "Deliveries are sent with POST.", (b"allow", b"POST"))
+            return _refusal(405, "Deliveries are sent with POST.", {"allow": "POST"})
         headers: Headers = dict(reversed(scope["headers"]))  # of a name that occurs twice, the first counts
         event, guid = headers.get(b"x-github-event", b""), headers.get(b"x-github-delivery", b"")
         if not _EVENT.fullmatch(event):
@@ -146,13 +139,13 @@ class Receiver:
             answer = await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
             _count(event.decode(), answer)
             return answer
-        except _NoBodyError as problem:
-            return problem.answer
+        except _Answer as answer:
+            return answer
         finally:
             self._free_bytes += sum(map(len, chunks))
 
     async def _read_body(self, receive: Receive, headers: Headers, guid: str, chunks: list[bytes]) -> bytes:
-        """Return the body, whose parts are added to `chunks` as they arrive. Raises _NoBodyError."""
+        """Return the body, whose parts are added to `chunks` as they arrive. Raises _Answer."""
         declared = headers.get(b"content-length", b"")
         if _LENGTH.fullmatch(declared) and int(declared) > LARGEST_BODY_BYTES:
             raise _too_large()
@@ -162,7 +155,7 @@ class Receiver:
         except TimeoutError:
             self._refused.warn("delivery-body-too-slow", guid)
             why = f"The body did not arrive within {self._body_seconds:g} seconds."
-            raise _NoBodyError(_refusal(408, why)) from None
+            raise _refusal(408, why) from None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _read_chunks(self, receive: Receive, guid: str, chunks: list[bytes]) -> None:
@@ -172,7 +165,7 @@ class Receiver:
             message = await receive()
             if message["type"] == "http.disconnect":
                 _log.info("delivery-client-gone", delivery=guid)
-                raise _NoBodyError(_refusal(400, "The client is gone."))
+                raise _refusal(400, "The client is gone.")
             chunk: bytes = message.get("body", b"")
             is_last = not message.get("more_body", False)
             size += len(chunk)
@@ -180,7 +173,7 @@ class Receiver:
                 raise _too_large()
             if len(chunk) > self._free_bytes - (self._reserved_bytes if size > USUAL_BODY_BYTES else 0):
                 self._refused.warn("deliveries-in-flight-over-limit", guid)
-                raise _NoBodyError(_try_again("too many deliveries arrive at once"))
+                raise _try_again("too many deliveries arrive at once")
             self._free_bytes -= len(chunk)
             chunks.append(chunk)
 
@@ -212,7 +205,7 @@ async def _judge(size: int, look: Callable[[], T]) -> T:
 
 
 def _count(event: str, answer: _Answer) -> None:
-    named = event if event in counters.EVENTS else "other"
+    named = event if is_used_event(event) or event in COUNTED_TOO else "other"
     counters.DELIVERIES_RECEIVED.labels(named, answer.content.get("status", answer.status)).inc()
 
 
@@ -225,14 +218,13 @@ def _accepted(guid: str, status: str) -> _Answer:
     return _Answer(202, {"status": status, "delivery": guid})
 
 
-def _too_large() -> _NoBodyError:
-    return _NoBodyError(_refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes."))
+def _too_large() -> _Answer:
+    return _refusal(413, f"The body is larger than {LARGEST_BODY_BYTES} bytes.")
 
 
 def _try_again(why: str) -> _Answer:
-    retry_after = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
-    return _refusal(503, f"The delivery was not stored: {why}.", retry_after)
+    return _refusal(503, f"The delivery was not stored: {why}.", {"retry-after": str(RETRY_AFTER_SECONDS)})
 
 
-def _refusal(status: int, why: str, *headers: tuple[bytes, bytes]) -> _Answer:
+def _refusal(status: int, why: str, headers: Mapping[str, str] = MappingProxyType({})) -> _Answer:
     return _Answer(status, {"error": why}, headers)

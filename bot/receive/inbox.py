@@ -11,7 +11,7 @@ from typing import Literal, Self
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.deliveries import NewDelivery, Stored
-from bot.store.outage import database_answered, database_failed
+from bot.store.failures import database_answered, database_failed
 
 WRITERS = 2
 GROUP_SIZE = 64
@@ -65,14 +65,7 @@ other names than its text was searched for; or perhaps stored.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    delivery: NewDelivery
-    outcome: asyncio.Future[Outcome]
-
-    def tell(self, outcome: Outcome) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcome)
+_Waiting = tuple[NewDelivery, asyncio.Future[Outcome]]
 
 
 class Inbox:
@@ -112,7 +105,7 @@ class Inbox:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         while not self._queue.empty():
-            self._queue.get_nowait().tell(Unavailable("shutting down"))
+            _tell([self._queue.get_nowait()], Unavailable("shutting down"))
 
     async def store(self, delivery: NewDelivery) -> Outcome:
         """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
@@ -120,11 +113,11 @@ class Inbox:
             return Unavailable("shutting down")
         if delivery.state == "received":
             delivery = replace(delivery, priority=self._floods.priority(delivery))
-        waiting = _Waiting(delivery, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((delivery, outcome))
         try:
             async with asyncio.timeout(self._answer_seconds):
-                return await waiting.outcome
+                return await outcome
         except TimeoutError:
             return Unavailable("the database did not answer in time")
 
@@ -137,20 +130,18 @@ class Inbox:
                     group.append(self._queue.get_nowait())
                 await self._write(group)
             finally:
-                for waiting in group:
-                    waiting.tell(Unavailable("shutting down"))
+                _tell(group, Unavailable("shutting down"))
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:
-            stored = await self._commit([waiting.delivery for waiting in group])
+            stored = await self._commit([delivery for delivery, _ in group])
         except DATABASE_AWAY as problem:
             database_failed(problem, task="inbox")
-            for waiting in group:
-                waiting.tell(Unavailable("the database is away"))
+            _tell(group, Unavailable("the database is away"))
         except Exception as problem:  # noqa: BLE001 -- raised where the row that caused it is awaited
             if len(group) == 1:
-                if not group[0].outcome.done():
-                    group[0].outcome.set_exception(problem)
+                if not group[0][1].done():
+                    group[0][1].set_exception(problem)
                 return
             # One row is bad, or two have the same GUID.
             for waiting in group:
@@ -159,7 +150,7 @@ class Inbox:
             database_answered()
             self.names = stored.names
             for waiting in group:
-                waiting.tell(_outcome(waiting.delivery, stored))
+                _tell([waiting], _outcome(waiting[0], stored))
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
@@ -183,6 +174,12 @@ class Inbox:
                 raise
             finally:
                 watchdog.cancel()
+
+
+def _tell(group: Sequence[_Waiting], outcome: Outcome) -> None:
+    for _, waited_for in group:
+        if not waited_for.done():
+            waited_for.set_result(outcome)
 
 
 def _outcome(delivery: NewDelivery, stored: Stored) -> Outcome:

@@ -1,13 +1,13 @@
 """Recovery of what was missed while nothing listened (DESIGN.md §3.1).
 
 GitHub keeps a log of its deliveries for three days: it is compared with the inbox, and what that lacks is fetched.
-Without the permission to read the log, the threads of active repositories are read (`bot.receive.acts`). What was acted
-on before is recognised when it is decided, by its effect.
+Without the permission to read the log, and where it does not reach back far enough, the threads of active repositories
+are read (`bot.receive.acts`). What was acted on before is recognised when it is decided, by its effect. GitHub's times
+tell how far a source was compared: this machine's clock may be wrong.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import orjson
@@ -15,37 +15,33 @@ import structlog
 
 from bot import counters
 from bot.authority import Policy
-from bot.github.answers import LoggedDelivery
-from bot.github.client import GitHub
-from bot.github.errors import GitHubError, NotFound, Refused
-from bot.github.payloads import is_used_event
+from bot.github.client import GitHub, Hook
+from bot.github.errors import GitHubError, NotFound, Refused, Transient
+from bot.github.payloads import is_used_event as is_used
 from bot.model import Repository
-from bot.receive.acts import Acts, closing
+from bot.receive.acts import OVERLAP, Acts, closing
 from bot.receive.delivery import delivery_of
 from bot.store import deliveries, recoveries
 from bot.store.database import Pool
-from bot.store.deliveries import NewDelivery
+from bot.store.recoveries import Missed, Place
 
-# https://docs.github.com/webhooks/testing-and-troubleshooting-webhooks/viewing-webhook-deliveries
-MEMORY = timedelta(days=3)
-OVERLAP = timedelta(minutes=10)
-"""A delivery can appear in the log a little after its time."""
-ACTIVE = timedelta(days=30)
 MOST_REPOSITORIES = 50
-SILENT = timedelta(days=1)
 MOST_SILENT = 20
-MOST_LOGGED = 10_000
+MOST_PAGES = 100
 MOST_FETCHED = 300
 """Budgets of one round and source; the next round goes on."""
+OF_APP = 0
+"""Stands for the App's webhook, which has no id."""
+MOST_TRIES = 3
+"""So often an item that GitHub does not show holds up what came after it."""
 _log = structlog.get_logger()
-
 
 Way = Literal["deliveries", "threads", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What one source of deliveries gave. `problem` says why its threads were read, or why nothing was compared."""
+    """What one source of deliveries gave. `problem` says why its threads were read, or what is not compared yet."""
 
     source: str
     way: Way
@@ -62,16 +58,12 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
         if not is_ours:
             return None
         recovery = _Recovery(pool, github, platform, policy, now)
-        found = [one async for one in recovery.run()]
+        found = await recovery.run()
     for one in found:
         counters.RECOVERIES.labels("missed-delivery").inc(len(one.guids))
         log = _log.warning if one.guids or one.way == "none" else _log.info
         log("deliveries-recovered", source=one.source, way=one.way, recovered=len(one.guids), problem=one.problem)
     return found
-
-
-class _LogIsGoneError(Exception):
-    """GitHub's log does not tell all that was missed."""
 
 
 class _Recovery:
@@ -82,89 +74,130 @@ class _Recovery:
         self._policy = policy
         self._now = now
 
-    async def run(self) -> AsyncIterator[Recovered]:
+    async def run(self) -> list[Recovered]:
+        active = await recoveries.active_repositories(self._pool, self._platform, self._now, MOST_REPOSITORIES)
         if self._github.is_app:
-            yield await self._source("app", None)
+            found = [await self._source("app", None, active)]
         else:
-            async with self._pool.acquire() as connection:
-                active = await recoveries.active_repositories(
-                    connection, self._platform, self._now, ACTIVE, MOST_REPOSITORIES
-                )
-            for repository in active:
-                yield await self._source(f"{self._platform}/{repository.id}", repository)
+            found = [await self._source(f"{self._platform}/{one.id}", one, [one]) for one in active]
         if closed := await self._closed_long_ago():
-            yield Recovered("threads that seemed open", "threads", tuple(closed))
+            found.append(Recovered("threads that seemed open", "threads", tuple(closed)))
+        return found
 
-    async def _source(self, source: str, repository: Repository | None) -> Recovered:
-        """Compare one source; a problem of GitHub's leaves it to the next round."""
-        shown = repository.full_name if repository else source
-        guids: tuple[str, ...] = ()
+    async def _source(self, source: str, repository: Repository | None, active: list[Repository]) -> Recovered:
+        """Compare one source, the App or a repository. What GitHub refuses is tried again after the other sources.
+
+        `active` are the repositories whose threads tell what the log does not.
+        """
         way: Way = "none"
-        async with self._pool.acquire() as connection:
-            since, compared_before = await recoveries.seen_until(connection, source, self._now, MEMORY)
+        stored: list[str] = []
+        is_compared = False
+        place = await recoveries.place(self._pool, source, self._now)
         try:
-            try:
-                guids, until = await self._from_log(repository, since, compared_before)
-                way, problem = "deliveries", None
-            except (NotFound, Refused, _LogIsGoneError) as missing:
-                if repository is None:
-                    raise
-                guids, until = await self._from_threads(repository, since)
-                way, problem = "threads", str(missing)
-                if not isinstance(missing, _LogIsGoneError):
-                    problem = f"the bot may not read the repository's webhooks ({missing})"
-        except GitHubError as problem_of_github:
-            # It is tried again after the others: those that cannot be read must not hold them up.
-            until, problem = since, str(problem_of_github)
+            hooks, problem = await self._hooks(repository, place)
+            if problem is not None:
+                reached = [await self._from_threads(source, one, place.seen_until, stored) for one in active]
+                if not hooks:
+                    place.seen_until = min(reached, default=place.seen_until)
+            way = "threads" if problem else "deliveries"
+            unread = await self._read_log(source, repository, hooks, place) if hooks else None
+            is_compared = unread is None
+            problem = unread or await self._fetch_missed(source, repository, stored) or problem
+        except GitHubError as refusal:
+            problem = str(refusal)
+            if isinstance(refusal, NotFound | Refused):
+                place.begin_again()
         async with self._pool.acquire() as connection:
-            await recoveries.save(connection, source, until, problem, self._now)
-        return Recovered(shown, way, guids, problem)
+            await recoveries.save(connection, source, place, problem, self._now, is_compared=is_compared)
+        return Recovered(repository.full_name if repository else source, way, tuple(stored), problem)
 
-    async def _from_log(
-        self, repository: Repository | None, since: datetime, compared_before: bool
-    ) -> tuple[tuple[str, ...], datetime]:
-        """Fetch what the inbox lacks of GitHub's log; return it, and until when nothing is missed now."""
-        hooks: list[tuple[Repository, int] | None] = [None]
+    async def _hooks(self, repository: Repository | None, place: Place) -> tuple[list[int], str | None]:
+        """Return the webhooks whose log can be read, and why the threads have to be read as well or instead."""
+        hooks = [OF_APP]
         if repository is not None:
-            made = await self._github.webhooks(repository)
+            try:
+                made = await self._github.webhooks(repository)
+            except (NotFound, Refused) as missing:
+                return [], f"the bot may not read the repository's webhooks ({missing})"
             if not made:
-                raise NotFound("there is no webhook that leads to /webhooks/github")
-            if compared_before and min(made.values()) > since:
-                raise _LogIsGoneError("the webhook was made anew, and the log of the one before went with it")
-            hooks = [(repository, hook) for hook in made]
-        stored: list[str] = []
-        until = self._now
-        for hook in hooks:
-            logged, complete = await self._github.logged_deliveries(hook, since - OVERLAP, MOST_LOGGED)
-            missing = await self._missing(logged)
-            for delivery in missing[:MOST_FETCHED]:
-                payload = await self._github.logged_payload(hook, delivery.id)
-                stored += await self._store(delivery.guid, delivery.event, payload)
-            if not complete or len(missing) > MOST_FETCHED:
-                until = since
-        return tuple(stored), until
+                return [], "the repository has no webhook that leads to /webhooks/github"
+            # A webhook that nobody uses any more does not tell how far the log was read.
+            hooks = [hook.id for hook in made]
+            if place.compared_at is not None and made[-1].at > place.compared_at:
+                return hooks, "the webhook was made anew, and the log of the one before went with it"
+        return hooks, "nothing listened for longer than GitHub keeps its log" if place.log_is_short else None
 
-    async def _missing(self, logged: list[LoggedDelivery]) -> list[LoggedDelivery]:
-        """Return the deliveries that the inbox lacks, each once, the oldest first."""
-        used = {delivery.guid: delivery for delivery in logged if is_used_event(delivery.event)}
-        async with self._pool.acquire() as connection:
-            known = await recoveries.known(connection, list(used))
-        return sorted((one for guid, one in used.items() if guid not in known), key=lambda one: (one.at, one.id))
+    async def _read_log(self, source: str, repository: Repository | None, hooks: list[int], place: Place) -> str | None:
+        """Note what the inbox lacks of GitHub's log, from `place` on; return what is not compared yet."""
+        if place.log_hook not in hooks:
+            place.begin_again()
+        pages = 0
+        for hook in hooks[hooks.index(place.log_hook) if place.log_hook is not None else 0 :]:
+            if hook != place.log_hook:
+                place.log_hook, place.log_cursor = hook, None
+            is_read = False
+            while not is_read:
+                if pages >= MOST_PAGES:
+                    return "GitHub's log is long: what is older than its last thousands of deliveries follows"
+                page, following = await self._github.logged_deliveries(_hook(repository, hook), place.log_cursor)
+                recent = [one for one in page if one.at >= place.seen_until - OVERLAP]
+                async with self._pool.acquire() as connection:
+                    used = [Missed(one.guid, hook, one.id, one.event, one.at) for one in recent if is_used(one.event)]
+                    await recoveries.note_missed(connection, source, used)
+                is_read = following is None or len(recent) < len(page)
+                place.log_cursor = following
+                place.log_newest = place.log_newest or (page[0].at if page else None)
+                pages += 1
+        place.seen_until = place.log_newest or place.seen_until
+        place.begin_again()
+        return None
 
-    async def _from_threads(self, repository: Repository, since: datetime) -> tuple[tuple[str, ...], datetime]:
-        """Make deliveries of what people did since; return them, and until when nothing is missed now."""
+    async def _fetch_missed(self, source: str, repository: Repository | None, stored: list[str]) -> str | None:
+        """Store what was noted, the oldest first; return what is left."""
+        missed = await recoveries.missed(self._pool, source, MOST_FETCHED, MOST_TRIES)
+        for one in missed:
+            try:
+                payload = await self._github.logged_payload(_hook(repository, one.hook), one.log_id)
+            except (NotFound, Refused) as refusal:
+                _log.warning("not-recovered", delivery=one.guid, why=str(refusal))
+            except Transient as problem:
+                if await self._holds_up(source, one.guid, problem):
+                    raise
+                continue  # it is asked for again, after all others
+            else:
+                stored += await self._store(one.guid, one.event, payload)
+            await recoveries.forget(self._pool, source, one.guid)
+        left = len(await recoveries.missed(self._pool, source, MOST_FETCHED, MOST_TRIES))
+        return f"{left} missed deliveries are not fetched yet" if left else None
+
+    async def _holds_up(self, source: str, guid: str, problem: Transient) -> bool:
+        """Count that an item could not be read; return whether those after it still wait for it."""
+        if problem.scope == "installation":
+            return True
+        return await recoveries.count_try(self._pool, source, guid) < MOST_TRIES
+
+    async def _from_threads(self, source: str, repository: Repository, since: datetime, stored: list[str]) -> datetime:
+        """Make deliveries of what people did since; return until when nothing is missed now."""
         repository = await self._github.as_named_now(repository)
-        acts = Acts(self._pool, self._github, self._policy, repository, since - OVERLAP)
-        found, reached = await acts.read(self._now - OVERLAP)
-        stored: list[str] = []
+        acts = Acts(self._pool, self._github, self._policy, repository, since)
+        found, reached = await acts.read()
         for act in found:
-            stored += await self._store(act.guid, act.event, await acts.payload(act))
-        return tuple(stored), reached + OVERLAP
+            try:
+                payload = await acts.payload(act)
+            except (NotFound, Refused) as refusal:
+                _log.warning("not-recovered", number=act.number, why=str(refusal))
+            except Transient as problem:
+                if await self._holds_up(source, act.guid, problem):
+                    raise
+                _log.warning("not-recovered", number=act.number, why=str(problem))
+            else:
+                stored += await self._store(act.guid, act.event, payload)
+        return reached
 
     async def _closed_long_ago(self) -> list[str]:
         """Find closes that no log tells any more: ask for the threads of which nothing was heard for long."""
         async with self._pool.acquire() as connection:
-            silent = await recoveries.unheard(connection, self._platform, self._now, SILENT, MOST_SILENT)
+            silent = await recoveries.silent_threads(connection, self._platform, self._now, MOST_SILENT)
         stored: list[str] = []
         for known, number in silent:
             try:
@@ -177,12 +210,15 @@ class _Recovery:
                     stored += await self._store(act.guid, act.event, payload)
             except GitHubError as problem:
                 if not isinstance(problem, NotFound | Refused):
-                    break  # another round asks for the rest
-            async with self._pool.acquire() as connection:
-                await recoveries.save_checked(connection, known, number, self._now)
+                    continue  # another round asks for it
+            await recoveries.save_checked(self._pool, known, number, self._now)
         return stored
 
     async def _store(self, guid: str, event: str, payload: object) -> list[str]:
-        delivery: NewDelivery = delivery_of(guid, event, orjson.dumps(payload), self._platform)
+        delivery = delivery_of(guid, event, orjson.dumps(payload), self._platform)
         async with self._pool.acquire() as connection:
             return sorted((await deliveries.store(connection, [delivery])).guids)
+
+
+def _hook(repository: Repository | None, hook: int) -> Hook | None:
+    return None if repository is None else (repository, hook)

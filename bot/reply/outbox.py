@@ -1,9 +1,12 @@
 """The sender: it takes the rows of a writer one at a time and makes GitHub agree with each, exactly once."""
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
+from typing import TypeVar, cast
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -11,9 +14,10 @@ from structlog.contextvars import bound_contextvars
 from bot.github.answers import Posted
 from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated
+from bot.github.transport import Clock, Sleep
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.tracking import ANSWER_URL
-from bot.model import Target
+from bot.model import Target, ThreadRef
 from bot.redaction import Redactor
 from bot.reply import pacing
 from bot.store import outbox
@@ -30,7 +34,12 @@ CLOCK_SLACK = timedelta(minutes=10)
 WRITER_TAKEN_SECONDS = 1.0
 LONGEST_WAIT = timedelta(seconds=5)
 BAD_CREDENTIALS_SECONDS = 60.0
+_READ_ONLY = re.compile(r"issue is locked|archived", re.IGNORECASE)
+"""GitHub's words for a thread or a repository in which nothing can be written any more."""
 
+PATIENCE = timedelta(minutes=3)
+LOCK_POLL_SECONDS = 0.2
+T = TypeVar("T")
 _log = structlog.get_logger()
 
 
@@ -70,7 +79,7 @@ class Sender:
         now = self.clock()
         if (until := await outbox.paused_until(connection, writer, now)) is not None:
             return Drained(until, paused=True)
-        created = await outbox.created_within(connection, writer, pacing.HOUR, now)
+        created = await outbox.created_since(connection, writer, now - pacing.HOUR, now)
         opens = pacing.next_creation(created, now)
         only_edits = opens - now > LONGEST_WAIT
         held = await self._held_persons(connection, writer, len(created), now)
@@ -82,7 +91,7 @@ class Sender:
             return Drained(max(opens, created[0] + pacing.HOUR) if held else opens, used_up=True)
         row_id, urgency, creates = found
         if urgency == pacing.DECLINED:
-            declined = await outbox.created_within(connection, writer, pacing.HOUR, now, first_urgency=urgency)
+            declined = await outbox.created_since(connection, writer, now - pacing.HOUR, now, urgency)
             share_opens = pacing.next_creation(declined, now, share=pacing.DECLINED_SHARE)
             if share_opens - now > LONGEST_WAIT:
                 # Nothing else is due now.
@@ -100,7 +109,7 @@ class Sender:
         most = pacing.most_of_person(created)
         if created <= most:
             return []
-        return await outbox.created_most_for(connection, writer, pacing.HOUR, now, most)
+        return await outbox.created_most_for(connection, writer, now - pacing.HOUR, most)
 
     async def _send(self, connection: Connection, writer: str, row_id: int) -> None:
         item = await outbox.take(connection, row_id, self.clock())
@@ -115,7 +124,7 @@ class Sender:
         found: Posted | None = None
         try:
             if unsure_since is not None:
-                found = await self._look_twice(item, unsure_since)
+                found = await self._look_twice(item, self.clock() - unsure_since)
                 unsure_since = None
             comment = found or await self._request(item, body)
         except Transient as error:
@@ -125,8 +134,8 @@ class Sender:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
             await self._try_later(connection, writer, item, wait, unsure=unsure_since is not None)
         except (NotFound, Refused) as error:
-            if _may_appear(item, error):
-                later = Transient("request", None, f"404: {error}", may_have_happened=False)
+            if await self._may_pass(item, error):
+                later = Transient("request", None, str(error), may_have_happened=False)
                 await self._try_later(connection, writer, item, later, unsure=unsure_since is not None)
             else:
                 await self._give_up(connection, item, error)
@@ -142,20 +151,53 @@ class Sender:
             content = cast("ReactionContent", item.content)
             await self.github.react(item.repository, item.number, item.target, content)
             return None
+        if item.linked_url is not None:
+            return await self._remove(item, body)
         if item.comment_id is None:
             return await self.github.create_comment(item.repository, item.number, item.target, body)
         return await self.github.edit_comment(item.repository, item.target, item.comment_id, body)
 
-    async def _look_twice(self, item: OutboxItem, sent_at: datetime) -> Posted | None:
-        """Return the comment that an earlier request of this time may have left on GitHub."""
+    async def _remove(self, item: OutboxItem, body: str) -> Posted | None:
+        """Delete a comment in whose place another one stands; where GitHub refuses that, link that one and fold it."""
+        if item.comment_id is None:
+            return None
+        comment = (item.repository, item.target, item.comment_id)
+        try:
+            await self.github.delete_comment(*comment)
+        except NotFound:
+            await self.sleep(SECOND_LOOK_SECONDS)  # a replica may be behind
+            if await self.github.has_comment(*comment):
+                raise Transient("request", None, "the comment is not found yet", may_have_happened=False) from None
+        except Refused as refusal:
+            _log.warning("comment-not-deleted", error=str(refusal))
+            left = await self.github.edit_comment(*comment, body)
+            with suppress(Refused):
+                await self.github.minimize_comment(*comment)
+            return left
+        return None
+
+    async def _look_twice(self, item: OutboxItem, age: timedelta) -> Posted | None:
+        """Return the comment that an earlier request of this age may have left on GitHub."""
         since = item.created_at - CLOCK_SLACK
         look = (item.repository, item.number, item.target, _marker(item), since)
         found = await self.github.find_comment(*look)
         if found is None:
-            age = (self.clock() - sent_at).total_seconds()
-            await self.sleep(SECOND_LOOK_SECONDS + LONGEST_REQUEST_SECONDS - min(max(age, 0), LONGEST_REQUEST_SECONDS))
+            left = LONGEST_REQUEST_SECONDS - max(age.total_seconds(), 0)
+            await self.sleep(SECOND_LOOK_SECONDS + max(left, 0))
             found = await self.github.find_comment(*look)
         return found
+
+    async def _may_pass(self, item: OutboxItem, error: NotFound | Refused) -> bool:
+        """Return whether GitHub may take the item later."""
+        if isinstance(error, Refused):
+            # A right that an admin is changing, an allow list: nobody else would say the answer.
+            return _is_answer(item) and error.status == 403 and _READ_ONLY.search(error.message) is None
+        if item.comment_id is None:
+            # Its place is not found, which may pass as well.
+            is_lost = not isinstance(error, Gone) and _elsewhere(item, error) is None
+            return is_lost and item.attempts < pacing.NOT_FOUND_ATTEMPTS
+        await self.sleep(SECOND_LOOK_SECONDS)  # a replica may be behind
+        return await self.github.has_comment(item.repository, item.target, item.comment_id)
 
     async def _try_later(
         self, connection: Connection, writer: str, item: OutboxItem, error: Transient, *, unsure: bool
@@ -177,7 +219,8 @@ class Sender:
             await outbox.post_anew(connection, item.id, elsewhere, str(error))
         else:
             failed = _log.bind(kind=item.kind, error=str(error))
-            if item.kind == "comment" and item.urgency == pacing.FINAL and not item.is_linked:
+            is_final = item.urgency == pacing.FINAL or item.linked_content is not None
+            if item.kind == "comment" and is_final and not item.is_linked:
                 failed.error("answer-not-posted")
             else:
                 failed.warning("outbox-failed")
@@ -198,11 +241,10 @@ def _marker(item: OutboxItem) -> str:
     return turn_marker(item.turn_id, item.part)
 
 
-def _may_appear(item: OutboxItem, error: NotFound | Refused) -> bool:
-    """Return whether something new was refused because GitHub did not find its place, which may pass."""
-    is_lost = isinstance(error, NotFound) and not isinstance(error, Gone)
-    is_new = item.comment_id is None and _elsewhere(item, error) is None
-    return is_lost and is_new and item.attempts < pacing.NOT_FOUND_ATTEMPTS
+def _is_answer(item: OutboxItem) -> bool:
+    """Return whether a person would miss the comment: it is no progress, and no other comment stands in its place."""
+    says_more = item.urgency < pacing.PROGRESS or item.linked_content is not None
+    return item.kind == "comment" and says_more and item.linked_url is None
 
 
 def _elsewhere(item: OutboxItem, error: NotFound | Refused | Transient) -> Target | None:
@@ -212,7 +254,64 @@ def _elsewhere(item: OutboxItem, error: NotFound | Refused | Transient) -> Targe
     gone = isinstance(error, NotFound)
     if item.comment_id is not None:
         # Somebody deleted the comment: progress and the link to the answer are then unwanted, an answer is not.
-        is_answer = item.urgency < pacing.PROGRESS and item.linked_url is None
-        return item.target if gone and is_answer else None
+        return item.target if gone and _is_answer(item) else None
     unanswerable = gone or (isinstance(error, Refused) and error.status == 422)
-    return Target("pull") if unanswerable and item.target.kind == "review-comment" else None
+    # Beside the answer to a request, one in a thread means nothing elsewhere.
+    is_beside = item.turn_id is None and item.urgency == pacing.FINAL
+    return Target("pull") if unanswerable and item.target.kind == "review-comment" and not is_beside else None
+
+
+async def write_in_line(
+    pool: Pool,
+    thread_ref: ThreadRef,
+    write: Callable[[], Awaitable[T]],
+    clock: Clock,
+    sleep: Sleep,
+    *,
+    creates: bool = True,
+) -> T:
+    """Run `write`, which makes one pull request for the thread, or edits one, when the writer's limits allow it.
+
+    Raises GitHubError; Transient also where the limits do not allow it within PATIENCE.
+    """
+    writer = thread_ref.repository.writer
+    while True:
+        wait: timedelta | None = None
+        async with pool.acquire() as connection:
+            if await outbox.lock_writer(connection, writer):
+                now = clock()
+                wait = await _opens(connection, writer, now, creates=creates) - now
+                if not wait:
+                    return await _write(connection, thread_ref, write, clock, creates=creates)
+        if wait is None:
+            await asyncio.sleep(LOCK_POLL_SECONDS)  # another sender is at work
+        elif wait > PATIENCE:
+            limit = "GitHub's limit for new content is used up"
+            raise Transient("installation", wait.total_seconds(), limit, may_have_happened=False)
+        else:
+            await sleep(wait.total_seconds())
+
+
+async def _opens(connection: Connection, writer: str, now: datetime, *, creates: bool) -> datetime:
+    """Return when the writer may create or edit something, `now` or later."""
+    paused = await outbox.paused_until(connection, writer, now)
+    if not creates:
+        return paused or now
+    created = await outbox.created_since(connection, writer, now - pacing.HOUR, now)
+    return max(paused or now, pacing.next_creation(created, now))
+
+
+async def _write(
+    connection: Connection, thread_ref: ThreadRef, write: Callable[[], Awaitable[T]], clock: Clock, *, creates: bool
+) -> T:
+    writer = thread_ref.repository.writer
+    try:
+        return await write()
+    except Transient as error:
+        if error.scope == "installation":
+            until = clock() + pacing.backoff(0, error.retry_after_seconds)
+            await outbox.pause_writer(connection, writer, until)
+        raise
+    finally:
+        if creates:
+            await outbox.record_pull_request(connection, thread_ref, clock())

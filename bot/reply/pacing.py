@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 
 # https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#pause-between-mutative-requests
 SPACING = timedelta(seconds=1)
+"""Between creations where there are many: a writer that was silent may create BURST at once."""
+BURST = 5
 # https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits
 MOST_A_MINUTE = 80
 MOST_AN_HOUR = 500
@@ -19,10 +21,7 @@ PERSON_SHARE = 4
 
 _FIRST_BACKOFF = timedelta(seconds=2)
 _LONGEST_BACKOFF = timedelta(minutes=15)
-_PROGRESS_PAUSES = (
-    (timedelta(minutes=2), timedelta(seconds=5)),
-    (timedelta(minutes=10), timedelta(seconds=15)),
-)
+_PROGRESS_PAUSES = ((timedelta(minutes=2), timedelta(seconds=5)), (timedelta(minutes=10), timedelta(seconds=15)))
 _LONGEST_PROGRESS_PAUSE = timedelta(seconds=60)
 MOST_ATTEMPTS = 100
 """About a day of the longest backoff; after that the row fails."""
@@ -33,12 +32,13 @@ NOT_FOUND_ATTEMPTS = 8
 def next_creation(created: Sequence[datetime], now: datetime, *, share: int = 1) -> datetime:
     """Return when the next creation may go, `now` or later, after those of the last hour (oldest first).
 
-    With `share`, `created` are those of one kind, which may use one part in so many of the budget.
+    In any time go at most BURST, and one more for each SPACING of it. With `share`, `created` are those of one kind,
+    which may use one part in so many of the budget.
     """
-    a_minute, an_hour = MOST_A_MINUTE // share, MOST_AN_HOUR // share
-    earliest = now
-    if created:
-        earliest = max(earliest, created[-1] + SPACING)
+    burst, a_minute, an_hour = max(1, BURST // share), MOST_A_MINUTE // share, MOST_AN_HOUR // share
+    since = enumerate(reversed(created), 1)
+    earliest = max((at + SPACING * (count + 1 - burst) for count, at in since), default=now)
+    earliest = max(earliest, now)
     if len(created) >= a_minute:
         earliest = max(earliest, created[-a_minute] + timedelta(minutes=1))
     if len(created) >= an_hour:

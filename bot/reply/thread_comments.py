@@ -20,18 +20,25 @@ async def acknowledge(connection: Connection, thread_ref: ThreadRef, target: Tar
     await outbox.enqueue_reaction(connection, thread_ref, target, "eyes", AT_ONCE, person_id)
 
 
-async def decline(connection: Connection, thread_ref: ThreadRef, target: Target) -> None:
-    """React with 😕 to a request that will not be done. It goes after everything else."""
+async def decline(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> None:
+    """Answer a request that will not be done: one sentence, and 😕, which goes after everything else."""
     await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None)
+    await reply(connection, thread_ref, target, words)
 
 
-async def decline_outsider(
-    connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int, now: datetime
+async def turn_away(
+    connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int, words: str, now: datetime
 ) -> None:
-    """React with 😕 to a person who may not ask, once a thread and day, unless many such reactions wait."""
+    """Answer a person who may not ask: 😕, once a thread and day, and `words` that say why, once in the repository.
+
+    Both go after everything else, and not at all while many such answers wait: anybody can cause them.
+    """
     most = pacing.MOST_AN_HOUR // pacing.DECLINED_SHARE
-    if await outbox.may_decline(connection, thread_ref, person_id, most, DECLINED, now):
-        await decline(connection, thread_ref, target)
+    if not await outbox.may_decline(connection, thread_ref, person_id, most, DECLINED, now):
+        return
+    await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None)
+    if await outbox.is_first_refusal(connection, thread_ref.repository, person_id):
+        await outbox.enqueue_comment(connection, thread_ref, target, words, DECLINED)
 
 
 async def reply(
@@ -53,6 +60,14 @@ async def reply(
     return row_id
 
 
+async def answer_inline(
+    connection: Connection, thread_ref: ThreadRef, comment_id: int, words: str, asked_by: int
+) -> None:
+    """Post a short answer in the thread of an inline comment, besides the answer to the request of `asked_by`."""
+    target = Target("review-comment", comment_id)
+    await outbox.enqueue_comment(connection, thread_ref, target, words, FINAL, asked_by=asked_by)
+
+
 async def track(connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str) -> None:
     """Show the progress of a turn in its tracking comment."""
     await outbox.enqueue_comment(connection, thread_ref, target, content, PROGRESS, turn_id, 1)
@@ -62,7 +77,7 @@ async def next_progress(
     connection: Connection, thread_ref: ThreadRef, started_at: datetime, last_edit_at: datetime | None, now: datetime
 ) -> datetime | None:
     """Return when the tracking comment may change again; None if too much was written in the last hour."""
-    created = await outbox.created_within(connection, thread_ref.repository.writer, pacing.HOUR, now)
+    created = await outbox.created_since(connection, thread_ref.repository.writer, now - pacing.HOUR, now)
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
@@ -75,7 +90,7 @@ async def ended(
     state: EndState,
     now: datetime | None = None,
 ) -> None:
-    """Answer with the `parts` of `tracking.final`: in the tracking comment, or in a new comment that it links to.
+    """Answer with the `parts` of `tracking.final`: in the tracking comment, or in a new comment that takes its place.
 
     New where the tracking comment is older than NEW_COMMENT_AFTER at `now`, or above the answer to an earlier request;
     without `now` the answer is news to nobody.
@@ -86,4 +101,4 @@ async def ended(
         rows.append(await outbox.enqueue_comment(connection, thread_ref, target, content, FINAL, turn_id, part))
     if is_new:
         link = tracking.moved(state)
-        await outbox.enqueue_comment(connection, thread_ref, target, link, FINAL, turn_id, 1, waits_for=rows[0])
+        await outbox.enqueue_comment(connection, thread_ref, target, link, PROGRESS, turn_id, 1, waits_for=rows[0])

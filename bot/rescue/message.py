@@ -1,15 +1,21 @@
-"""The message of a rescue commit: a person can understand it, and the rows of rescues can be rebuilt from it. Pure."""
+"""The rescues of a clone: their refs, and the messages of their commits, from which a person and a program can tell
+what each holds. The table `rescues` is their index.
+"""
 
+import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from bot.clones.clone import Clone, CloneLock
 from bot.git import refs
 
-_TRAILER = re.compile(r"(Threadtree-[A-Z][a-z-]*[a-z]): (.*)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d{1,18}")
+# Nothing in a message can be a NUL.
+_FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"
+_CONTENTS = "\nThreadtree: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class RescueLabel:
     worktree_id: int
     branch: str | None
     conversations: tuple[int, ...]
-    at: datetime
+    at: AwareDatetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,79 +52,56 @@ class RescuedCommits:
         return tuple(dict.fromkeys(commit for commit in known if commit is not None))
 
 
+_LABEL, _KEPT = TypeAdapter(RescueLabel), TypeAdapter(RescuedCommits)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRescue:
+    """A rescue and its ref. Where the directory was gone and only commits were rescued, it has only a head."""
+
+    ref: str
+    sha: str
+    label: RescueLabel
+    kept: RescuedCommits
+
+
 def write(label: RescueLabel, kept: RescuedCommits) -> bytes:
-    """Return the message of a rescue commit, as bytes: branch names need not be UTF-8."""
+    """Return the message of a rescue commit; its last line is for programs."""
     place = f"on {label.branch}" if label.branch else "without a branch"
     threads = ", ".join(f"#{number}" for number in label.conversations) or "no thread"
-    trailers = [
-        ("Worktree", str(label.worktree_id)),
-        ("Branch", label.branch),
-        ("Conversations", " ".join(map(str, label.conversations)) or None),
-        ("Time", label.at.astimezone(UTC).isoformat()),
-        ("Operation", kept.operation),
-        ("Files", str(kept.files)),
-        ("Commits", str(kept.commits)),
-        ("Head", kept.head),
-        ("Staged", kept.staged),
-        ("Tip", kept.tip),
-        *(("Stash", stash) for stash in kept.stashes),
-        *(("Other", other) for other in kept.others),
-    ]
-    lines = [
-        f"Rescue of worktree {label.worktree_id} {place}",
-        "",
-        f"Kept before the worktree of {threads} was removed or reset. The files are those that lay",
-        "there, byte for byte, without the ignored ones. The parents named below are the commit checked out",
-        "(Head), what was staged (Staged), the branch (Tip), stashes, and commits that nothing else reached.",
-        f"`threadtree worktrees restore {label.worktree_id}` brings the latest rescue back.",
-        "",
-        *(f"Threadtree-{key}: {value}" for key, value in trailers if value is not None),
-    ]
-    return os.fsencode("\n".join(lines) + "\n")
+    told = {"label": {**asdict(label), "at": label.at.astimezone(UTC).isoformat()}, "kept": asdict(kept)}
+    text = f"""Rescue of worktree {label.worktree_id} {place}
+
+Kept before the worktree of {threads} was removed or reset. The files are those that lay
+there, byte for byte, without the ignored ones. The parents named below are the commit checked out
+(head), what was staged (staged), the branch (tip), stashes, and commits that nothing else reached.
+`threadtree worktrees restore {label.worktree_id}` brings the latest rescue back.
+{_CONTENTS}{json.dumps(told)}
+"""
+    return os.fsencode(text)
 
 
 def read(message: str, parents: Sequence[str]) -> tuple[RescueLabel, RescuedCommits] | None:
     """Parse what `write` wrote; None for any other message. A commit that is not one of the `parents` is ignored."""
-    found: dict[str, list[str]] = {}
-    for key, value in _TRAILER.findall(message):
-        found.setdefault(key.removeprefix("Threadtree-"), []).append(value)
     try:
-        label = _label(found)
-    except (KeyError, ValueError):
+        told = json.loads(message.rpartition(_CONTENTS)[2])
+        label, kept = _LABEL.validate_python(told["label"]), _KEPT.validate_python(told["kept"])
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return None
+    if label.branch is not None and not refs.is_branch(label.branch):
         return None
 
-    def commits(key: str) -> tuple[str, ...]:
-        return tuple(value for value in found.get(key, ()) if value in parents)
+    def known(commit: str | None) -> str | None:
+        return commit if commit in parents else None
 
-    def commit(key: str) -> str | None:
-        return next(iter(commits(key)), None)
-
-    return label, RescuedCommits(
-        commit("Head"),
-        commit("Staged"),
-        commit("Tip"),
-        commits("Stash"),
-        commits("Other"),
-        found.get("Operation", [None])[0],
-        _number(found, "Files"),
-        _number(found, "Commits"),
+    return label, replace(
+        kept,
+        head=known(kept.head),
+        staged=known(kept.staged),
+        tip=known(kept.tip),
+        stashes=tuple(filter(known, kept.stashes)),
+        others=tuple(filter(known, kept.others)),
     )
-
-
-def _label(found: Mapping[str, Sequence[str]]) -> RescueLabel:
-    branch = found.get("Branch", [None])[0]
-    if branch is not None and not refs.is_branch(branch):
-        raise ValueError(f"not a branch name: {branch!r}")
-    conversations = found.get("Conversations", [""])[0].split()
-    at = datetime.fromisoformat(found["Time"][0])
-    if at.tzinfo is None:
-        raise ValueError("a time without a zone")
-    return RescueLabel(int(found["Worktree"][0]), branch, tuple(map(int, conversations)), at)
-
-
-def _number(found: Mapping[str, Sequence[str]], key: str) -> int:
-    value = found.get(key, ["0"])[0]
-    return int(value) if _NUMBER.fullmatch(value) else 0
 
 
 def place_of(ref: str) -> tuple[str, datetime] | None:
@@ -129,3 +112,49 @@ def place_of(ref: str) -> tuple[str, datetime] | None:
     except ValueError:
         return None
     return (worktree, at) if refs.rescue_ref(worktree, at) == ref else None
+
+
+async def list_rescues(clone: Clone) -> list[KnownRescue]:
+    """Return all rescues in a clone, by worktree and time. Raises GitError."""
+    listed = await clone.run("for-each-ref", f"--format={_FORMAT}", refs.RESCUE_PREFIX)
+    fields = os.fsdecode(listed.stdout).split("\0")
+    found: list[KnownRescue] = []
+    for ref, sha, parents, message in zip(*(fields[start::4] for start in range(4)), strict=False):
+        place = place_of(ref.strip())
+        if place is None or not place[0].isdecimal():
+            continue
+        told = read(message, parents.split())
+        worktree_id, at = int(place[0]), place[1]
+        label, kept = told or (RescueLabel(worktree_id, None, (), at), RescuedCommits(head=sha))
+        found.append(KnownRescue(ref.strip(), sha, label, kept))
+    return found
+
+
+async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
+    """Return what a rescue's commit holds beside its tree; None if there is no such commit. Raises GitError."""
+    if not refs.is_commit(sha) or await clone.commit_at(sha) is None:
+        return None
+    shown = os.fsdecode((await clone.run("show", "--no-patch", "--format=%P%x00%B", sha)).stdout)
+    parents, _, message = shown.partition("\0")
+    told = read(message, parents.split())
+    return told[1] if told else RescuedCommits(head=sha)
+
+
+async def rescue_bytes(clone: Clone, ref: str) -> int:
+    """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
+    arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", "--all")
+    return int((await clone.run("rev-list", *arguments)).text)
+
+
+async def drop_rescue(lock: CloneLock, ref: str) -> None:
+    """Delete the ref; git's housekeeping deletes the objects. A ref that is gone is no error.
+
+    Raises GitError, InvalidNameError.
+    """
+    await lock.clone.run("update-ref", "-d", _checked(ref))
+
+
+def _checked(ref: str) -> str:
+    if place_of(ref) is None:
+        raise refs.InvalidNameError(f"not a rescue: {ref!r}")
+    return ref

@@ -1,47 +1,61 @@
 """A rescue is restored into a worktree: missing commits on its branch, staged files staged, other files uncommitted."""
 
-from collections.abc import Sequence
+import asyncio
+import os
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from bot.clones import trash
 from bot.clones.admin import Missing, real_path
-from bot.clones.check_out import EMPTY_TREE, put_back
-from bot.clones.checkout import Checkout, open_checkout
+from bot.clones.check_out import EMPTY_TREE, in_the_way, put_back
+from bot.clones.checkout import Checkout, Valid, inspect, open_checkout
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import import_commits
+from bot.clones.importing import import_commits, lend
 from bot.failpoints import reached
+from bot.git.errors import GitError, GitProblem
+from bot.git.runner import failure
 from bot.messages.worktree_replies import RestoreObstacle
-from bot.rescue.apply import Conflict, Merged, ignored_in_the_way, merge_rescue, with_changes, write_files
-from bot.rescue.contents import read_state
-from bot.rescue.message import RescuedCommits
-from bot.rescue.restore_directory import is_directory, put_directory_back
+from bot.model import Saved
+from bot.rescue.message import RescuedCommits, read_rescue
 from bot.rescue.save import AUTHOR
-from bot.rescue.scratch_git import TIMEOUT_SECONDS, scratch_git_dir
-from bot.rescue.snapshot import snapshot
-from bot.rescue.stored import read_rescue
+from bot.rescue.snapshot import (
+    DISK,
+    NO_OBJECT,
+    TIMEOUT_SECONDS,
+    ScratchGit,
+    Snapshot,
+    read_state,
+    scratch_git_dir,
+    snapshot,
+)
 from bot.sandbox.view import private_folder
 
+_TARGET = "target"
+# The (mode, object) at each path; _GONE where nothing is.
+Files = Mapping[str, tuple[str, str]]
+_GONE = ("0", NO_OBJECT)
+# Where submodules have their commits, in what git knew of a kept directory: with a cage, and without.
+_MODULES = ("private/state/modules", "worktrees/*/modules")
+_FOREIGN_LINK = "replaced-link"
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """`commits` were added to the branch, and `files` are uncommitted as before. Both are 0 where nothing was missing.
-
-    `elsewhere` are commits that only the rescue has, since this branch does not lead to them. `whole`: the directory
-    that was kept came back.
+    """What is `back`, nothing where nothing was missing. `elsewhere` are commits that only the rescue has, since this
+    branch does not lead to them.
     """
 
-    commits: int
-    files: int
+    back: Saved
     elsewhere: tuple[str, ...] = ()
-    whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreRefused:
+@dataclass(unsafe_hash=True)
+class RestoreRefusedError(Exception):
     """Nothing was changed, and the rescue stays. `names`: the files, the commit or the branch that are in the way."""
 
     obstacle: RestoreObstacle
@@ -56,42 +70,34 @@ class _Position:
     goal: str | None
     after: str | None
 
-    @property
-    def is_newer(self) -> bool:
-        """Whether the branch has commits that came after the rescue."""
-        return self.goal is not None and self.after != self.goal
-
 
 async def restore(
     lock: CloneLock, path: Path, branch: str | None, sha: str | None, kept: Path | None, operation_id: int
-) -> Restored | RestoreRefused:
+) -> Restored:
     """Bring back the rescue commit `sha` and the directory `kept` of the same removal, as far as there is either.
 
     The worktree on `branch` (None: detached) must be without changes. The branch only goes forward, and no ignored
     file is overwritten. A merge or rebase is not entered again; its files come back as they were. A restore that was
-    cut off completes when it is repeated with its `operation_id`. Raises GitError, OSError, InvalidNameError.
+    cut off completes when it is repeated with its `operation_id`. Raises RestoreRefusedError, GitError, OSError,
+    InvalidNameError.
     """
     clone = lock.clone
     rescued = await read_rescue(clone, sha) if sha is not None else None
     if sha is not None and rescued is None:
-        return RestoreRefused("commit-gone")
+        raise RestoreRefusedError("commit-gone")
     checkout = await _opened(lock, path, branch)
-    if isinstance(checkout, RestoreRefused):
-        return checkout
+    if sha is not None:  # where the restore is refused, the next step may need it too
+        await lend(clone, checkout.view, sha)
     position = await _position(checkout, rescued)
-    if isinstance(position, RestoreRefused):
-        return position
     progress = _Progress(progress_file(clone.data_dir, path), f"{operation_id} {sha} {kept.name if kept else None}")
-    files = 0
+    files, whole = 0, False
     if kept is not None and (progress.is_mine() or is_directory(kept)):
-        refused, whole = await _restore_directory(checkout, rescued, kept, position, progress), True
+        await _restore_directory(checkout, rescued, kept, position, progress)
+        whole = True
     elif sha is not None and rescued is not None:
-        done, whole = await _restore_commit(checkout, sha, rescued, position, progress), False
-        refused, files = (done, 0) if isinstance(done, RestoreRefused) else (None, done)
+        files = await _restore_commit(checkout, sha, rescued, position, progress)
     else:
-        return RestoreRefused("directory-gone")
-    if refused is not None:
-        return refused
+        raise RestoreRefusedError("directory-gone")
     await import_commits(checkout, branch)
     commits = 0
     if position.after is not None and position.after != position.head:
@@ -99,24 +105,25 @@ async def restore(
     if rescued is not None:
         await _put_stashes_back(checkout, rescued.stashes)
     _log.info("rescue-restored", path=str(path), sha=sha, commits=commits, files=files, whole=whole)
-    return Restored(commits, files, await _elsewhere(clone, rescued, position.after), whole)
+    return Restored(Saved(files, commits, whole), await _elsewhere(clone, rescued, position.after))
 
 
-async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout | RestoreRefused:
+async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout:
     """Refuse where there is no worktree, where an operation of git is in progress, and on another branch."""
     checkout = await open_checkout(lock, path)
     if isinstance(checkout, Missing):
-        return RestoreRefused("no-worktree")
+        raise RestoreRefusedError("no-worktree")
     await checkout.unblock()
     await put_back(checkout)
     await import_commits(checkout, branch)
     if operation := checkout.operation_in_progress():
-        return RestoreRefused("unfinished", (operation,))
-    current = checkout.head.branch
-    return RestoreRefused("off-branch", (current,) if current else ()) if current != branch else checkout
+        raise RestoreRefusedError("unfinished", (operation,))
+    if (current := checkout.head.branch) != branch:
+        raise RestoreRefusedError("off-branch", (current,) if current else ())
+    return checkout
 
 
-async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position | RestoreRefused:
+async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position:
     clone, head = checkout.clone, checkout.head.commit
     goal = await _goal(clone, rescued) if rescued else None
     if goal is None or head == goal:
@@ -125,7 +132,7 @@ async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Posi
         return _Position(head, goal, goal)
     if await clone.is_ancestor(goal, head):
         return _Position(head, goal, head)
-    return RestoreRefused("diverged", (goal,))
+    raise RestoreRefusedError("diverged", (goal,))
 
 
 async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
@@ -137,31 +144,30 @@ async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
 
 async def _restore_commit(
     checkout: Checkout, sha: str, rescued: RescuedCommits, position: _Position, progress: "_Progress"
-) -> RestoreRefused | int:
+) -> int:
     """Bring back the files of the rescue commit; return how many were not committed, 0 where nothing was missing."""
     head = position.head
     with scratch_git_dir(checkout, head) as own:
         seen = await read_state(own, head)
-        merge: Merged | None = None
+        merged: str | None = None
         if head is not None and position.after == head != position.goal:
-            found = await merge_rescue(own, head, sha, rescued)
-            if isinstance(found, Conflict):
-                return RestoreRefused("newer-commits", (sha, *found.names))
-            merge = found
-        taken = await snapshot(own, head, seen)
-        if merge is not None:
-            target, staged = await with_changes(own, taken, await own.tree_of(head), merge.files), merge.staged
+            merged = await _merge(own, head, sha, sha)
+            staged = await _merge(own, head, rescued.staged, sha) if rescued.staged else await own.tree_of(head)
         else:
-            target, staged = await own.tree_of(sha), await own.tree_of(rescued.staged or position.after)
+            staged = await own.tree_of(rescued.staged or position.after)
+        taken = await snapshot(own, head, seen)
+        target = await own.tree_of(sha)
+        if merged is not None:
+            target = await with_changes(own, taken, await own.tree_of(head), merged)
         is_there = taken.tree == target and (taken.staged or await own.tree_of(head)) == staged
         if not progress.is_mine():
             if is_there and position.after == head:
                 return 0
             if seen.changes:
-                return RestoreRefused("changes", tuple(change.name for change in seen.changes))
+                raise RestoreRefusedError("changes", tuple(change.name for change in seen.changes))
             ignored = await ignored_in_the_way(own, taken, target)
             if ignored:
-                return RestoreRefused("ignored-files", tuple(ignored))
+                raise RestoreRefusedError("ignored-files", tuple(ignored))
             progress.begin()
         reached("restore-begun")
         await write_files(own, target)
@@ -172,24 +178,20 @@ async def _restore_commit(
 
 
 async def _restore_directory(
-    checkout: Checkout,
-    rescued: RescuedCommits | None,
-    kept: Path,
-    position: _Position,
-    progress: "_Progress",
-) -> RestoreRefused | None:
+    checkout: Checkout, rescued: RescuedCommits | None, kept: Path, position: _Position, progress: "_Progress"
+) -> None:
     """Put the kept directory in the place of the worktree's, at the commit that it was at."""
-    if position.is_newer:
-        return RestoreRefused("newer-than-directory")
+    if position.goal is not None and position.after != position.goal:
+        raise RestoreRefusedError("newer-than-directory")
     if not progress.is_mine():
         with scratch_git_dir(checkout, position.head) as own:
             seen = await read_state(own, position.head)
         if seen.changes:
-            return RestoreRefused("changes", tuple(change.name for change in seen.changes))
+            raise RestoreRefusedError("changes", tuple(change.name for change in seen.changes))
         listing = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
         ignored = (await checkout.git(*listing)).fields
         if ignored:
-            return RestoreRefused("ignored-files", tuple(ignored))
+            raise RestoreRefusedError("ignored-files", tuple(ignored))
         progress.begin()
     reached("kept-restore-begun")
     await put_directory_back(checkout, kept)
@@ -197,7 +199,6 @@ async def _restore_directory(
     if staged is not None or position.after is not None:
         await _set_head_and_index(checkout, position, staged or position.after or EMPTY_TREE)
     reached("kept-files-restored")
-    return None
 
 
 async def _set_head_and_index(checkout: Checkout, position: _Position, staged: str) -> None:
@@ -249,3 +250,116 @@ class _Progress:
     def begin(self) -> None:
         self.file.parent.mkdir(mode=0o700, exist_ok=True)
         self.file.write_text(self.token)
+
+
+# The files and the index of a rescue, byte for byte
+
+
+async def _merge(own: ScratchGit, head: str, commit: str, rescue: str) -> str:
+    """Return the tree of a merge in which no file is written: https://git-scm.com/docs/git-merge-tree.
+
+    Call it before `own.verbatim()`. Raises RestoreRefusedError where both changed a file, GitError, OSError.
+    """
+    # A rescue has files as they lay on disk. Where git converts line ends, an unchanged file must not look changed.
+    options = ("--write-tree", "--name-only", "--no-messages", "--allow-unrelated-histories", "-z")
+    done = await own.run("-c", "merge.renormalize=true", "merge-tree", *options, head, commit, check=False)
+    if done.status not in (0, 1):
+        raise failure("merge-tree", done)
+    tree, *names = done.fields
+    if done.status:
+        # git appends the name of its side to a file whose path is a directory on the other side.
+        raise RestoreRefusedError("newer-commits", (rescue, *(name.removesuffix(f"~{commit}") for name in names)))
+    return tree
+
+
+async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str) -> str:
+    """Return the snapshot's tree, with the files that differ between two trees as in `after`. Raises GitError."""
+    changed = await differences(own, before, after)
+    await own.run("read-tree", taken.tree, index=_TARGET)
+    # A file may take the place of a directory, and the other way round: what goes, goes first.
+    ordered = sorted(changed.items(), key=lambda item: item[1] != _GONE)
+    await own.fill(_TARGET, ((mode, sha, name) for name, (mode, sha) in ordered))
+    return await own.tree(_TARGET)
+
+
+async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
+    """Return the ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
+    changed = await differences(own, taken.tree, target)
+    written = {name for name, entry in changed.items() if entry != _GONE}
+    if not written:
+        return []
+    listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
+    return in_the_way(written, listed.fields)
+
+
+async def write_files(own: ScratchGit, target: str) -> None:
+    """Make the files on disk those of the tree `target`, after a snapshot. Raises GitError, OSError."""
+    # git would write again each file of which it does not know that it is as listed.
+    await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
+    await own.run("read-tree", "--reset", "-u", target, index=DISK)
+
+
+async def differences(own: ScratchGit, before: str, after: str) -> Files:
+    """Return the content in `after` of each path where two commits or trees differ. Raises GitError, OSError."""
+    fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", before, after)).fields
+    found: dict[str, tuple[str, str]] = {}
+    for facts, name in zip(fields[::2], fields[1::2], strict=True):
+        _, mode, _, sha, _ = facts.split(" ")
+        found[name] = (mode, sha) if mode.strip("0") else _GONE
+    return found
+
+
+# A directory that was kept whole, with ignored files and repositories inside
+#
+# It moves by rename. No file in it is opened, and no name in it is used: an agent wrote them.
+
+
+async def put_directory_back(checkout: Checkout, kept: Path) -> None:
+    """Put the directory `kept` in the place of the worktree's, which goes to the trash.
+
+    git's entry, HEAD and index stay those of the worktree. Can be repeated. What git knew of `kept` stays in
+    `<kept>.git`, but for the commits of submodules. Raises GitError, OSError.
+    """
+    clone, path = checkout.clone, checkout.path
+    await asyncio.to_thread(_exchange, clone.data_dir, checkout.admin, path, kept)
+    await asyncio.to_thread(_put_modules_back, kept, checkout.state / "modules")
+    found = await inspect(clone, path)
+    if not isinstance(found, Valid):
+        raise GitError(GitProblem.OTHER, "worktree", f"the directory is back, but it is no worktree: {found.why}")
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether `path` itself is a directory, and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _exchange(data_dir: Path, admin: Path, path: Path, kept: Path) -> None:
+    if not is_directory(kept):  # it was put back before this was cut off
+        return
+    # Linked first: as soon as it is at `path`, git and the next attempt know it as the worktree.
+    _link(kept, admin)
+    trash.move_to_trash(data_dir, path)
+    reached("worktree-set-aside")
+    trash.move(kept, path)
+
+
+def _put_modules_back(kept: Path, place: Path) -> None:
+    git_state = kept.with_name(kept.name + trash.GIT_STATE)
+    modules = next((found for pattern in _MODULES for found in git_state.glob(pattern)), None)
+    if modules is not None and not os.path.lexists(place):
+        trash.move(modules, place)
+
+
+def _link(kept: Path, admin: Path) -> None:
+    """Make `kept/.git` name git's folder of the worktree. A repository in its place goes to `<kept>.git`."""
+    kept.chmod(stat.S_IMODE(kept.lstat().st_mode) | stat.S_IRWXU)
+    link = kept / ".git"
+    if is_directory(link):
+        trash.move(link, kept.with_name(kept.name + trash.GIT_STATE) / _FOREIGN_LINK)
+    link.unlink(missing_ok=True)
+    descriptor = os.open(link, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"gitdir: {admin}\n")

@@ -14,7 +14,6 @@ from bot.clones.admin import Missing, is_unfinished
 from bot.clones.check_out import EMPTY_TREE, put_back
 from bot.clones.checkout import Checkout, Head, on_record, open_checkout
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.entries import registered_head
 from bot.clones.importing import import_commit, import_commits, private_commits
 from bot.clones.status import Change
 from bot.failpoints import reached
@@ -22,11 +21,19 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
 from bot.git.runner import Identity
+from bot.messages import reasons
 from bot.rescue import message as rescue_message
-from bot.rescue.contents import SUBMODULE, Contents, read_state
 from bot.rescue.message import RescuedCommits, RescueLabel
-from bot.rescue.scratch_git import ScratchGit, scratch_git_dir
-from bot.rescue.snapshot import Snapshot, UnreadableError, snapshot
+from bot.rescue.snapshot import (
+    SUBMODULE,
+    Contents,
+    ScratchGit,
+    Snapshot,
+    UnreadableError,
+    read_state,
+    scratch_git_dir,
+    snapshot,
+)
 from bot.sandbox.untrusted_files import read_untrusted
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
@@ -52,11 +59,6 @@ class Rescued:
 
 
 @dataclass(frozen=True, slots=True)
-class NothingToRescue:
-    """Clean, and GitHub has every commit."""
-
-
-@dataclass(frozen=True, slots=True)
 class KeepDirectory:
     """A commit cannot hold everything (a nested repository, a dirty submodule, no clone): the directory must be kept.
 
@@ -69,8 +71,8 @@ class KeepDirectory:
 
 async def save_rescue(
     lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
-) -> Rescued | NothingToRescue | KeepDirectory:
-    """Save what exists only in this worktree under a ref of the clone; the worktree stays as it is.
+) -> Rescued | KeepDirectory | None:
+    """Save what exists only in this worktree under a ref of the clone, None where nothing does; it stays as it is.
 
     That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
     directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress. Without
@@ -78,21 +80,19 @@ async def save_rescue(
     """
     clone = lock.clone
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
-        return KeepDirectory("its clone is gone") if os.path.lexists(path) else NothingToRescue()  # noqa: ASYNC240
+        return KeepDirectory("its clone is gone") if os.path.lexists(path) else None  # noqa: ASYNC240
     try:
         checkout = await open_checkout(lock, path)
         if isinstance(checkout, Missing):
-            if (lost := on_record(lock, path)) is not None:
+            if (lost := await on_record(lock, path)) is not None:
                 await import_commits(lost, label.branch)
             rescued = await _without_files(lock, path, label, published)
-            if os.path.lexists(path):  # noqa: ASYNC240
-                return KeepDirectory(checkout.why, rescued)
-            return rescued or NothingToRescue()
+            return KeepDirectory(checkout.why, rescued) if os.path.lexists(path) else rescued  # noqa: ASYNC240
         await checkout.unblock()
         await put_back(checkout)
         await import_commits(checkout, label.branch)
         if is_unfinished(checkout.admin):
-            return await _without_files(lock, path, label, published) or NothingToRescue()
+            return await _without_files(lock, path, label, published)
         return await _whole(checkout, label, published)
     except UnreadableError as error:
         return KeepDirectory(str(error), await _without_files(lock, path, label, published))
@@ -102,63 +102,68 @@ async def save_rescue(
         raise
 
 
-async def rescue_stray_work(checkout: Checkout, ref: str, branch: str, author: Identity) -> Rescued:
-    """Rescue under `ref`, or the next that is free, what is checked out, staged and on disk, but no repository inside.
+async def rescue_checkout(checkout: Checkout, label: RescueLabel) -> Rescued | None:
+    """Rescue what a commit can hold of a worktree that stays; None where that is nothing. Raises GitError, OSError."""
+    return rescued_commit(await _whole(checkout, label, published=True))
 
-    Raises GitError, also where a file cannot be read, and OSError, InvalidNameError.
+
+def rescued_commit(found: Rescued | KeepDirectory | None) -> Rescued | None:
+    """Return the rescue commit, if there is one."""
+    return found.rescued if isinstance(found, KeepDirectory) else found
+
+
+async def work_only_here(checkout: Checkout, label: RescueLabel) -> str | None:
+    """Return what a rescue of a finished worktree would save, as a clause; None where nothing needs one.
+
+    Nothing is saved. Raises GitError, OSError.
     """
-    place = rescue_message.place_of(ref)
-    if place is None:
-        raise refs.InvalidNameError(f"not a rescue: {ref!r}")
-    worktree, at = place
-    head = (await checkout.read_head()).commit
-    if head is not None:
-        await import_commit(checkout, head)
-    commits = await _only_here(checkout.clone, [head])
-    with scratch_git_dir(checkout, head) as own:
-        taken = await snapshot(own, head)
-        files, operation = _files(taken.changes), checkout.operation_in_progress()
-        kept = RescuedCommits(head, operation=operation, files=files, commits=commits)
-        label = RescueLabel(int(worktree) if worktree.isdecimal() else 0, branch, (), at)
-        sha = await _commit(own, label, taken, kept, author)
-    return Rescued(await _publish(checkout.lock, worktree, at, sha), sha, kept.files, commits)
-
-
-async def _whole(checkout: Checkout, label: RescueLabel, published: bool) -> Rescued | NothingToRescue | KeepDirectory:
+    await checkout.unblock()
+    await put_back(checkout)
+    await import_commits(checkout, label.branch)
     now = await checkout.read_head()
-    kept = await _commits(checkout.clone, checkout, label.branch, now, published)
-    rescued = None
     with scratch_git_dir(checkout, now.commit) as own:
-        seen = await read_state(own, now.commit)
-        why = await _reason_to_keep_directory(own, seen)
-        files = _files(seen.changes)
+        kept, _, why = await _look(own, label, now, published=True)
+    return why or (reasons.only_here(kept.files, kept.commits) if _is_needed(kept) else None)
+
+
+async def _whole(checkout: Checkout, label: RescueLabel, published: bool) -> Rescued | KeepDirectory | None:
+    now = await checkout.read_head()
+    with scratch_git_dir(checkout, now.commit) as own:
+        kept, seen, why = await _look(own, label, now, published)
         # The commit that a kept directory was at is on record, so that it comes back to no other.
-        if files or _is_needed(kept) or why is not None:
-            taken = await snapshot(own, now.commit, seen)
-            sha = await _commit(own, label, taken, replace(kept, files=files), AUTHOR)
-            ref = await _publish(checkout.lock, str(label.worktree_id), label.at, sha)
-            rescued = Rescued(ref, sha, files, kept.commits)
-    if why is not None:
-        return KeepDirectory(why, rescued)
-    return rescued or NothingToRescue()
+        if not _is_needed(kept) and why is None:
+            return None
+        sha = await _commit(own, label, await snapshot(own, now.commit, seen), kept)
+    ref = await _publish(checkout.lock, label, sha)
+    rescued = Rescued(ref, sha, kept.files, kept.commits)
+    return KeepDirectory(why, rescued) if why is not None else rescued
+
+
+async def _look(
+    own: ScratchGit, label: RescueLabel, now: Head, published: bool
+) -> tuple[RescuedCommits, Contents, str | None]:
+    """Return what there is to rescue, with all files that differ, and why a commit cannot hold everything."""
+    kept = await _commits(own.checkout.clone, own.checkout, label.branch, now, published)
+    seen = await read_state(own, now.commit)
+    return replace(kept, files=_files(seen.changes)), seen, await _reason_to_keep_directory(own, seen)
 
 
 async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """Rescue the commits of a worktree whose files are gone or cannot be read. Raises GitError, OSError."""
-    clone, lost = lock.clone, on_record(lock, path)
-    now = Head(await registered_head(clone, path), lost.head.branch if lost else label.branch)
+    clone, lost = lock.clone, await on_record(lock, path)
+    now = lost.head if lost else Head(None, label.branch)
     kept = await _commits(clone, lost, label.branch, now, published)
     if not _is_needed(kept):
         return None
     tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE
-    parents = [word for parent in kept.parents for word in ("-p", parent)]
-    made = await clone.git.on_clone(
-        clone.path,
-        *("commit-tree", tree, *parents, "-F", "-"),
-        input=rescue_message.write(label, kept),
-        environment=_signed(AUTHOR, label.at),
-    )
-    return Rescued(await _publish(lock, str(label.worktree_id), label.at, made.text), made.text, 0, kept.commits)
+    message, signed = rescue_message.write(label, kept), _signed(label.at)
+    arguments = ("commit-tree", tree, *_parents(kept), "-F", "-")
+    made = await clone.git.on_clone(clone.path, *arguments, input=message, environment=signed)
+    return Rescued(await _publish(lock, label, made.text), made.text, 0, kept.commits)
+
+
+def _parents(kept: RescuedCommits) -> list[str]:
+    return [word for parent in kept.parents for word in ("-p", parent)]
 
 
 def _files(changes: Sequence[Change]) -> int:
@@ -167,7 +172,7 @@ def _files(changes: Sequence[Change]) -> int:
 
 
 def _is_needed(kept: RescuedCommits) -> bool:
-    return bool(kept.commits or kept.stashes or kept.others or kept.operation)
+    return bool(kept.files or kept.commits or kept.stashes or kept.others or kept.operation)
 
 
 async def _commits(
@@ -213,23 +218,23 @@ def _named_in(state: Path, files: Sequence[str]) -> Iterator[str]:
             yield from filter(is_commit, text.split())
 
 
-async def _commit(own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits, author: Identity) -> str:
+async def _commit(own: ScratchGit, label: RescueLabel, taken: Snapshot, kept: RescuedCommits) -> str:
     """Make the rescue commit and import it into the clone. No ref names it yet."""
-    signed = _signed(author, label.at)
+    signed = _signed(label.at)
     if taken.staged is not None:
         on_head = ("-p", kept.head) if kept.head else ()
         made = await own.run("commit-tree", taken.staged, *on_head, "-m", "What was staged", environment=signed)
         kept = replace(kept, staged=made.text)
-    parents = [word for parent in kept.parents for word in ("-p", parent)]
-    message = rescue_message.write(label, kept)
-    made = await own.run("commit-tree", taken.tree, *parents, "-F", "-", input=message, environment=signed)
+    arguments = ("commit-tree", taken.tree, *_parents(kept), "-F", "-")
+    made = await own.run(*arguments, input=rescue_message.write(label, kept), environment=signed)
     await import_commit(own.checkout, made.text)
     reached("rescue-committed")
     return made.text
 
 
-async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> str:
+async def _publish(lock: CloneLock, label: RescueLabel, sha: str) -> str:
     """Put the commit under a new ref; where another rescue has that time, under the next microsecond."""
+    worktree, at = str(label.worktree_id), label.at
     while (found := await lock.clone.commit_at(ref := refs.rescue_ref(worktree, at))) not in (None, sha):
         at += timedelta(microseconds=1)
     if found is None:
@@ -239,9 +244,9 @@ async def _publish(lock: CloneLock, worktree: str, at: datetime, sha: str) -> st
     return ref
 
 
-def _signed(author: Identity, at: datetime) -> dict[str, str]:
+def _signed(at: datetime) -> dict[str, str]:
     time = f"{int(at.timestamp())} +0000"
-    return author.environment | {"GIT_AUTHOR_DATE": time, "GIT_COMMITTER_DATE": time}
+    return AUTHOR.environment | {"GIT_AUTHOR_DATE": time, "GIT_COMMITTER_DATE": time}
 
 
 # What no commit can hold

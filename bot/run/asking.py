@@ -2,19 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
-from bot.agents.driver import AgentDone, Cancelled, Failed, OpenFailed, Outcome, SessionOpened, TimedOut, Usage
+from bot.agents.driver import AgentDone, Block, Cancelled, Failed, OpenFailed, Outcome, SessionOpened, TimedOut
 from bot.agents.opening import driver_for
+from bot.agents.prompt_loop import AgentDriver
 from bot.clones.clone import StoppedError
-from bot.messages import notices, reasons, tracking
+from bot.messages import notices, reasons
 from bot.messages.tracking import TurnResult
-from bot.network.usage_limit import UsageLimit
+from bot.model import EndReason
+from bot.network.model_answers import BUSY_STATUSES, ModelAnswers
 from bot.prompt.collect import Collected
 from bot.run.checkout import Ready
-from bot.run.prompt import Prompt, make_prompt
+from bot.run.prompt import make_prompt
+from bot.run.thread_answers import read_left
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait, wait_for_model
 from bot.sandbox.disk import watched
@@ -23,7 +27,6 @@ from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 
-_BUSY_STATUSES = (429, 529)
 _log = structlog.get_logger()
 
 
@@ -32,58 +35,58 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
 
     Raises StoppedError, ClaimLostError, GitError, OSError, UnsafeCommandError.
     """
-    limit = UsageLimit(run.ctx.clock)
-    outcome = await _prompt_agent(run, ready, thread, limit)
-    busy = isinstance(outcome, Failed) and outcome.status in _BUSY_STATUSES
-    if busy or (limit.until is not None and isinstance(outcome, (TurnResult, Failed, TimedOut))):
+    ctx, answers = run.ctx, ModelAnswers(run.ctx.clock, run.progress.model_answered)
+    async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.agent, launch) as agent:
+        prompt = await run.unless_stopped(_open(run, agent, ready, thread))
+        if isinstance(prompt, TurnResult):
+            outcome: TurnResult | Outcome = prompt
+        else:
+            if ctx.opened is not None and ctx.opened.objects is not None:
+                await ctx.opened.objects.close()  # the agent may be at work for long
+            run.progress.agent_begins()
+            async with watched(disk, run.disk_overflowed):
+                outcome = await agent.prompt(prompt, ctx.limits, run.stop, run.progress.note)
+        # Now: an agent that is closed may still have asked something else.
+        is_busy = answers.refuses or (isinstance(outcome, Failed) and outcome.status in BUSY_STATUSES)
+        reset = answers.until
+    # Without a database this waits: by then the agent is gone.
+    if not isinstance(prompt, TurnResult):
+        await _record_use(run)
+    gave_up = ""
+    if (is_busy or reset is not None) and isinstance(outcome, (TurnResult, Failed, TimedOut)):
         # An agent gives up after some attempts, or is silent until the limit's end.
-        wait = wait_for_model(limit.until, run.turn.asked_at, run.turn.waiting_since, run.ctx.clock())
+        since, now = run.turn.waiting_since, ctx.clock()
+        wait = wait_for_model(reset, run.turn.asked_at, since, now)
         if wait is not None and not run.stop.is_set():
-            _log.warning("usage-limit-reached", until=wait.until.isoformat())
+            _log.warning("model-refuses", why=wait.why, until=wait.until.isoformat())
             return wait
+        gave_up = f"{reasons.model_refused(now - (since or run.turn.asked_at))} " if wait is None else ""
     match outcome:
-        case TurnResult():
-            return outcome
-        case AgentDone(text=text, usage=usage):
-            return await _save(run, text, usage)
+        case TurnResult(reason=reason):
+            return replace(outcome, reason=f"{gave_up}{reason}") if gave_up else outcome
+        case AgentDone(text=text):
+            return await _save(run, text)
         case Cancelled():
             raise StoppedError
         case TimedOut(kind=kind, seconds=seconds):
-            return TurnResult("timed-out", reasons.timed_out(kind, seconds))
+            return TurnResult("timed-out", f"{gave_up}{reasons.timed_out(kind, seconds)}")
         case Failed(reason=reason, stderr_tail=stderr_tail):
             _log.warning("agent-failed", reason=reason)
-            return TurnResult("failed", reason, last_words=stderr_tail)
+            return TurnResult("failed", f"{gave_up}{reason}", last_words=stderr_tail)
         case _:
             assert_never(outcome)
 
 
-async def _save(run: TurnRun, text: str, usage: Usage | None) -> str:
-    """Save the answer before anything is pushed: a later run of the turn delivers it without the agent."""
-    if usage is not None:
-        cost = usage.session_cost if usage.currency in (None, "USD") else None
-        both = (usage.input_tokens, usage.output_tokens)
-        tokens = usage.total_tokens if None in both else sum(filter(None, both))
-        use = await run.write(turns.record_use, run.turn.claim, cost, tokens, usage.model)
-        run.known.cost_usd, run.known.tokens = use.cost_usd, use.tokens
-        run.known.model = usage.model or run.known.model
-    answer = await asyncio.to_thread(run.ctx.redactor.redact, text)
-    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.known.notices))
-    run.known.answer = answer
-    return answer
-
-
-async def _prompt_agent(
-    run: TurnRun, ready: Ready, thread: Awaitable[Collected | None], limit: UsageLimit
-) -> Outcome | TurnResult:
+async def _open(
+    run: TurnRun, agent: AgentDriver, ready: Ready, thread: Awaitable[Collected | None]
+) -> tuple[Block, ...] | TurnResult:
+    """Open the thread's session, or a new one; return the prompt for it."""
     turn, ctx = run.turn, run.ctx
-    session, known_as = await run.write(turns.active_session, turn.conversation_id) or (None, None)
-    async with (
-        ctx.launching(turn, limit=limit) as (launch, disk),
-        driver_for(ctx.agent, launch) as agent,
-        # Most sessions are resumed, and the prompt is ready before most agents are.
-        concurrently(_prompt(run, ready, thread, session)) as prompting,
-    ):
-        opened = await run.unless_stopped(agent.open(known_as))
+    session, known_as, its_agent = await run.write(turns.active_session, turn.conversation_id) or (None, None, None)
+    is_others = session is not None and its_agent != ctx.agent
+    # Most sessions are resumed, and the prompt is ready before most agents are.
+    async with concurrently(make_prompt(run, ready, thread, session)) as prompting:
+        opened = await agent.open(None if is_others else known_as)
         if isinstance(opened, OpenFailed):
             _log.warning("agent-not-started", reason=opened.reason)
             words = reasons.agent_not_started(opened.reason, opened.next_step)
@@ -91,36 +94,38 @@ async def _prompt_agent(
         is_lost = session is not None and not opened.resumed
         if is_lost:
             _log.warning("context-lost", why=opened.lost)
-            run.known.notices.append(notices.CONTEXT_LOST)
-        await run.write(_join_session, turn, ctx.agent, session, opened)
-        prompt = await run.unless_stopped(prompting)
-        if is_lost:
-            prompt = await run.unless_stopped(_prompt(run, ready, thread, None))
-        if ctx.opened is not None and ctx.opened.objects is not None:
-            await ctx.opened.objects.close()  # the agent may be at work for long
-        run.progress.agent_begins()
-        async with watched(disk, run.disk_overflowed):
-            return await agent.prompt(prompt.blocks, ctx.limits, run.stop, run.progress.note)
+            run.notices.append(notices.agent_changed(ctx.agent) if is_others else notices.CONTEXT_LOST)
+        why: EndReason = "agent-changed" if is_others else "agent-lost"
+        await run.write(_join_session, turn, ctx.agent, session, opened, why)
+        prompt = await prompting
+    return await make_prompt(run, ready, thread, None) if is_lost else prompt
+
+
+async def _record_use(run: TurnRun) -> None:
+    """Record what the agent and its model used, however the prompt ended."""
+    use, session_cost = run.progress.use, run.progress.usage.session_cost_usd
+    run.progress.use = await run.write(turns.record_use, run.turn.claim, session_cost, use.tokens, use.model)
+
+
+async def _save(run: TurnRun, text: str) -> str:
+    """Save the answer before anything is pushed: a later run of the turn delivers it without the agent."""
+    redact = run.ctx.redactor.redact
+    answer = await asyncio.to_thread(redact, text)
+    left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation_id), run.inline)
+    run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
+    run.notices += [left_out] if left_out else []
+    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers)
+    run.answer = answer
+    return answer
 
 
 async def _join_session(
-    connection: Connection, turn: ClaimedTurn, agent: str, stored: int | None, opened: SessionOpened
+    connection: Connection, turn: ClaimedTurn, agent: str, stored: int | None, opened: SessionOpened, why: EndReason
 ) -> None:
-    """Record that the turn runs in the stored session, or in a new one."""
+    """Record that the turn runs in the stored session, or in a new one; `why` the stored one then ends."""
     session = stored if opened.resumed else None
     if stored is not None and session is None:
-        await conversations.end_session(connection, turn.conversation_id, "agent-lost")
+        await conversations.end_session(connection, turn.conversation_id, why)
     if session is None:
         session = await turns.start_session(connection, turn.claim, agent, opened.assistant_session_id)
     await turns.use_session(connection, turn.claim, session)
-
-
-async def _prompt(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None], session: int | None) -> Prompt:
-    """Build the prompt once the thread was read; `session` is the resumed session's id."""
-    run.progress.enter(tracking.READING)
-    prompt = await make_prompt(run.ctx, run.turn, ready, session, await thread)
-    if not prompt.read:
-        run.known.notices.append(notices.THREAD_NOT_READ)
-    run.known.read = prompt.read
-    await run.write(turns.record_read, run.turn.claim, prompt.read, whole_thread=prompt.whole_thread)
-    return prompt

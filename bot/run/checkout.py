@@ -1,41 +1,45 @@
 """Before a turn: fetch the clone, then make, check, repair or update the worktree."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+import structlog
+
 from bot.clones.admin import Missing
+from bot.clones.checkout import require_checkout
 from bot.clones.clone import CloneLock, DefaultBranch, clone_lock
 from bot.clones.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
-from bot.clones.start import Refused, RefusedReason, start_again
+from bot.clones.start import CheckoutRefused, start_again
 from bot.git import refs
 from bot.git.errors import GitError
+from bot.handlers.assign_worktree import closed_issues
+from bot.lfs.objects import Provided, provide
+from bot.lfs.pointers import LFS, filter_lines
 from bot.messages import notices, reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.node.room import require_room
 from bot.prompt import remarks
 from bot.prompt.foreign import Told
 from bot.run.context import TurnContext
-from bot.run.switching import join_worktree_on_branch, switch_if_needed
+from bot.run.switching import join_worktree_on_branch, share_by_now, switch_if_needed
 from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
 from bot.worktrees.create import Created, Reopened, create, recreate, reopen
 from bot.worktrees.sync import (
-    Ahead,
     BranchDeleted,
     Continued,
     Dirty,
     Diverged,
     FastForwarded,
-    NoRemoteBranch,
     OffBranch,
     OfIssue,
     Synced,
-    UpToDate,
     sync,
     sync_detached,
 )
 
+_log = structlog.get_logger()
 Words = tuple[tuple[Told, ...], tuple[str, ...]]
 """Remarks for the agent, and notices for the thread."""
 
@@ -63,24 +67,78 @@ def _address(ctx: TurnContext, turn: ClaimedTurn) -> str:
     return f"{ctx.server_url}/{turn.worktree.repository.full_name}.git"
 
 
-async def prepare(ctx: TurnContext, turn: ClaimedTurn, on_progress: Callable[[str], None]) -> Ready | NotReady:
-    """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch.
+async def prepare(
+    ctx: TurnContext, turn: ClaimedTurn, confirmed: Awaitable[None], on_progress: Callable[[str], None]
+) -> Ready | NotReady:
+    """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch. No more
+    than the fetch is done until the request is `confirmed`, which raises if it is not.
 
     Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
     """
+    closes = await _closes_by_now(ctx, turn)
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
-        updated = await update(lock, _address(ctx, turn), on_progress)
+        updated = await update(lock, _address(ctx, turn), on_progress, _needed(turn))
+        await confirmed
         if isinstance(updated, NoAccess):
             return NotReady(reasons.cannot_fetch(turn.worktree.repository.full_name))
         lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced
         try:
+            shares = await share_by_now(ctx, lock, turn, closes) if closes is not None else ()
             ready = await _prepare(ctx, lock, turn, on_progress)
         except GitError as error:
-            replaced = await replace_after(error, lock, on_progress)
+            shares, replaced = (), await replace_after(error, lock, on_progress)
             ready = await _prepare(ctx, lock, turn, on_progress)
-    if replaced is None or isinstance(ready, NotReady):
-        return ready
-    return replace(ready, notices=(notices.clone_replaced(replaced), *ready.notices))
+        if isinstance(ready, NotReady):
+            return ready
+        if turn.answer is None and ready.head and (lines := await filter_lines(lock.clone, ready.head)):
+            ready = await _with_content(ctx, lock, turn, ready, lines)
+    words = (notices.clone_replaced(replaced),) if replaced is not None else ()
+    return replace(ready, notices=(*words, *shares, *ready.notices))
+
+
+async def _with_content(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, ready: Ready, lines: tuple[str, ...]
+) -> Ready:
+    """Give files under Git LFS their content; tell of those that stay pointers, and of other filters."""
+    of_lfs = tuple(line for line in lines if lock.clone.git.lfs and f"filter={LFS}" in line.split())
+    left = Provided()
+    if of_lfs:
+        left = await provide(await require_checkout(lock, ctx.directory(turn.worktree.path)), ready.head)
+    others = tuple(line for line in lines if line not in of_lfs)
+    told = (
+        *([remarks.filtered(others)] if others else []),
+        *([remarks.lfs(of_lfs, (*left.beyond, *left.refused))] if of_lfs else []),
+    )
+    said = (
+        *([notices.lfs_beyond(left.beyond)] if left.beyond else []),
+        *([notices.lfs_refused(left.refused, left.why)] if left.refused else []),
+    )
+    return replace(ready, remarks=(*ready.remarks, *told), notices=(*ready.notices, *said))
+
+
+def _needed(turn: ClaimedTurn) -> tuple[str, ...]:
+    """Return what fetches the branches that the turn needs; nothing, which means all, if the default one is unknown.
+
+    The others are fetched while the agent works.
+    """
+    row, default = turn.worktree, turn.worktree.repository.default_branch
+    if default is None or not refs.is_branch(default):
+        return ()
+    of_issue = refs.issue_refspecs(row.start.number) if isinstance(row.start, IssueBranch) else ()
+    head = row.start.branch if isinstance(row.start, HeadBranch) else None
+    names = filter(None, (default, row.base_branch, row.branch, head, turn.switch_to))
+    return (*of_issue, *map(refs.refspec, dict.fromkeys(names)))
+
+
+async def _closes_by_now(ctx: TurnContext, turn: ClaimedTurn) -> tuple[int, ...] | None:
+    """Return the issues that a pull request closes, where GitHub did not tell them when its worktree was chosen.
+
+    None where there is nothing to ask, or GitHub does not tell them now.
+    """
+    own = turn.worktree
+    if not own.ask_closes or not own.is_made or own.conversations != (turn.number,) or turn.answer is not None:
+        return None
+    return await closed_issues(ctx.github, own.repository, turn.number, ctx.sleep)
 
 
 async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch | None:
@@ -111,14 +169,14 @@ async def _prepare(
         ready = await _made_again(ctx, lock, turn, found, on_progress)
     else:
         ready = await _synced(ctx, turn, found)
-    if isinstance(ready, Refused):
+    if isinstance(ready, CheckoutRefused):
         return NotReady(reasons.no_worktree(ready.next_step))
     return replace(ready, notices=(*switched, *ready.notices))
 
 
 async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
     made = await _make(ctx, lock, turn)
-    if isinstance(made, Refused):
+    if isinstance(made, CheckoutRefused):
         return NotReady(reasons.no_worktree(made.next_step))
     await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     flat = made.branch is not None and refs.is_flat(made.branch)
@@ -126,15 +184,15 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
     return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
 
 
-async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | Refused:
+async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | CheckoutRefused:
     """Make the worktree on the branch that the turn needs, or else on its earlier branch, or else as its row says."""
     path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
     start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(start_again(turn.worktree), turn)
     made = await create(lock, path, start, rescue)
-    if isinstance(made, Refused) and made.reason is RefusedReason.NO_REMOTE_BRANCH and turn.switch_to is None:
+    if isinstance(made, CheckoutRefused) and made.why == "no-remote-branch" and turn.switch_to is None:
         start = _at_pinned_head(turn.worktree.start, turn)
         made = await create(lock, path, start, rescue)
-    if isinstance(made, Refused) and made.reason is RefusedReason.BRANCH_IN_USE:
+    if isinstance(made, CheckoutRefused) and made.why == "branch-in-use":
         await join_worktree_on_branch(ctx, lock, turn, start)
     return made
 
@@ -161,17 +219,17 @@ async def _made_again(
     turn: ClaimedTurn,
     missing: Missing,
     on_progress: Callable[[str], None] | None,
-) -> Ready | Refused:
+) -> Ready | CheckoutRefused:
     """Make the worktree again at the same path."""
+    _log.warning("worktree-missing", path=turn.worktree.path, why=missing.why)
     require_room(ctx)
     # The damage may be in the clone: a worktree made again from that would break too.
     replaced = await replace_if_damaged(lock, on_progress) if missing.corrupt else None
-    async with ctx.pool.acquire() as connection:
-        await worktrees.forget_setup(connection, turn.worktree.id)
+    await worktrees.forget_setup(ctx.pool, turn.worktree.id)
     path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
     start, tip = _at_pinned_head(turn.worktree.start, turn), turn.pinned_sha or turn.worktree.start_sha
     made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
-    if isinstance(made, Refused):
+    if isinstance(made, CheckoutRefused):
         return made
     await _note_kept(ctx, turn, rescue, made)
     clone_words = (notices.clone_replaced(replaced),) if replaced else ()
@@ -180,12 +238,12 @@ async def _made_again(
     return Ready(made.branch, base, made.tip, missing.why, notices=words)
 
 
-async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready | Refused:
+async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready | CheckoutRefused:
     """Bring the worktree up to date, after a fetch."""
     checkout = found.checkout
     branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
     if branch and await checkout.clone.commit_at(refs.remote(branch)) is None:
-        return Refused(RefusedReason.NO_REMOTE_BRANCH, reasons.branch_gone(branch))
+        return CheckoutRefused(reasons.branch_gone(branch))
     if turn.pinned_sha is not None:
         synced = await sync_detached(checkout, turn.pinned_sha, rescue_ref(ctx, turn))
     else:
@@ -200,8 +258,7 @@ async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready
 async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
     """Record a directory that was kept whole as a rescue."""
     if made.kept is not None:
-        async with ctx.pool.acquire() as connection:
-            await rescues.record(connection, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
+        await rescues.record(ctx.pool, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
 
 
 def _issue(turn: ClaimedTurn) -> OfIssue | None:
@@ -221,7 +278,7 @@ def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
 def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
     """Describe the sync. `by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
     match synced:
-        case UpToDate() | NoRemoteBranch() | Ahead():
+        case None:
             return (), ()
         case FastForwarded(commits=commits):
             return (remarks.fast_forwarded(commits),), ()

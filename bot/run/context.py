@@ -1,37 +1,39 @@
 """The context that all turns of a node share; the composition root makes it."""
 
+import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from bot.agents.driver import Launch, PromptLimits
-from bot.agents.presets import ModelApi, Preset, preset, variables_of
+import structlog
+
+from bot.agents.driver import AgentDone, AgentEvent, Launch, PromptLimits, SessionOpened, Usage
+from bot.agents.opening import driver_for
+from bot.agents.presets import preset, variables_of
 from bot.authority import Policy
-from bot.clones.checkout import view_of
-from bot.clones.clone import Clone
+from bot.git.errors import GitError
 from bot.git.runner import Identity
 from bot.github.client import GitHub
-from bot.model import AutoPullRequest
+from bot.handlers.parsing import CommentParser
+from bot.model import AutoPullRequest, WorktreeRow
+from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
-from bot.network.turn_network import NetworkMode, open_network
-from bot.network.usage_limit import UsageLimit
 from bot.node.context import NodeContext
-from bot.sandbox import agent_environment
+from bot.node.transactions import persist
+from bot.run import thread_answers
 from bot.sandbox.cage import Bind
-from bot.sandbox.disk import DiskWatch
-from bot.store.turns import ClaimedTurn
+from bot.sandbox.disk import DiskWatch, watched
+from bot.sandbox.system import UnsafeCommandError
+from bot.store.pull_requests import record_use_of_text
+from bot.store.turns import ClaimedTurn, active_session
 
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A script, at a path that is the same in the cage, and the command that runs it."""
-
-    path: Path
-    command: tuple[str, ...]
+LONGEST_AGAIN_SECONDS = 90.0
+"""How long an agent may take for a description: the next request of the worktree waits meanwhile."""
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,72 +42,86 @@ class TurnContext(NodeContext):
 
     github: GitHub
     policy: Policy
+    parser: CommentParser
     author: Identity
     agent: str
-    agent_command: tuple[str, ...]
     agent_variables: Mapping[str, str]
-    search_path: str
-    lang: str
-    network: NetworkMode
     allow_workflow_changes: bool
     limits: PromptLimits
-    setup_script: bool = False
+    agent_model: str | None = None
     include_outsiders: bool = False
     auto_pull_request: AutoPullRequest = "never"
-    purge_on_success: bool = False
     session_ttl_seconds: float = 3600
 
     @asynccontextmanager
-    async def launching(
-        self, turn: ClaimedTurn, script: Script | None = None, limit: UsageLimit | None = None
-    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+    async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
         is one. The turn's network lasts as long as the context. Raises GitError, OSError, UnsafeCommandError.
 
-        With `script`, the script starts in the agent's place, without access to a model and without the agent's
-        variables. `limit` hears of the model's usage limit.
+        `answers` hears what the agent's model answers.
         """
-        home = self.data_dir / "homes" / str(turn.conversation_id)
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        thread_answers.make_folder(self.home(turn.conversation_id), again=turn.resuming)
         attachments = self.attachments / str(turn.id)
+        with _fresh_folder(attachments):
+            async with self._launching(turn.worktree, turn.conversation_id, answers, Bind(attachments)) as started:
+                yield started
 
-        def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
-            if script is not None:
-                return of_network
-            return variables_of(preset(self.agent), self._api(), self.agent_variables, of_network)
+    async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
+        """See `NodeContext`. The agent can change nothing in the worktree."""
+        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
+        directory = self.directory(worktree.path)
+        if session is None or known_as is None or its_agent != self.agent or not directory.is_dir():
+            return None
+        limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
+        stop, shown, answers, usage = asyncio.Event(), Bind(directory), ModelAnswers(), Usage()
 
-        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets, _fresh_folder(attachments):
-            async with open_launcher(
-                self.clone(turn.worktree.folder),
-                self.directory(turn.worktree.path),
+        def note(event: AgentEvent) -> None:
+            nonlocal usage
+            usage = event if isinstance(event, Usage) else usage
+
+        try:
+            async with (
+                self._launching(worktree, conversation_id, answers, shown) as (launch, disk),
+                driver_for(self.agent, launch) as agent,
+                watched(disk, lambda _: stop.set()),
+            ):
+                opened = await agent.open(known_as)
+                if not isinstance(opened, SessionOpened) or not opened.resumed:
+                    return None
+                outcome = await agent.prompt(prompt, limits, stop, note)
+        except (GitError, OSError, UnsafeCommandError) as problem:
+            _log.warning("agent-not-asked-again", problem=str(problem))
+            return None
+        tokens = answers.tokens or usage.tokens
+        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens)
+        if not isinstance(outcome, AgentDone):
+            _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
+            return None
+        return outcome.text
+
+    @asynccontextmanager
+    async def _launching(
+        self, worktree: WorktreeRow, conversation_id: int, answers: ModelAnswers, shown: Bind
+    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+        home = self.home(conversation_id)
+        chosen, route = preset(self.agent), None
+        api = next((one for one in chosen.apis if one.key in self.agent_variables), None) if chosen else None
+        if api is not None:
+            # The agent gets a key of this turn, the proxy has the real one.
+            upstream = self.agent_variables.get(api.base_url, api.upstream)
+            route = ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints, answers)
+        given = {**self.agent_variables, "THREADTREE_OUT": str(home / thread_answers.OUT)}
+        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+            async with self.launcher.open(
+                self.clone(worktree.folder),
+                self.directory(worktree.path),
                 home,
                 Path(sockets),
-                chosen=preset(self.agent),
-                mode=self.network,
-                route=None if script else self._route(limit),
-                variables=variables,
-                search_path=self.search_path,
-                lang=self.lang,
+                chosen=chosen,
+                route=route,
+                variables=partial(variables_of, chosen, api, self.agent_model, given),
             ) as (launch, disk):
-                started = launch(self.agent_command, (Bind(attachments if script is None else script.path),))
-                if script is not None:
-                    # The same cage as the agent's, whatever the script's first line names.
-                    argv = (*started.argv[: -len(self.agent_command)], *script.command)
-                    started = replace(started, argv=argv)
-                yield started, disk
-
-    def _route(self, limit: UsageLimit | None) -> ModelRoute | None:
-        """Return the route to a preset's model: the agent gets a key of this turn, the proxy has the real one."""
-        api = self._api()
-        if api is None:
-            return None
-        upstream = self.agent_variables.get(api.base_url, api.upstream)
-        return ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints, limit)
-
-    def _api(self) -> ModelApi | None:
-        """Return the first of the preset's model APIs that has a key."""
-        chosen = preset(self.agent)
-        return next((api for api in chosen.apis if api.key in self.agent_variables), None) if chosen else None
+                yield launch(self.launcher.agent_command, (shown,)), disk
 
 
 @contextmanager
@@ -117,51 +133,3 @@ def _fresh_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
-"""Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""
-
-
-@asynccontextmanager
-async def open_launcher(
-    clone: Clone,
-    worktree: Path,
-    home: Path,
-    sockets: Path,
-    *,
-    chosen: Preset | None,
-    mode: NetworkMode,
-    route: ModelRoute | None,
-    variables: Callable[[Mapping[str, str]], Mapping[str, str]],
-    search_path: str,
-    lang: str,
-) -> AsyncIterator[tuple[Launching, DiskWatch]]:
-    """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
-
-    `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
-    """
-    cage, view = clone.git.cage, await view_of(clone, worktree)
-    async with open_network(mode if cage.isolates else "host", sockets, route) as network:
-        environment = agent_environment(home, search_path, lang, variables(network.environment))
-        always = (*(Bind(path) for path in network.binds), *shown_for(chosen, sockets))
-        reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
-
-        def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
-            argv = cage.agent_argv(
-                view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=[*always, *binds]
-            )
-            return Launch(argv, environment, worktree)
-
-        yield launch, cage.disk_watch(view, home)
-
-
-def shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
-    """Return what a preset's agent needs in its cage: files of the bot, and machine-wide settings files."""
-    if chosen is None:
-        return
-    yield from (Bind(path) for path in chosen.own_files)
-    for number, (path, text) in enumerate(chosen.system_files.items()):
-        written = scratch / f"system-{number}"
-        written.write_text(text)
-        yield Bind(written, at=Path(path))

@@ -1,4 +1,4 @@
-"""The visible end of a turn: its row, its answer without secrets, the doorbell, and the worktree's metadata."""
+"""How a run leaves its turn: ended on the thread, queued again until a time, or handed back to another run."""
 
 import asyncio
 from dataclasses import replace
@@ -9,27 +9,45 @@ from asyncpg import PostgresError
 from bot import failpoints
 from bot.clones import metadata
 from bot.clones.metadata import Metadata
-from bot.messages import tracking
+from bot.messages import reasons, tracking
+from bot.messages.agent_answer import answer_parts
+from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.redaction import Redactor
 from bot.reply import thread_comments
 from bot.run.context import TurnContext
 from bot.run.turn_run import TurnRun
-from bot.store import conversations, retention, turns, worktrees
+from bot.run.waiting import Wait
+from bot.store import conversations, operations, outbox, retention, turns, worktrees
 from bot.store.database import DATABASE_AWAY, Connection
-from bot.store.doorbell import ring_for_work
+from bot.store.jobs import ring_for_work
+from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimedTurn
 
 _log = structlog.get_logger()
+
+
+async def stopped(run: TurnRun) -> TurnResult:
+    """Return the end of a turn that was stopped, with the reason. Raises ClaimLostError."""
+    if run.disk_full is not None:
+        return TurnResult("failed", run.disk_full)
+    reason = await run.write(turns.stop_requested, run.turn.claim)
+    return TurnResult("stopped", reason or reasons.stopped_by(None))
 
 
 async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
     end = replace(
-        run.known.added_to(end),
+        end,
+        answer=end.answer or (split_subject(run.answer)[0] if run.answer is not None else ""),
+        notices=tuple(dict.fromkeys(run.notices)),
+        read=run.read,
         steps=tuple(run.progress.steps),
+        cost_usd=run.progress.use.cost_usd,
+        tokens=run.progress.use.tokens,
+        model=run.progress.use.model or ctx.agent,
         asked=tracking.asked(
             turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
         ),
@@ -38,12 +56,18 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
+    in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
         await thread_comments.ended(connection, run.thread_ref, turn.id, turn.target, parts, result.state, ctx.clock())
+        for comment, words in in_threads.items():
+            await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
+        if run.describes and result.state == "done":
+            asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)
+            await operations.enqueue(connection, turn.worktree.id, "describe", asker)
         if ctx.purge_on_success and result.state == "done":
             await worktrees.purge(connection, turn.worktree.id)
         await ring_for_work(connection, ctx.node)
@@ -53,6 +77,45 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     await run.write(write)
     failpoints.reached("turn-end-written")
     await _delete_old_sessions(ctx)
+
+
+async def put_back(run: TurnRun, wait: Wait) -> bool:
+    """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
+    turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
+    words = reasons.waits(wait.why, wait.until, now, wait.step)
+    told = tuple(dict.fromkeys(run.notices))
+
+    async def write(connection: Connection) -> bool:
+        goes_on = wait.step != "start"
+        if not await turns.put_back(
+            connection, turn.claim, plain(words), wait.until, now, wait.since, told, goes_on=goes_on
+        ):
+            return False
+        if wait.holds_writer:
+            await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
+        await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
+        return True
+
+    return await run.write(write)
+
+
+async def hand_back(run: TurnRun) -> None:
+    """Requeue the turn: this process stops, and another run continues it."""
+    turn, words = run.turn, tracking.HANDED_BACK
+    async with run.ctx.pool.acquire() as connection, connection.transaction():
+        if await turns.requeue(connection, turn.claim):
+            await thread_comments.track(connection, run.thread_ref, turn.id, turn.target, words)
+            _log.info("turn-requeued")
+
+
+def _in_threads(run: TurnRun) -> dict[int, str]:
+    """Return what the agent answers in the threads of inline comments, made harmless, by the comment's id."""
+    found = {}
+    for saved in run.thread_answers:
+        comment, _, words = saved.partition(" ")
+        parts, _ = answer_parts(words, server_url=run.ctx.server_url)
+        found[int(comment)] = parts[0]
+    return found
 
 
 def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:

@@ -2,18 +2,22 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bot.agents.driver import Block, Image
-from bot.github.thread import Text, Thread
+from bot.github.thread import Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
-from bot.messages.commit_message import is_conventional
+from bot.handlers.parsing import CommentParser
+from bot.markdown import MarkdownError
+from bot.messages import notices, tracking
+from bot.messages.commit_message import is_conventional, split_subject
 from bot.prompt import attachments
-from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Link, Source
-from bot.prompt.builder import Attachment, Task, build_prompt
+from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
+from bot.prompt.builder import Attachment, Built, Task, build_prompt
 from bot.prompt.collect import Collected, collect
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
@@ -21,17 +25,9 @@ from bot.prompt.selection import Scope, select, select_description
 from bot.run.checkout import Ready
 from bot.run.context import TurnContext
 from bot.run.publishing import recent_subjects
+from bot.run.turn_run import TurnRun
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What the agent is sent, the request last; for people, what it was given to read; whether that is all there is."""
-
-    blocks: tuple[Block, ...]
-    read: tuple[str, ...]
-    whole_thread: bool
 
 
 async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
@@ -41,30 +37,31 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
     """
     if turn.answer is not None:
         return None
-    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha)
+    # Who asks is asked about now, and need not be again.
+    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, asyncio.get_running_loop().time())
     return await collect(ctx.github, turn.worktree.repository, turn.number, moment)
 
 
 async def make_prompt(
-    ctx: TurnContext,
-    turn: ClaimedTurn,
-    ready: Ready,
-    session: int | None,
-    collected: Collected | None,
-) -> Prompt:
-    """Return the prompt with the thread that was `collected`; what could not be read is named in it.
+    run: TurnRun, ready: Ready, thread_read: Awaitable[Collected | None], session: int | None
+) -> tuple[Block, ...]:
+    """Return what the agent is sent, once the thread was read, the request last. What was given is recorded.
 
-    `session` is the resumed session's id, None for a new one. Raises GitError.
+    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError.
     """
-    async with ctx.pool.acquire() as connection:
-        since = await turns.last_read_in(connection, session, turn.id) if session is not None else None
-        answers = await turns.earlier_answers(connection, turn, since)
+    ctx, turn = run.ctx, run.turn
+    run.progress.enter(tracking.READING)
+    collected = await thread_read
+    since = await turns.last_read_in(ctx.pool, session, turn.id) if session is not None else None
+    known = turn.worktree.id, turn.id, turn.conversation_id
+    answers = await turns.earlier_answers(ctx.pool, *known, since)
     scope = Scope(
         asked_at=turn.asked_at,
         is_public=collected is None or collected.thread.is_public,
         writers=collected.writers | {ctx.policy.bot_id} if collected else frozenset(),
         include_outsiders=ctx.include_outsiders,
         since=since,
+        without_commands=partial(_without_commands, ctx.parser),
     )
     thread, fetched = None, Fetched()
     if collected is not None:
@@ -86,23 +83,36 @@ async def make_prompt(
         resuming=turn.resuming,
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=instructions,
-        earlier_answers=answers,
+        earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,
         unfetched=fetched.left_out,
+        # In the thread of the comment that asks comes the answer to the request.
+        asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
     )
 
-    def build() -> tuple[tuple[str, ...], tuple[str, ...]]:
-        (*context, request), read = build_prompt(task, thread, scope)
+    def build() -> Built:
+        built = build_prompt(task, thread, scope)
+        *context, request = built.blocks
         # Only the bot's own secrets are left out of the request: it may be about tokens.
-        return (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request)), read
+        blocks = (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request))
+        return built._replace(blocks=blocks)
 
     # In a thread: a long Markdown text takes the parser seconds.
-    blocks, read = await asyncio.to_thread(build)
-    whole = thread is not None and not thread.missing
-    return Prompt((*blocks[:-1], *_images(fetched.saved), blocks[-1]), read, whole)
+    blocks, read, run.inline = await asyncio.to_thread(build)
+    run.read = read
+    run.notices += [] if read else [notices.THREAD_NOT_READ]
+    await run.write(turns.record_read, turn.claim, read, whole_thread=thread is not None and not thread.missing)
+    return (*blocks[:-1], *_images(fetched.saved), blocks[-1])
 
 
-def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: Thread) -> Thread:
+def _without_commands(parser: CommentParser, text: str) -> str:
+    try:
+        return parser.rest_of(text)
+    except MarkdownError:
+        return text
+
+
+def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeThread) -> WholeThread:
     """Leave out the request itself, which stands at the end, and the bot's comments: its answers are in the rows."""
 
     def own(text: Text) -> bool:
@@ -122,39 +132,38 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: Thread
     return replace(thread, description=description, comments=without(thread.comments), pull=pull)
 
 
-async def _attachments(ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: Thread, scope: Scope) -> Fetched:
+async def _attachments(
+    ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: WholeThread, scope: Scope
+) -> Fetched:
     """Save what is attached to the request (GitHub's id of it: `asked`) and to the texts that the agent may read."""
     repository = turn.worktree.repository
     uploads = Uploads(ctx.server_url, repository, is_public=thread.is_public)
 
-    def links() -> tuple[Link, ...]:
-        sources = [Source("the request", strip_hidden(turn.request), asked)]
-        sources += [
-            Source("the description", text.body, text.node_id)
-            for text in select_description(thread.description, scope).texts
-        ]
-        sources += [
-            Source(f"the description of #{linked.number}", text.body, text.node_id)
-            for linked in thread.linked
-            if linked.kind == "issue" and scope.since is None
-            for text in select_description(linked.description, scope).texts
-        ]
-        sources += [
-            Source(f"a comment of @{text.author.login}", text.body, text.node_id)
-            for text in reversed(select(thread.comments, scope).texts)
-        ]
-        sources += [
-            Source(f"a review comment of @{text.author.login}", text.body, text.node_id)
-            for one in reversed(thread.pull.review_threads if thread.pull else ())
-            for text in reversed(select(one.comments, scope).texts)
-        ]
-        return attachments.find_links(sources, uploads)
-
-    found = await asyncio.to_thread(links)
+    found = await asyncio.to_thread(lambda: attachments.find_links(_sources(turn, asked, thread, scope), uploads))
     if not found:
         return Fetched()
     folder = ctx.attachments / str(turn.id)
     return await attachments.fetch(ctx.github, repository, found, uploads, folder, ctx.redactor)
+
+
+def _sources(turn: ClaimedTurn, asked: str | None, thread: WholeThread, scope: Scope) -> Iterator[Source]:
+    """Yield the texts that the agent may read, the most important first."""
+    yield Source("the request", strip_hidden(turn.request), asked)
+    described = [("the description", thread.description)]
+    if scope.since is None:
+        described += [
+            (f"the description of #{linked.number}", linked.description)
+            for linked in thread.linked
+            if linked.kind == "issue"
+        ]
+    for name, description in described:
+        for text in select_description(description, scope).texts:
+            yield Source(name, text.body, text.node_id)
+    said = [("a comment", thread.comments)]
+    said += [("a review comment", one.comments) for one in reversed(thread.pull.review_threads if thread.pull else ())]
+    for name, texts in said:
+        for text in reversed(select(texts, scope).texts):
+            yield Source(f"{name} of @{text.author.login}", text.body, text.node_id)
 
 
 def _images(saved: Sequence[Attachment]) -> list[Image]:

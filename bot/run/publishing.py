@@ -14,7 +14,8 @@ from bot.messages import commit_message, links, notices, tracking
 from bot.messages.tracking import Changes
 from bot.model import WorktreeRow
 from bot.node.transactions import persist
-from bot.run.checkout import Ready, rescue_ref
+from bot.rescue.message import RescueLabel
+from bot.run.checkout import Ready
 from bot.run.context import TurnContext
 from bot.run.push_guard import Guard, PushWithheldError
 from bot.store import turns
@@ -28,7 +29,7 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
-async def _guard(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
+async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
     """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError."""
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
     if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
@@ -43,6 +44,7 @@ async def publish(
     ready: Ready,
     head_before: str,
     subject: str | None,
+    guard: Guard,
     stop: asyncio.Event,
 ) -> tuple[Changes | str | None, list[str]]:
     """Commit and push; return what changed and the notices for the thread.
@@ -51,12 +53,12 @@ async def publish(
     the push, ClaimLostError, GitError, GitHubError, OSError.
     """
     told: list[str] = []
-    guard = await _guard(ctx, turn, ready)
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
         checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
         if ready.branch is None:
             return await _as_patch(ctx, checkout, turn, head_before, subject, told), told
-        stray = await return_to_branch(checkout, ready.branch, rescue_ref(ctx, turn), ctx.author)
+        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
+        stray = await return_to_branch(checkout, ready.branch, label)
         committed = None
         if stray is not None:
             # What is left are files that another branch ignored: no work of this turn.
@@ -79,8 +81,7 @@ async def _commit(
     result = await commit_all(checkout, message, ctx.author, _requester(turn))
     match result:
         case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
-            if left_out:
-                told.append(notices.files_left_out(left_out))
+            told += [notices.files_left_out(why, names) for why, names in sorted(left_out.items())]
         case Unresolved(files=files):
             told.append(notices.unresolved(files))
         case _:
@@ -97,8 +98,9 @@ async def _push(
     async def check(commit: str, target: str) -> None:
         await guard.check(checkout, branch, commit, target)
         # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
-        if await persist(ctx.pool, lambda connection: turns.stop_requested(connection, turn.claim)) is not None:
+        if await persist(ctx.pool, turns.stop_requested, turn.claim) is not None:
             raise StoppedError
+        guard.passed.set()
 
     try:
         result = await push(checkout, branch, park_as, ctx.author, check, is_new=is_new)
@@ -109,8 +111,8 @@ async def _push(
         case NothingToPush() | Pushed():
             return branch
         case Parked(branch=parked, name_taken=taken):
-            words = notices.pushed_under_other_name if taken else notices.pushed_elsewhere
-            told.append(words(parked, links.branch_page(_web(ctx, turn), parked), branch))
+            page = links.branch_page(_web(ctx, turn), parked)
+            told.append(notices.pushed_elsewhere(parked, page, branch, excluded=taken))
             return parked
         case Rejected(detail=detail):
             _log.warning("push-rejected", branch=branch, detail=detail)
@@ -130,7 +132,7 @@ async def _changes(
     stat = await changes(lock.clone, head_before, after)
     web = _web(ctx, turn)
     branch_url, diff_url = links.branch_page(web, branch), links.diff_page(web, head_before, after)
-    return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions)
+    return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions, head=after)
 
 
 async def _live_commits(clone: Clone, turn: ClaimedTurn, branch: str, head_before: str) -> list[str]:
@@ -138,7 +140,7 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, branch: str, head_befor
     base = turn.worktree.repository.default_branch
     known = (f"^{refs.remote(base)}",) if base and await clone.commit_at(refs.remote(base)) else ()
     new = ("--max-count=200", f"{head_before}..{refs.remote(branch)}", *known, "--")
-    listed = await clone.run("log", "--no-merges", "--format=%h %B", "-z", *new)
+    listed = await clone.run("log", "--format=%h %B", "-z", *new)
     messages = (one.partition(" ") for one in listed.fields)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.number)]
 

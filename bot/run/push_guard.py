@@ -1,19 +1,23 @@
-"""What is never pushed: protected branches, changes of workflows, secrets, submodules that nobody else can check out.
+"""What is never pushed: protected branches, changes of workflows, secrets, submodules that nobody else can check out,
+raw content under a filter.
 
 Only objects of the clone are looked at, after they were imported and checked: no file and no index of the worktree.
 """
 
+import asyncio
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from bot.clones.check_out import EMPTY_TREE
 from bot.clones.checkout import Checkout
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.runner import failure, piped
+from bot.git.runner import piped
+from bot.lfs.objects import contents, push_objects, staging
+from bot.lfs.pointers import LFS, Pointer, filter_lines, filters_in, read_pointers
 from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.worktrees.commit import has_published
@@ -28,6 +32,8 @@ _MAGIC_PATHS = {"GIT_LITERAL_PATHSPECS": "0"}
 _MOST_MERGES = 100
 _MOST_POINTERS = 100
 _GITLINK = b"160000"
+_REGULAR = "100"
+_EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 
 
 class PushWithheldError(Exception):
@@ -47,39 +53,64 @@ class _TooMuchError(Exception):
 class Guard:
     """The rules of this bot: the `protected` branches that it never pushes to; `redactor` knows the secrets.
 
-    `bases` are the branches on GitHub whose workflows a branch may have.
+    `bases` are the branches on GitHub whose workflows a branch may have. `passed` is set once a push may go.
     """
 
     protected: frozenset[str]
     redactor: Redactor
     bases: tuple[str, ...]
     allow_workflow_changes: bool
+    passed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def check(self, checkout: Checkout, branch: str, commit: str, target: str) -> None:
         """Raise PushWithheldError if `commit` of the local `branch` must not go to the branch `target` on GitHub.
 
-        A push that breaks one rule is withheld whole. Raises GitError, OSError.
+        A push that breaks one rule is withheld whole. For one that breaks none the objects of Git LFS are uploaded,
+        without which its commits must not be there. Raises GitError, OSError.
         """
         clone = checkout.clone
         if not self.protected.isdisjoint((branch, target)):
             raise PushWithheldError("protected-branch")
+        published = partial(_published, clone, branch, self.bases)
         try:
-            if not self.allow_workflow_changes and (
-                files := await _changed_workflows(clone, branch, commit, self.bases)
-            ):
+            known = await published(commit)
+            if not self.allow_workflow_changes and (files := await _changed_workflows(clone, commit, known, published)):
                 raise PushWithheldError("workflow-files", files)
-            if missing := await _unpublished_submodules(checkout, branch, commit, self.bases):
+            if missing := await _unpublished_submodules(checkout, commit, known):
                 raise PushWithheldError("submodule", missing)
+            pointers, raw = await _under_filters(clone, commit, known)
+            if raw:
+                raise PushWithheldError("filter", raw)
             if await _holds_secret(clone, commit, self.redactor):
                 raise PushWithheldError("secret")
+            await _send_objects(checkout, pointers, self.redactor)
         except _TooMuchError as error:
             raise PushWithheldError("too-much") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """What GitHub has of a commit: its branch `theirs`, and of each base the newest commit that the commit contains."""
+
+    theirs: str | None
+    merged: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*filter(None, (self.theirs,)), *self.merged)
+
+
+async def _published(clone: Clone, branch: str, bases: Sequence[str], commit: str) -> _Published:
+    merged = [await _merge_base(clone, commit, refs.remote(base)) for base in bases]
+    return _Published(await clone.commit_at(refs.remote(branch)), tuple(merged) or (EMPTY_TREE,))
 
 
 # Workflows
 
 
-async def _changed_workflows(clone: Clone, branch: str, commit: str, bases: Sequence[str]) -> tuple[str, ...]:
+async def _changed_workflows(
+    clone: Clone, commit: str, known: _Published, published: Callable[[str], Awaitable[_Published]]
+) -> tuple[str, ...]:
     """Return the workflow files of a commit, or of an unpublished one below it, that are not as GitHub has them.
 
     Raises _TooMuchError.
@@ -92,19 +123,18 @@ async def _changed_workflows(clone: Clone, branch: str, commit: str, bases: Sequ
     merges = await clone.run("rev-list", "--min-parents=2", f"--max-count={_MOST_MERGES}", *unpublished)
     if len(joined := merges.text.split()) == _MOST_MERGES:
         raise _TooMuchError
-    changed = written | await _differing_workflows(clone, branch, commit, bases)
+    changed = written | await _differing_workflows(clone, commit, known)
     for merge in joined:
-        changed |= await _differing_workflows(clone, branch, merge, bases)
+        changed |= await _differing_workflows(clone, merge, await published(merge))
     return tuple(sorted(changed))
 
 
-async def _differing_workflows(clone: Clone, branch: str, commit: str, bases: Sequence[str]) -> set[str]:
+async def _differing_workflows(clone: Clone, commit: str, known: _Published) -> set[str]:
     """Return the workflow files of a commit that are neither as in GitHub's branch nor as in a base that was merged."""
-    theirs, merged = await _published(clone, branch, commit, bases)
-    if theirs is None:
-        return set[str].intersection(*[await _names(clone, base, commit) for base in merged])
+    if (theirs := known.theirs) is None:
+        return set[str].intersection(*[await _names(clone, base, commit) for base in known.merged])
     differing = await _names(clone, theirs, commit)
-    for base in merged:
+    for base in known.merged:
         if differing:
             # A file that GitHub's branch has left as it was may come from the base.
             before = await _merge_base(clone, theirs, base)
@@ -112,20 +142,11 @@ async def _differing_workflows(clone: Clone, branch: str, commit: str, bases: Se
     return differing
 
 
-async def _published(clone: Clone, branch: str, commit: str, bases: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return GitHub's commit of the branch, and of each base the newest commit that `commit` contains."""
-    merged = [await _merge_base(clone, commit, refs.remote(base)) for base in bases]
-    return await clone.commit_at(refs.remote(branch)), merged or [EMPTY_TREE]
-
-
 async def _merge_base(clone: Clone, one: str, other: str) -> str:
     """Return the newest commit that both have; without one, the empty tree."""
     if await clone.commit_at(other) is None:
         return EMPTY_TREE
-    found = await clone.run("merge-base", one, other, check=False)
-    if found.status not in (0, 1):
-        raise failure("merge-base", found)
-    return found.text or EMPTY_TREE
+    return await clone.merge_base(one, other) or EMPTY_TREE
 
 
 async def _names(clone: Clone, before: str, after: str) -> set[str]:
@@ -141,13 +162,9 @@ async def _on_workflows(clone: Clone, *command: str) -> set[str]:
 # Submodules
 
 
-async def _unpublished_submodules(
-    checkout: Checkout, branch: str, commit: str, bases: Sequence[str]
-) -> tuple[str, ...]:
+async def _unpublished_submodules(checkout: Checkout, commit: str, known: _Published) -> tuple[str, ...]:
     """Return the submodules at a commit that neither GitHub's branches nor the submodule's remote branches have."""
-    clone = checkout.clone
-    theirs, merged = await _published(clone, branch, commit, bases)
-    pointers = [await _changed_pointers(clone, known, commit) for known in filter(None, (theirs, *merged))]
+    pointers = [await _changed_pointers(checkout.clone, before, commit) for before in known.all]
     changed = set[tuple[str, str]].intersection(*pointers)
     return tuple(sorted([name for name, sha in changed if not await has_published(checkout, name, sha)]))
 
@@ -167,6 +184,50 @@ async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[
 
     raw = ("diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", before, after)
     return await piped(read, partial(clone.git.on_clone, clone.path, *raw))
+
+
+# Files under a filter (Git LFS, git-crypt)
+
+
+async def _under_filters(
+    clone: Clone, commit: str, known: _Published
+) -> tuple[list[tuple[str, Pointer]], tuple[str, ...]]:
+    """Return the files in any unpublished commit that are pointers of Git LFS, and those with raw content under a
+    filter, where that is nowhere on GitHub.
+
+    The attributes of GitHub's branch and its bases count too: a commit may have changed them.
+    """
+    sources = [one for one in (commit, *known.all) if await filter_lines(clone, one)]
+    if not sources:
+        return [], ()
+    unpublished = (commit, "--not", "--remotes=origin")
+    objects = await clone.run("rev-list", "--objects", "--no-object-names", *unpublished)
+    new = set(objects.text.split())
+    shown = ("log", "--format=", "--raw", "-z", "-m", "--root", "--no-abbrev", "--no-renames", *unpublished, "--")
+    fields = iter((await clone.run(*shown)).fields)
+    blobs: dict[str, set[str]] = {}
+    for facts, name in zip(fields, fields, strict=True):
+        _, mode, _, blob, _ = facts.split(" ")
+        # git gives no link to a filter, and git-lfs leaves an empty file as it is.
+        if blob in new and mode.startswith(_REGULAR) and blob != _EMPTY_BLOB:
+            blobs.setdefault(name, set()).add(blob)
+    found = [one for source in sources for one in (await filters_in(clone, source, blobs)).items()]
+    of_lfs = {name for name, value in found if value == LFS and clone.git.lfs}
+    pointers = await read_pointers(clone, {blob for name in of_lfs for blob in blobs[name]})
+    raw = {name for name, value in found if value != LFS or not blobs[name] <= pointers.keys()}
+    return [(name, pointers[blob]) for name in of_lfs - raw for blob in blobs[name]], tuple(sorted(raw))
+
+
+async def _send_objects(checkout: Checkout, pointers: Sequence[tuple[str, Pointer]], redactor: Redactor) -> None:
+    """Upload the objects that the commits need. Raises _TooMuchError, PushWithheldError, GitError, OSError."""
+    if not pointers:
+        return
+    async with staging(checkout, pointers) as (folder, missing):
+        if missing:
+            raise PushWithheldError("lfs-object", missing)
+        if await asyncio.to_thread(redactor.holds_secret, _limited(contents(folder))):
+            raise PushWithheldError("secret")
+        await push_objects(checkout.clone, folder)
 
 
 # Secrets

@@ -7,7 +7,7 @@ from uuid import UUID
 import structlog
 
 from bot import counters
-from bot.node.process_lock import is_alive
+from bot.locks import is_alive
 from bot.run.context import TurnContext
 from bot.run.take_over import interrupt
 from bot.run.turn import run_turn
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 
 class Runner:
-    """A runner of at most `slots` turns at once, under the process lock `worker` (see `bot.node.process_lock`)."""
+    """A runner of at most `slots` turns at once, under the process lock `worker` (see `bot.locks`)."""
 
     def __init__(self, ctx: TurnContext, worker: str, slots: int, per_repository: int) -> None:
         self._ctx = ctx
@@ -53,7 +53,7 @@ class Runner:
         """Stop the turn if it runs here."""
         for run, _ in self._runs.values():
             if run.turn.id == turn_id:
-                run.look_again()
+                run.stop.set()  # the next look at the row is seconds away
 
     async def serve(self, stopping: asyncio.Event, grace_seconds: float) -> None:
         """Claim and run until `stopping`; then give running turns the grace and requeue the rest."""
@@ -105,16 +105,13 @@ class Runner:
 
     async def recover(self) -> None:
         """Requeue the turns that a dead process has claimed; one that was cut off twice ends `interrupted`."""
+        ctx = self._ctx
         async with self._claiming:
-            await self._recover(self._ctx)
-
-    async def _recover(self, ctx: TurnContext) -> None:
-        async with ctx.pool.acquire() as connection:
-            running = await turns.running_on(connection, ctx.node)
-        for claim in running:
-            here = claim.worker == self._worker
-            if claim.token not in self._runs if here else not is_alive(ctx.workers, claim.worker):
-                await self._cut_off(claim)
+            running = await turns.running_on(ctx.pool, ctx.node)
+            for claim in running:
+                here = claim.worker == self._worker
+                if claim.token not in self._runs if here else not is_alive(ctx.workers, claim.worker):
+                    await self._cut_off(claim)
 
     async def _cut_off(self, claim: Claim) -> None:
         async with self._ctx.pool.acquire() as connection, connection.transaction():

@@ -1,10 +1,15 @@
 """Before a turn: switch a shared worktree to the branch that this turn needs, or move the turn to another one."""
 
+import asyncio
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 
+from bot.clones import trash
 from bot.clones.admin import Missing
+from bot.clones.checkout import open_checkout
 from bot.clones.clone import CloneLock
 from bot.clones.start import StartPoint, resolve
 from bot.failpoints import reached
@@ -12,14 +17,17 @@ from bot.git import refs
 from bot.messages import notices, worktree_replies
 from bot.model import HeadBranch, LiveWorktree, Start, worktree_path
 from bot.node.transactions import persist
+from bot.operations.shared import record_rescue, rescue_size
 from bot.reply import thread_comments
+from bot.rescue.message import RescueLabel
 from bot.run.context import TurnContext
 from bot.sharing_rules import SharingRefused, sharing_obstacle
-from bot.store import conversations, sharing
+from bot.store import conversations, sharing, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.worktrees.create import Reopened
-from bot.worktrees.switch import DoesNotFit, switch
+from bot.worktrees.remove import NotRemoved, Remote, remove
+from bot.worktrees.switch import obstacle, switch
 
 _log = structlog.get_logger()
 
@@ -56,6 +64,66 @@ async def switch_if_needed(
     return replace(turn, worktree=replace(turn.worktree, branch=after)), (words,)
 
 
+async def share_by_now(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, closes: Sequence[int]) -> tuple[str, ...]:
+    """Move a pull request from a worktree of its own, if that is clean and pushed, into that of an issue it `closes`.
+
+    Return what the reply says if it does not share for good. Raises TurnMovedError if the turn moved; GitError,
+    InvalidNameError, OSError.
+    """
+    own, branch = turn.worktree, turn.worktree.branch or ""
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        linked = await conversations.worktrees_of_issues(connection, own.repository, closes)
+        uses = await sharing.usage(connection, [one.id for _, one in linked], turn.conversation_id)
+    refused: SharingRefused | None = None
+    for issue, other in linked:
+        if other.node != ctx.node or other.id == own.id:
+            continue
+        misfit = sharing_obstacle(uses[other.id]) or await _misfit(ctx, lock, other, branch)
+        if misfit is None:
+            await _leave_for(ctx, lock, turn, issue, other, branch)
+            return ()  # it has work of its own: GitHub is asked again at the next request
+        refused = refused or misfit
+    await worktrees.ask_what_it_closes(ctx.pool, own.id, is_due=False)
+    return (notices.not_shared(refused, branch),) if refused else ()
+
+
+async def _misfit(ctx: TurnContext, lock: CloneLock, other: LiveWorktree, branch: str) -> SharingRefused | None:
+    """Return why git cannot switch a worktree in which nothing runs to the branch, once no other one has that."""
+    checkout = await open_checkout(lock, ctx.directory(other.path))
+    if isinstance(checkout, Missing):
+        return SharingRefused(other.owner, "missing")
+    why = await obstacle(checkout, other.branch or "", branch)
+    return SharingRefused(other.owner, why) if why not in (None, "branch-elsewhere") else None
+
+
+async def _leave_for(
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, issue: int, other: LiveWorktree, branch: str
+) -> None:
+    """Remove the turn's own worktree and move the turn to the `other`; do nothing if work of it is only there."""
+    own, path = turn.worktree, ctx.directory(turn.worktree.path)
+    label = RescueLabel(own.id, own.branch, own.conversations, ctx.clock())
+    # A run that was killed here found it clean before it removed the directory.
+    is_there = await asyncio.to_thread(os.path.lexists, path)
+    left = await remove(lock, path, label, Remote(), only_clean=is_there)
+    if isinstance(left, NotRemoved):
+        _log.info("worktree-not-left", path=own.path, why=left.why)
+        return
+    reached("worktree-left")
+    size = await rescue_size(lock.clone, left.rescue, left.kept)
+
+    async def write(connection: Connection) -> None:
+        await record_rescue(connection, label, left.rescue, left.kept, size)
+        words = (*await sharing.lock_turn(connection, turn), notices.shared_by_now(issue))
+        await conversations.end_session(connection, turn.conversation_id, "worktree-removed")
+        await sharing.move_turn(connection, turn, other.id, other.node, words, switch_to=branch)
+
+    await persist(ctx.pool, write)
+    _log.info("worktree-shared", worktree=other.id, conversation_id=turn.conversation_id, switch_to=branch)
+    for place in left.trashed:
+        await trash.delete(place)
+    raise TurnMovedError
+
+
 async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
     """Move the turn to the worktree that has checked out the branch of `start`, if that is one of the bot's.
 
@@ -90,8 +158,8 @@ async def _switch(
         return reason
     if isinstance(found, Missing):
         return SharingRefused(turn.worktree.owner, "missing")
-    outcome = await switch(found.checkout, before, after)
-    return SharingRefused(turn.worktree.owner, outcome.why) if isinstance(outcome, DoesNotFit) else None
+    why = await switch(found.checkout, before, after)
+    return SharingRefused(turn.worktree.owner, why) if why is not None else None
 
 
 async def _other_worktree_on(connection: Connection, turn: ClaimedTurn, branch: str) -> LiveWorktree | None:
@@ -112,7 +180,7 @@ async def _move_elsewhere(
         noted = [notice for notice in await sharing.lock_turn(connection, turn) if notice not in promised]
         holder = await _other_worktree_on(connection, turn, branch)
         if holder is not None:
-            words = notices.not_shared_any_more(instead_of, holder.owner, branch)
+            words = notices.not_shared(instead_of, branch, holder.owner)
             await sharing.move_turn(connection, turn, holder.id, holder.node, [*noted, words])
             return
         made = await conversations.reserve_worktree(

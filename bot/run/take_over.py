@@ -69,7 +69,17 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
     repository = place.thread_ref.repository
     asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
     answer = split_subject(place.answer)[0] if place.answer else ""
-    result = TurnResult("interrupted", reason, answer, notices=place.notices, steps=place.steps, asked=asked)
+    result = TurnResult(
+        "interrupted",
+        reason,
+        answer,
+        notices=place.notices,
+        steps=place.steps,
+        asked=asked,
+        cost_usd=place.use.cost_usd,
+        tokens=place.use.tokens,
+        model=place.use.model or place.agent,
+    )
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
     await thread_comments.ended(
         connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -9,25 +10,27 @@ from functools import partial
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from bot import counters, failpoints
-from bot.authority import Denied, before_asking_github, by_permission
-from bot.clones.clone import StoppedError, reading
+from bot import counters
+from bot.clones.arriving import fetch_beside
+from bot.clones.clone import StoppedError, clone_lock, reading
 from bot.clones.metadata import record_use
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
-from bot.model import Actor
-from bot.reply import thread_comments
+from bot.node.setup_script import SetUp, script_of, set_up
+from bot.prompt import remarks
+from bot.prompt.foreign import Told
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.ending import finish
+from bot.run.confirm import NotConfirmedError, confirm
+from bot.run.ending import finish, hand_back, put_back, stopped
 from bot.run.prompt import read_thread
-from bot.run.publishing import publish
-from bot.run.pull_request import pull_request_of
-from bot.run.setup_script import prepare_checkout
+from bot.run.publishing import guard_of, publish
+from bot.run.pull_request import pull_request_of, pulls_while_pushed
+from bot.run.push_guard import Guard
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
-from bot.run.waiting import Wait, after, put_back
+from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, turns, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
@@ -36,6 +39,10 @@ from bot.tasks import concurrently, unless
 DISK_FULL_BELOW_BYTES = 4 << 20
 NAMES_VALID_FOR = timedelta(minutes=1)
 """How long after the request the names in its payload are taken as GitHub's."""
+RULES_VALID_FOR = timedelta(minutes=1)
+"""How old an answer of GitHub may be that tells whether a branch is protected, when the agent is done."""
+FEW_THREADS = 1000
+"""GitHub has one or two refs for each pull request: to list so many takes less time than a request more."""
 _log = structlog.get_logger()
 
 
@@ -53,7 +60,7 @@ async def run_turn(run: TurnRun) -> None:
                 if await put_back(run, end):
                     _log.info("turn-requeued-until", why=end.why, until=end.until.isoformat())
                     return
-                end = await run.stopped()
+                end = await stopped(run)
             await finish(run, end)
             _log.info("turn-ended", state=end.state, reason=end.reason and plain(end.reason))
         except TurnMovedError:
@@ -69,34 +76,43 @@ async def run_turn(run: TurnRun) -> None:
 async def _guarded(run: TurnRun) -> TurnResult | Wait:
     """Do the work while its row is watched. A stop and a problem are ends too. Raises ClaimLostError."""
     try:
-        return await unless(run.watch(), work(run))
+        if run.turn.number <= FEW_THREADS:
+            run.ctx = replace(run.ctx, git=run.ctx.git.of_few_refs())
+        async with reading(run.ctx.clone(run.turn.worktree.folder)) as clone:
+            run.ctx = replace(run.ctx, opened=clone)
+            return await unless(run.watch(), work(run))
     except ClaimLostError:
         raise
     except StoppedError:
-        return await run.stopped()
+        return await stopped(run)
+    except NotConfirmedError as problem:
+        _log.warning("request-not-confirmed", requested_by=run.turn.requested_by, why=problem.reason)
+        return TurnResult("refused", problem.reason)
     except Exception as problem:  # noqa: BLE001 - a bug is logged with its traceback, and the turn still ends visibly
         return _after(run, problem)
 
 
 async def work(run: TurnRun) -> TurnResult | Wait:
-    """Do what the turn asks for. Raises StoppedError, ClaimLostError, and what a step raises."""
+    """Do what the turn asks for. Raises StoppedError, NotConfirmedError, ClaimLostError, and what a step raises."""
     await run.unless_stopped(_follow_rename(run))
-    turn, outside = run.turn, run.ctx
-    # GitHub takes longest to answer, and the worktree is prepared meanwhile.
-    async with concurrently(read_thread(outside, turn)) as thread:
-        if turn.answer is None and (why := await run.unless_stopped(_denied(run))) is not None:
-            return TurnResult("refused", why)
-        async with (
-            run.progress.shown(outside.pool, run.thread_ref, turn, outside.clock),
-            reading(outside.clone(turn.worktree.folder)) as clone,
-        ):
-            run.ctx = replace(outside, opened=clone)
-            ready = await run.unless_stopped(_prepare(run))
-            if isinstance(ready, TurnResult):
-                return ready
+    # GitHub takes longest to answer: all is asked at once, and the worktree is prepared meanwhile.
+    async with (
+        concurrently(read_thread(run.ctx, run.turn)) as thread,
+        concurrently(_confirm(run)) as confirmed,
+        run.progress.shown(run.ctx.pool, run.thread_ref, run.turn, run.ctx.clock),
+    ):
+        ready = await run.unless_stopped(_prepare(run, confirmed))
+        if isinstance(ready, TurnResult):
+            return ready
+        began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
+        async with concurrently(guard_of(run.ctx, run.turn, ready)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
-            answer = turn.answer or await ask_agent(run, ready, thread)
-            return await _deliver(run, ready, answer) if isinstance(answer, str) else answer
+            async with concurrently(fetch_beside(replace(clone, objects=None))):
+                answer = run.turn.answer or await ask_agent(run, ready, thread)
+            if not isinstance(answer, str):
+                return answer
+            is_fresh = run.ctx.clock() - began < RULES_VALID_FOR
+            return await _deliver(run, ready, answer, guard if is_fresh else None)
 
 
 async def _follow_rename(run: TurnRun) -> None:
@@ -111,77 +127,98 @@ async def _follow_rename(run: TurnRun) -> None:
         run.turn = replace(turn, worktree=replace(turn.worktree, repository=now))
 
 
-async def _denied(run: TurnRun) -> str | None:
-    """Return the reason to refuse the turn now, or None, after asking for permission again. Raises GitHubError."""
-    turn, ctx = run.turn, run.ctx
-    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
-    verdict = before_asking_github(ctx.policy, sender, turn.worktree.repository)
-    if verdict is None:
-        verdict = by_permission(await ctx.github.permission(turn.worktree.repository, turn.requested_by))
-    return reasons.permission_withdrawn(turn.requested_by) if isinstance(verdict, Denied) else None
+async def _confirm(run: TurnRun) -> None:
+    """Ask GitHub again who may ask, and what was asked; nothing but a fetch is done before it has said yes.
+
+    Raises NotConfirmedError, GitHubError.
+    """
+    turn = run.turn
+    if turn.answer is None and (request := await confirm(run.ctx, turn)) != turn.request:
+        await run.write(turns.save_request, turn.claim, request)
+        run.turn = replace(turn, request=request)
 
 
-async def _prepare(run: TurnRun) -> Ready | TurnResult:
+async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResult:
     """Prepare the checkout, and run its setup script; each step can be cut off and done again."""
     turn, ctx, progress = run.turn, run.ctx, run.progress
     fetching = partial(tracking.fetching, first=not ctx.clone(turn.worktree.folder).path.is_dir())
     progress.enter(fetching(None))
-    ready = await prepare(ctx, turn, lambda line: progress.enter(fetching(line)))
+    ready = await prepare(ctx, turn, confirmed, lambda line: progress.enter(fetching(line)))
     if isinstance(ready, NotReady):
         if turn.answer is None:
             return TurnResult("refused", ready.reason)
-        run.known.notices.append(ready.reason)
+        run.notices.append(ready.reason)
         return TurnResult("done")
-    run.known.notices += ready.notices
-    run.known.branch = ready.branch
-    run.known.head_before = await run.write(_save_worktree, turn, ready)
+    run.notices += ready.notices
+    run.branch = ready.branch
+    run.head_before, context_ended = await run.write(_save_worktree, turn, ready)
+    run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
     await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
-    return await _set_up(run, ready) if ctx.setup_script and turn.answer is None else ready
+    if turn.answer is not None:
+        return ready
+    return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
 
 
-async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> str:
+async def _set_up(run: TurnRun) -> tuple[Told, ...]:
+    """Run the repository's script, unless it succeeded in this checkout before; return what the agent is told.
+
+    Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
+    """
+    turn, ctx = run.turn, run.ctx
+    if ctx.setup_seconds is None or await run.write(worktrees.is_set_up, turn.worktree.id):
+        return ()
+    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
+        found = await script_of(lock)
+    if found is None:
+        await run.write(turns.record_setup, turn.claim)
+        return ()
+    run.progress.enter(tracking.SETTING_UP)
+    done = found
+    if not isinstance(done, SetUp):
+        done = await set_up(ctx, turn.worktree, turn.conversation_id, done, run.disk_overflowed)
+    told: list[Told] = []
+    if done.left:
+        run.notices.append(notices.setup_left(done.left))
+        told.append(remarks.setup_left(len(done.left)))
+    if done.failure is None:
+        await run.write(turns.record_setup, turn.claim)
+    else:
+        run.notices.append(notices.setup_failed(done.failure, done.output))
+        told.append(remarks.setup_failed(done.failure, done.output))
+    return tuple(told)
+
+
+async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> tuple[str, bool]:
+    """Return the commit at which the turn began, and whether the thread's session ended with its files."""
     before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
     if ready.made_again or not turn.worktree.is_made:
         await worktrees.forget_setup(connection, turn.worktree.id)
-    if ready.made_again:
-        await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
-    return before
+    ended = ready.made_again and await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
+    return before, bool(ended)
 
 
-async def _set_up(run: TurnRun, ready: Ready) -> Ready:
-    """Run the setup script unless it succeeded in this checkout before; return what the agent is told with it."""
-    turn = run.turn
-    if await run.write(worktrees.is_set_up, turn.worktree.id):
-        return ready
-    prepared = await prepare_checkout(run.ctx, turn, run.progress, run.disk_overflowed)
-    failpoints.reached("worktree-set-up")
-    run.known.notices += prepared.notices
-    if prepared.done:
-        await run.write(turns.record_setup, turn.claim)
-    return replace(ready, remarks=(*ready.remarks, *prepared.remarks))
-
-
-async def _deliver(run: TurnRun, ready: Ready, answer: str) -> TurnResult:
+async def _deliver(run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None) -> TurnResult:
     """Commit and push. Raises StoppedError if a stop was accepted before the push."""
-    turn, ctx, known = run.turn, run.ctx, run.known
+    turn, ctx = run.turn, run.ctx
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
-    changes, told = await publish(ctx, turn, ready, known.head_before, subject, run.stop)
-    known.notices += told
-    if changes is None and not told:
-        text = answer  # nothing was committed, so the line is part of what the agent says
-    if isinstance(changes, Changes):
-        pull_request, notice = await pull_request_of(ctx, turn, ready, changes)
-        changes = replace(changes, pull_request=pull_request)
-        known.notices += [notice] if notice else []
+    rules = await run.unless_stopped(guard or guard_of(ctx, turn, ready))
+    async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
+        changes, told = await publish(ctx, turn, ready, run.head_before, subject, rules, run.stop)
+        run.notices += told
+        if isinstance(changes, Changes):
+            rules.passed.set()
+            changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
+    if changes is None and not told and subject is not None:
+        run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
     return TurnResult("done", answer=text, changes=changes)
 
 
 def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:
     """Return how the turn goes on after a problem."""
-    began, answered = run.progress.agent_began, run.known.answer is not None
+    began, answered = run.progress.agent_began, run.answer is not None
     # What was met before the agent began is over.
     since = None if began else run.turn.waiting_since
     disk_is_full = shutil.disk_usage(run.ctx.data_dir).free < DISK_FULL_BELOW_BYTES
@@ -192,20 +229,11 @@ def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:
         case "not-published":
             # The work stays in the worktree, and the next turn pushes it.
             _log.warning("publish-failed", problem=str(problem))
-            run.known.notices.append(notices.push_failed(run.known.branch, str(problem)))
+            run.notices.append(notices.push_failed(run.branch, str(problem)))
             return TurnResult("done")
         case "failed":
             _log.warning("turn-failed", problem=str(problem))
-            return TurnResult("failed", reasons.trouble(str(problem)))
+            return TurnResult("failed", reasons.trouble(str(problem), None if began else passing(problem)))
         case "crashed":
             _log.error("turn-crashed", exc_info=problem)
             return TurnResult("failed", reasons.own_error(run.turn.id))
-
-
-async def hand_back(run: TurnRun) -> None:
-    """Requeue the turn: this process stops, and another run continues it."""
-    turn, words = run.turn, tracking.HANDED_BACK
-    async with run.ctx.pool.acquire() as connection, connection.transaction():
-        if await turns.requeue(connection, turn.claim):
-            await thread_comments.track(connection, run.thread_ref, turn.id, turn.target, words)
-            _log.info("turn-requeued")

@@ -1,13 +1,12 @@
-"""One run of a turn: what it knows for the turn's last comment, how it writes, and how it stops."""
+"""One run of a claimed turn: what its last comment will tell, how it writes, and how it stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.clones.clone import StoppedError
-from bot.messages import commit_message, notices, reasons
-from bot.messages.tracking import TurnResult
+from bot.messages import notices, reasons
 from bot.model import ThreadRef
 from bot.node.transactions import persist
 from bot.run.context import TurnContext
@@ -24,61 +23,39 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Known:
-    """What a run knows so far for the turn's last comment, however the turn ends."""
-
-    notices: list[str]
-    answer: str | None
-    read: tuple[str, ...]
-    cost_usd: float | None
-    tokens: int | None
-    model: str
-    branch: str | None
-    head_before: str = ""
-    """The commit at which the turn began."""
-
-    def added_to(self, end: TurnResult) -> TurnResult:
-        """Return the end with all that is known. An answer is shown, however the turn ends."""
-        answer = commit_message.split_subject(self.answer)[0] if self.answer is not None else ""
-        return replace(
-            end,
-            answer=end.answer or answer,
-            notices=tuple(dict.fromkeys(self.notices)),
-            read=self.read,
-            cost_usd=self.cost_usd,
-            tokens=self.tokens,
-            model=self.model,
-        )
-
-
-@dataclass(slots=True)
 class TurnRun:
-    """One run of a claimed turn. Every effect is written under its claim."""
+    """One run of a claimed turn. Every effect is written under its claim; what is known is told however it ends."""
 
     ctx: TurnContext
     turn: ClaimedTurn
-    known: Known = field(init=False)
     progress: Progress = field(init=False)
+    notices: list[str] = field(init=False)
+    answer: str | None = field(init=False)
+    thread_answers: tuple[str, ...] = field(init=False)
+    inline: frozenset[int] = frozenset()
+    """The inline comments of the pull request that the agent was told of and may answer in their threads."""
+    read: tuple[str, ...] = field(init=False)
+    branch: str | None = field(init=False)
+    head_before: str = ""
+    """The commit at which the turn began."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the turn is to stop: the agent and a push end by themselves then."""
     disk_full: str | None = None
+    describes: bool = False
+    """The description of the bot's pull request is rewritten after the answer."""
 
     def __post_init__(self) -> None:
         turn = self.turn
-        use, known_as, branch = turn.use, self.ctx.agent, turn.worktree.branch
-        self.known = Known([*turn.notices], turn.answer, turn.read, use.cost_usd, use.tokens, known_as, branch)
-        if turn.resuming and not turn.was_put_back:
-            self.known.notices.append(notices.RESUMED_AFTER_CUT_OFF)
-        self.progress = Progress(self.ctx.redactor.redact, turn.steps)
+        is_cut_off = turn.resuming and not turn.was_put_back
+        self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
+        self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
+        self.thread_answers = turn.thread_answers
+        self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
 
     @property
     def thread_ref(self) -> ThreadRef:
         """The thread that asked."""
         return ThreadRef(self.turn.worktree.repository, self.turn.conversation_id)
-
-    def look_again(self) -> None:
-        """Stop now: the turn was asked to stop, and the next look at the row is seconds away."""
-        self.stop.set()
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent has filled its disk."""
@@ -104,18 +81,10 @@ class TurnRun:
         """Look at the row now and then, for a stop whose notification was lost. Raises ClaimLostError."""
         while True:
             try:
-                async with self.ctx.pool.acquire() as connection:
-                    if await turns.stop_requested(connection, self.turn.claim) is not None:
-                        self.stop.set()
+                if await turns.stop_requested(self.ctx.pool, self.turn.claim) is not None:
+                    self.stop.set()
             except ClaimLostError:
                 raise
             except Exception as problem:  # noqa: BLE001 - a look that fails costs no turn its agent
                 log_failure("turn-watch", problem)
             await asyncio.sleep(STOP_POLL_SECONDS)
-
-    async def stopped(self) -> TurnResult:
-        """Return the end of a turn that was stopped, with the reason. Raises ClaimLostError."""
-        if self.disk_full is not None:
-            return TurnResult("failed", self.disk_full)
-        reason = await self.write(turns.stop_requested, self.turn.claim)
-        return TurnResult("stopped", reason or reasons.stopped_by(None))

@@ -10,23 +10,17 @@ from typing import Literal
 
 from bot.git.errors import GitError, GitProblem, is_unauthenticated
 from bot.git.refs import InvalidNameError
+from bot.git.runner import TALKS_TO_SERVER
 from bot.github.errors import GitHubError, Transient, Unauthenticated
-from bot.messages import reasons, tracking
-from bot.messages.formatting import plain
 from bot.messages.reasons import WaitReason, WaitStep
 from bot.node.room import DiskShortError
-from bot.reply import thread_comments
-from bot.run.turn_run import TurnRun
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import outbox, turns
-from bot.store.database import Connection
 from bot.store.failures import is_transient
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)
 PATIENCE = timedelta(hours=24)
 """After so long in a row the turn fails, with the problem as its reason."""
-SHORTEST_FOR_LIMIT = timedelta(minutes=1)
 LIMIT_PATIENCE = timedelta(days=8)
 """After so long a turn no longer waits for a vendor: the longest quotas are of a week."""
 BUSY_PATIENCE = timedelta(hours=1)
@@ -34,7 +28,6 @@ BUSY_PATIENCE = timedelta(hours=1)
 
 _KNOWN = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_TALKS_TO_GITHUB = frozenset({"fetch", "push", "ls-remote"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,7 @@ def wait_for(problem: BaseException, since: datetime | None, now: datetime, step
 
     `since` is when the turn met the first problem in a row.
     """
-    why = _reason(problem)
+    why = passing(problem)
     since = since or now
     if why is None or now - since >= PATIENCE:
         return None
@@ -99,16 +92,15 @@ def wait_for(problem: BaseException, since: datetime | None, now: datetime, step
 def wait_for_model(reset: datetime | None, asked_at: datetime, since: datetime | None, now: datetime) -> Wait | None:
     """Return the wait of a turn whose agent's model takes no requests; None where the turn waited too long.
 
-    `reset` is when the usage limit ends by the vendor's answer; without it the model is tried again, for an hour.
-    `since` is as in `wait_for`.
+    `reset` is when it takes requests again by the vendor's answer. One that is busy for some minutes, or for a time
+    that is not named, is tried again for an hour. `since` is as in `wait_for`.
     """
-    if reset is not None:
-        waits_on = now - asked_at < LIMIT_PATIENCE
-        return Wait("usage-limit", max(reset, now + SHORTEST_FOR_LIMIT), step="agent") if waits_on else None
+    if reset is not None and reset - now > LONGEST:
+        return Wait("usage-limit", reset, step="agent") if now - asked_at < LIMIT_PATIENCE else None
     since = since or now
     if now - since >= BUSY_PATIENCE:
         return None
-    return Wait("model-busy", now + _pause(since, now), since, step="agent")
+    return Wait("model-busy", max(reset or now, now + _pause(since, now)), since, step="agent")
 
 
 def _pause(since: datetime, now: datetime) -> timedelta:
@@ -116,13 +108,14 @@ def _pause(since: datetime, now: datetime) -> timedelta:
     return min(max(now - since, SHORTEST), LONGEST)
 
 
-def _reason(problem: BaseException) -> WaitReason | None:
+def passing(problem: BaseException) -> WaitReason | None:
+    """Return what is waited for after a problem; None if it does not pass by itself."""
     match problem:
         case Transient(scope="installation"):
             return "github-limit"
         case Transient() | GitError(problem=GitProblem.NETWORK):
             return "github-away"
-        case GitError(problem=GitProblem.TIMEOUT, command=command) if command in _TALKS_TO_GITHUB:
+        case GitError(problem=GitProblem.TIMEOUT, command=command) if command in TALKS_TO_SERVER:
             return "github-away"
         # A 403 is a lack of permission, which an operator has to grant.
         case GitError(problem=GitProblem.AUTH, stderr=stderr) if is_unauthenticated(stderr):
@@ -143,23 +136,3 @@ def _reason(problem: BaseException) -> WaitReason | None:
             return "disk-full" if code in _DISK_FULL else None
         case _:
             return "database-away" if is_transient(problem) else None
-
-
-async def put_back(run: TurnRun, wait: Wait) -> bool:
-    """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
-    turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
-    notices = tuple(dict.fromkeys(run.known.notices))
-    words = reasons.waits(wait.why, wait.until, now, wait.step)
-
-    async def write(connection: Connection) -> bool:
-        goes_on = wait.step != "start"
-        if not await turns.put_back(
-            connection, turn.claim, plain(words), wait.until, now, wait.since, notices, goes_on=goes_on
-        ):
-            return False
-        if wait.holds_writer:
-            await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
-        await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
-        return True
-
-    return await run.write(write)

@@ -4,28 +4,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal, TypeAlias
 
-from bot.sandbox import agent_argv
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.sandbox.view import OpenView, View, git_directory, mounts, private_folder
+from bot.sandbox.view import PUBLISHED, OpenView, View, git_directory, mounts, private_folder
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20
 _DEVICES_OF_GIT = ("/dev/null", "/dev/urandom")
 _GROUP_OF_MANY = "many"
-
-
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """The cage works here."""
-
-    version: str
+_END_OF_OPTIONS = "--"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +52,8 @@ class Cage:
     bwrap: str
     enforcement: Enforcement
 
-    def probe(self) -> Usable | Unusable:
-        """Return whether this user can start a process in the cage here and now."""
+    def probe(self) -> str | Unusable:
+        """Return the version of bubblewrap if this user can start a process in the cage here and now."""
         return _probe(self.bwrap, (*self.probe_argv(), "true"))
 
     def probe_argv(self) -> tuple[str, ...]:
@@ -90,16 +83,8 @@ class Cage:
 
         The process must be started with git's environment. Raises OSError.
         """
-        enforced = self.enforcement.for_one_command()
-        return (
-            *enforced.join_group(view.name),
-            *self._options_first(),
-            *(option for device in _DEVICES_OF_GIT for option in ("--dev-bind", device, device)),
-            *self._data_dir(),
-            *mounts(view, with_worktree=in_worktree),
-            *self._options_last(str(view.worktree if in_worktree else view.admin)),
-            *enforced.limit_argv(),
-            "--",
+        return self._of_git(
+            view.name, mounts(view, with_worktree=in_worktree), str(view.worktree if in_worktree else view.admin)
         )
 
     def many_argv(self, places: Mapping[PurePath, View]) -> tuple[str, ...]:
@@ -108,18 +93,22 @@ class Cage:
         All is read-only. Worktrees beside them are visible too, so nothing that is in one may run there. The process
         must be started with git's environment. Raises OSError.
         """
-        enforced = self.enforcement.for_one_command()
         clones = {view.clone for view in places.values()}
         shown = {folder for view in places.values() for folder in (view.worktree.parent, view.private.parent)}
-        shown |= {clone / name for clone in clones for name in ("config", "objects")}
+        shown |= {clone / name for clone in clones for name in ("config", PUBLISHED)}
+        folders = (option for path in sorted(shown) for option in ("--ro-bind", str(path), str(path)))
+        states = (option for place, view in places.items() for option in git_directory(view, place))
+        return self._of_git(_GROUP_OF_MANY, (*folders, *states), "/")
+
+    def _of_git(self, group: str, shown: Iterable[str], cwd: str) -> tuple[str, ...]:
+        enforced = self.enforcement.for_one_command()
         return (
-            *enforced.join_group(_GROUP_OF_MANY),
+            *enforced.join_group(group),
             *self._options_first(),
             *(option for device in _DEVICES_OF_GIT for option in ("--dev-bind", device, device)),
             *self._data_dir(),
-            *(option for path in sorted(shown) for option in ("--ro-bind", str(path), str(path))),
-            *(option for place, view in places.items() for option in git_directory(view, place)),
-            *self._options_last("/"),
+            *shown,
+            *self._options_last(cwd),
             *enforced.limit_argv(),
             "--",
         )
@@ -215,17 +204,7 @@ class NoCage:
         """Return where git is started."""
         return view.worktree
 
-    def agent_argv(
-        self,
-        view: View,
-        command: Sequence[str],
-        home: Path,
-        cwd: Path,
-        *,
-        network: Literal["host", "none"] = "host",
-        wrapper: Sequence[str] = (),
-        binds: Sequence[Bind] = (),
-    ) -> tuple[str, ...]:
+    def agent_argv(self, _: View, command: Sequence[str], *__: Path, **___: object) -> tuple[str, ...]:
         """Return the argv of an agent, as `bot.sandbox.agent_argv`."""
         return agent_argv(command)
 
@@ -272,7 +251,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
 _OFF = "Or set AGENT_SANDBOX=off. Then the agent can do everything that this user can."
 
 
-def _probe(bwrap: str, argv: Sequence[str]) -> Usable | Unusable:
+def _probe(bwrap: str, argv: Sequence[str]) -> str | Unusable:
     try:
         version = subprocess.run((bwrap, "--version"), capture_output=True, text=True, timeout=_PROBE_SECONDS).stdout
     except FileNotFoundError:
@@ -296,4 +275,31 @@ def _probe(bwrap: str, argv: Sequence[str]) -> Usable | Unusable:
     if tried.returncode != 0:
         advice = next((said for pattern, said in _ADVICE if pattern.search(tried.stderr)), "")
         return Unusable(tried.stderr.strip() or f"bwrap ended with {tried.returncode}", f"{advice} {_OFF}".strip())
-    return Usable(".".join(map(str, numbers)))
+    return ".".join(map(str, numbers))
+
+
+def agent_argv(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the argv that runs the command so that it dies with the bot, also when the bot is killed.
+
+    The kernel sends the signal when the *thread* that started the process ends (prctl(2), PR_SET_PDEATHSIG):
+    start agents from the thread of the event loop. A machine without setpriv runs the command as it is.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return tuple(command)
+    return (setpriv, "--pdeathsig", "KILL", _END_OF_OPTIONS, *command)
+
+
+def command_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command inside an argv of `agent_argv`."""
+    if _END_OF_OPTIONS in argv:
+        return tuple(argv[argv.index(_END_OF_OPTIONS) + 1 :])
+    return tuple(argv)
+
+
+def agent_environment(home: Path, path: str, lang: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the agent's environment, built from nothing: these three and the variables named in AGENT_ENV.
+
+    HOME, PATH and LANG win over `extra`.
+    """
+    return {**extra, "HOME": str(home), "PATH": path, "LANG": lang}

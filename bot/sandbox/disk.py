@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from bot.sandbox.untrusted_files import entries_below
+from bot.tasks import concurrently
 
 POLL_SECONDS = 5.0
 # The pause after a count, in times of what the count took.
@@ -49,12 +50,8 @@ async def watched(disk: DiskWatch, on_overflow: Callable[[int], None]) -> AsyncI
         await disk.overflow()
         on_overflow(disk.limit_bytes)
 
-    watching = asyncio.create_task(watch())
-    try:
+    async with concurrently(watch()):
         yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 def used_bytes(folders: Iterable[Path], enough: int, over: Event | None = None) -> int:

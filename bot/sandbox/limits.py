@@ -41,11 +41,10 @@ class Holder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A cgroup below which each worktree gets its own, with the names of the files that set the limits."""
+    """A cgroup below which each worktree gets its own. It limits processes, in version 2 also `memory`."""
 
     parent: Path
-    processes_file: str | None
-    memory_file: str | None
+    memory: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,13 @@ class Enforcement:
 
     @property
     def processes(self) -> Holder:
-        if self.group is not None and self.group.processes_file:
+        if self.group is not None:
             return Holder.CGROUP
         return Holder.NOTHING if self.is_root else Holder.RLIMIT
 
     @property
     def memory(self) -> Holder:
-        return Holder.CGROUP if self.group is not None and self.group.memory_file else Holder.RLIMIT
+        return Holder.CGROUP if self.group is not None and self.group.memory else Holder.RLIMIT
 
     def for_one_command(self) -> "Enforcement":
         """Return the enforcement for a short command: without a group, which takes as long to join, except for root."""
@@ -76,12 +75,9 @@ class Enforcement:
             return ()
         made = self.group.parent / f"{_PREFIX}{name}"
         made.mkdir(exist_ok=True)
-        for file, value in (
-            (self.group.processes_file, self.limits.processes),
-            (self.group.memory_file, self.limits.memory_bytes),
-        ):
-            if file is not None:
-                (made / file).write_text(str(value))
+        (made / "pids.max").write_text(str(self.limits.processes))
+        if self.group.memory:
+            (made / "memory.max").write_text(str(self.limits.memory_bytes))
         return ("/bin/sh", "-c", _JOIN, str(made))
 
     def remove_group(self, name: str) -> None:
@@ -122,7 +118,7 @@ def _version_2(cgroups: Path, membership: Path) -> Group | None:
         usable = _passes_both_on(control) and _can_make_groups(own)
     except OSError:
         return None
-    return Group(own, "pids.max", "memory.max") if usable else None
+    return Group(own, memory=True) if usable else None
 
 
 def _passes_both_on(control: Path) -> bool:
@@ -135,7 +131,7 @@ def _version_1(cgroups: Path, membership: Path) -> Group | None:
     if path is None:
         return None
     own = cgroups / "pids" / path.lstrip("/")
-    return Group(own, "pids.max", None) if _can_make_groups(own) else None
+    return Group(own, memory=False) if _can_make_groups(own) else None
 
 
 def _sweep(parent: Path) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# None of them contains a secret.
+# None of them contains a secret. Of `ssl` and `pki` only certificates and settings: private keys are beside them.
 _ETC = (
     "alternatives", "ca-certificates", "crypto-policies", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf",
-    "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "pki", "protocols", "services", "ssl",
+    "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "passwd", "protocols", "services",
+    "ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf",
+    "pki/ca-trust", "pki/java/cacerts", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
 )  # fmt: skip
 _VIRTUAL_ENVIRONMENT_PARTS = ("pyvenv.cfg", "bin", "include", "lib", "lib64", "share")
 _SHEBANG_BYTES = 512

@@ -90,15 +90,6 @@ def remove_untrusted(root: Path, path: PurePath) -> None:
                 shutil.rmtree(aside, dir_fd=folder)
 
 
-def write_untrusted(root: Path, path: PurePath, content: str) -> None:
-    """Put a new ordinary file in the place of what is at `path`. Raises OSError."""
-    remove_untrusted(root, path)
-    with _folder_of(root, path) as folder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path.name, flags, 0o600, dir_fd=folder), "w") as file:
-            file.write(content)
-
-
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield what is in a folder, at any depth. What vanished, may not be read or has too long a path is left out."""
     waiting = [str(folder)]

@@ -6,21 +6,19 @@ it can reach breaks only its own worktree.
 
 import hashlib
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bot.sandbox.untrusted_files import (
-    locks_below,
-    read_untrusted,
-    remove_blocking,
-    remove_untrusted,
-)
+from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
 
+PUBLISHED = "published"
+"""The object store of a clone that all its sandboxes see: it has what GitHub has."""
+LFS = "lfs"
+"""The folder of git-lfs: in a clone it has objects that GitHub has, in a worktree's own folder what was made there."""
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
@@ -29,9 +27,6 @@ _ALTERNATES = PurePath("objects", "info", "alternates")
 _SHARED = ("remotes", "tags")
 _PINNED = ("commondir", "gitdir")
 _HEAD = "refs/threadtree/head"
-_PACKED_REF = re.compile(rb"([0-9a-f]{40}(?:[0-9a-f]{24})?) (refs/[^\x00-\x20\x7f]+)")
-# An agent may write a file of any size there.
-_MOST_PACKED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ class View:
 
     @property
     def clone_objects(self) -> Path:
-        """The path of the clone's real objects in the cage."""
+        """The path of the clone's published objects in the cage."""
         return self.private / _CLONE_OBJECTS
 
     @property
@@ -92,6 +87,10 @@ class OpenView(View):
         return self.admin
 
     @property
+    def clone_objects(self) -> Path:
+        return self.clone / PUBLISHED
+
+    @property
     def writable(self) -> tuple[Path, ...]:
         return (self.admin,)
 
@@ -107,10 +106,13 @@ def name_of(private: Path) -> str:
     return f"{private.name}-{hashlib.sha256(bytes(private.parent)).hexdigest()[:8]}"
 
 
-def make_private(view: View, ref: str | None, tip: str | None) -> None:
+@contextmanager
+def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) -> Iterator[Path]:
     """Make the private folder from the clone as it is now, with one branch: `ref` at `tip`. Raises OSError.
 
-    It appears at once: a private folder that exists is complete.
+    `shared` are the clone's remote branches and tags, sorted lines of object and ref.
+    Yield the folder for packs of what the branch needs beside the published objects. The private folder appears at the
+    end of the block: one that exists is complete.
     """
     view.private.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=view.private.parent) as making:
@@ -125,9 +127,7 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
         (fresh.common / "config").touch()
         if (view.clone / "HEAD").is_file():
             shutil.copyfile(view.clone / "HEAD", fresh.common / "HEAD")
-        packed = view.clone / "packed-refs"
-        if packed.is_file():
-            (fresh.common / packed.name).write_bytes(_sorted_refs(_packed_lines(packed.read_bytes(), shared=True)))
+        (fresh.common / "packed-refs").write_bytes(b"# pack-refs with: sorted \n" + shared)
         # Links stay links: without a cage, an agent may have written into this folder before.
         shutil.copytree(view.admin, fresh.state, symlinks=True)
         for name in ("heads", *_SHARED):
@@ -136,71 +136,12 @@ def make_private(view: View, ref: str | None, tip: str | None) -> None:
             branch = fresh.refs / ref.removeprefix("refs/")
             branch.parent.mkdir(parents=True, exist_ok=True)
             branch.write_text(f"{tip}\n")
+        yield fresh.common / "objects" / "pack"
         try:
             fresh.private.rename(view.private)
         except OSError:
             if not view.private.is_dir():  # another task has made it
                 raise
-
-
-def share_refs(common: Path, shared: bytes) -> bool:
-    """Put the clone's remote branches and tags, lines as in `packed-refs`, into a cage's own `packed-refs`.
-
-    Before the clone packs its refs: the files that the cage sees go then. An agent may be at work: False where its git
-    has the file locked, or it is none that git could have written.
-    """
-    lock, target = PurePath("packed-refs.lock"), PurePath("packed-refs")
-    folder = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_sorted_refs(_packed_lines(shared, shared=True) | _own_packed_lines(common, target)))
-            os.rename(lock, target, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(lock, dir_fd=folder)
-            raise
-    except OSError:
-        return False
-    finally:
-        os.close(folder)
-    return True
-
-
-def own_refs(view: View) -> list[Path]:
-    """Return the places of the refs that only the cage has, and of their reflogs."""
-    refs = [place for place in view.refs.iterdir() if place.name not in _SHARED]
-    return [*refs, *(place for place in (view.common / "logs",) if os.path.lexists(place))]
-
-
-def forget_own_refs(view: View) -> None:
-    """Make the refs again as they are in a new cage, without a branch. After `own_refs` were moved away."""
-    (view.refs / "heads").mkdir()
-    remove_untrusted(view.common, PurePath("packed-refs"))
-    packed = view.clone / "packed-refs"
-    if packed.is_file():
-        share_refs(view.common, packed.read_bytes())
-
-
-def _own_packed_lines(common: Path, name: PurePath) -> dict[bytes, bytes]:
-    try:
-        return _packed_lines(read_untrusted(common, name, _MOST_PACKED_BYTES), shared=False)
-    except FileNotFoundError:
-        return {}
-
-
-def _packed_lines(content: bytes, *, shared: bool) -> dict[bytes, bytes]:
-    """Return the objects by ref of a `packed-refs` file: of those that all worktrees share, or of the others."""
-    prefixes = tuple(f"refs/{name}/".encode() for name in _SHARED)
-    found = (_PACKED_REF.fullmatch(line) for line in content.split(b"\n"))
-    return {one[2]: one[1] for one in found if one and one[2].startswith(prefixes) is shared}
-
-
-def _sorted_refs(objects: Mapping[bytes, bytes]) -> bytes:
-    """Return the content of `packed-refs`. git looks refs up in it by halves, so it must be sorted."""
-    lines = (b"%s %s\n" % (objects[ref], ref) for ref in sorted(objects))
-    return b"# pack-refs with: sorted \n" + b"".join(lines)
 
 
 def remove_locks(view: View) -> None:
@@ -238,8 +179,10 @@ def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
         ("--ro-bind", view.private / _WORKTREES, view.clone / "worktrees"),
         ("--bind", view.state, view.admin),
         *(_read_only(view.admin / name) for name in _PINNED),
-        ("--ro-bind", view.clone / "objects", view.clone_objects),
+        ("--ro-bind", view.clone / PUBLISHED, view.clone_objects),
     ]
+    if (objects := view.clone / LFS / "objects").is_dir():
+        options.append(("--ro-bind", objects, view.clone_objects.with_name(LFS) / "objects"))
     if with_worktree:
         options += [("--bind", view.worktree, view.worktree), _read_only(view.worktree / ".git")]
     return tuple(str(word) for option in options for word in option)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import uuid4
 
-from bot.store.database import Connection, fetch_one
+from bot.store.database import Connection, read
 from bot.store.turns import ClaimedTurn
 
 CLAIM_NEXT = """
@@ -35,10 +35,10 @@ from next where turns.id = next.id returning turns.id
 """
 
 CLAIMED_TURN = """
-select t.*, t.id as turn_id, t.claim as token, t.not_before is not null as was_put_back,
-       case when t.resuming then array(select words from steps where turn_id = t.id order by place) end as steps,
+select t.*, r.*, r.text as request, t.claim as token, t.not_before is not null as was_put_back,
+       case when t.resuming then array(select words from steps s where s.turn_id = t.id order by place) end as steps,
        c.number, c.kind, c.title, w.*
-from turns t
+from turns t join requests r on r.turn_id = t.id
 join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id
 where t.id = $1
@@ -62,4 +62,6 @@ async def claim_next(
     """
     async with claims_of_node(connection, node):
         turn_id = await connection.fetchval(CLAIM_NEXT, node, uuid4(), worker, per_repository, now)
-        return None if turn_id is None else await fetch_one(connection, ClaimedTurn, CLAIMED_TURN, turn_id)
+        if turn_id is None:
+            return None
+        return read(ClaimedTurn, await connection.fetchrow(CLAIMED_TURN, turn_id))

@@ -1,12 +1,14 @@
 """The pool of connections to Postgres, its errors, and how rows become values."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
+from inspect import signature
+from operator import itemgetter
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeAlias, TypeVar, assert_never, get_args, get_origin, get_type_hints
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, assert_never, cast, get_args, get_origin, get_type_hints
 
 import asyncpg
 import structlog
@@ -29,6 +31,7 @@ TRANSIENT_SQLSTATES = (
     "3D000",  # no such database: it is being replaced
     "40",  # serialization failure, deadlock
     "53",  # out of disk, memory or connections
+    "54",  # over a limit, such as the queue of notifications, which empties again
     "55",  # in use, locked, or closed for maintenance
     "57",  # shutdown, cancelled statement
     "58",  # system error outside Postgres
@@ -166,7 +169,8 @@ async def database(
         yield pool
     finally:
         try:
-            await asyncio.wait_for(pool.close(), timeout=10)
+            async with asyncio.timeout(10):
+                await pool.close()
         except TimeoutError:
             pool.terminate()
 
@@ -194,20 +198,74 @@ def read(kind: type[T], row: Row) -> T:
     return value
 
 
-async def fetch_one(connection: Connection, kind: type[T], statement: str, *args: object) -> T | None:
-    """Return the first row of the statement, as in `read`, or None."""
-    row = await connection.fetchrow(statement, *args)
-    return None if row is None else read(kind, row)
+class Statement(Generic[P, T]):
+    """A function that is one statement: `sql`, whose $1, $2, … are the parameters after the connection.
+
+    In place of a connection it takes the pool, of which it uses one and gives it back.
+
+    A parameter that is a dataclass stands for its `key`, or else for its fields. The declared result says what becomes
+    of the rows: a list, a set, or the first one; each as in `read`, as a tuple or a dict, or its first column. A bool
+    tells whether there is one, and what it holds. Without a row, `otherwise` is raised where it is given.
+    """
+
+    def __init__(self, sql: str, declared: Callable[P, Awaitable[T]], otherwise: type[Exception] | None) -> None:
+        self.sql = sql
+        self._declared = declared
+        self._signature = signature(declared)
+        self._otherwise = otherwise
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Execute the statement."""
+        given = self._signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        connection, *values = given.arguments.values()
+        columns = [column for value in values for column in _columns_of(value)]
+        return cast(T, await self._result(connection, columns))
+
+    async def _result(self, connection: Connection, columns: list[Any]) -> object:
+        returned, as_value = self._returned
+        if returned is NoneType and self._otherwise is None:  # all rows: what is only locked is not asked for either
+            await connection.execute(self.sql, *columns)
+            return None
+        if isinstance(returned, type) and issubclass(returned, (list, set)):
+            return returned(map(as_value, await connection.fetch(self.sql, *columns)))
+        row = await connection.fetchrow(self.sql, *columns)
+        if row is None and self._otherwise is not None:
+            raise self._otherwise
+        if returned is bool:
+            return row is not None and bool(row[0])
+        return None if row is None else as_value(row)
+
+    @cached_property
+    def _returned(self) -> tuple[Any, Callable[[Row], Any]]:
+        """What is returned, and what makes a value of a row."""
+        returned = get_type_hints(self._declared)["return"]
+        if get_origin(returned) is UnionType:
+            returned = next(option for option in get_args(returned) if option is not NoneType)
+        if returned is NoneType:
+            return returned, lambda _: None
+        several = get_origin(returned) in (list, set)
+        kind = get_args(returned)[0] if several else returned
+        if is_dataclass(kind):
+            as_value = _reader(kind)
+        else:
+            as_value = get_origin(kind) if get_origin(kind) in (tuple, dict) else itemgetter(0)
+        return get_origin(returned) if several else returned, as_value
 
 
-async def fetch_all(connection: Connection, kind: type[T], statement: str, *args: object) -> list[T]:
-    """Return the rows of the statement, as in `read`."""
-    return [read(kind, row) for row in await connection.fetch(statement, *args)]
+def _columns_of(value: Any) -> Iterable[Any]:
+    if not is_dataclass(value):
+        return (value,)
+    return getattr(value, "key", None) or [
+        column for field in fields(value) for column in _columns_of(getattr(value, field.name))
+    ]
 
 
-async def fetch_column(connection: Connection, statement: str, *args: object) -> list[Any]:
-    """Return the first column of the statement's rows."""
-    return [row[0] for row in await connection.fetch(statement, *args)]
+def statement(
+    sql: str, otherwise: type[Exception] | None = None
+) -> Callable[[Callable[P, Awaitable[T]]], Statement[P, T]]:
+    """Let the function, which has no body, execute `sql`. Raise `otherwise` where the statement finds no row."""
+    return lambda declared: Statement(sql, declared, otherwise)
 
 
 async def change(connection: Connection, statement: str, *args: object) -> int:

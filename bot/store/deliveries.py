@@ -10,7 +10,7 @@ import lz4.block
 import orjson
 
 from bot.model import Target, ThreadRef
-from bot.store.database import Connection, read
+from bot.store.database import Connection, read, statement
 from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
@@ -60,27 +60,10 @@ select array(select guid from stored) as guids, (select names from known) as nam
         having count(*) > 0) as jobs
 """
 
-ADD_NAME = "insert into bot_names (name) values ($1) on conflict do nothing"
-
 LOAD = """
 select event, body, conversation, received_at,
        extract(epoch from clock_timestamp() - received_at)::float8 as waited_seconds
 from deliveries where guid = $1 and state = 'received'
-"""
-
-END = """
--- Locked until the transaction ends: the second of two workers that decide one delivery finds it ended.
-update deliveries set state = $2, error = $3, attempts = attempts + 1, finished_at = now()
-where guid = $1 and state = 'received' returning guid
-"""
-
-STALL = """
--- Not where another process has queued the job again, nor while the row is locked: its process may be suspended.
-update deliveries set stalls = stalls + 1
-where guid = (select guid from deliveries where guid = $1 and state = 'received'
-              and exists (select from procrastinate_jobs where id = $2 and status = 'doing')
-              for update skip locked)
-returning stalls
 """
 
 THREAD_OF = """
@@ -166,6 +149,11 @@ def asked_by_operator(
     return NewDelivery(guid, OPERATOR_EVENT, "received", action, conversation, lock_key, orjson.dumps(body))
 
 
+async def note_operation(connection: Connection, guid: str, operation_id: int) -> None:
+    """Record the operation that a delivery became."""
+    await connection.execute("update deliveries set operation_id = $2 where guid = $1", guid, operation_id)
+
+
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
     """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
 
@@ -181,19 +169,17 @@ async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> St
     return Stored(frozenset(row["guids"]), row["names"])
 
 
+@statement("insert into bot_names (name) values ($1) on conflict do nothing")
 async def add_name(connection: Connection, name: str) -> None:
     """Record a name by which people mention the bot, before any worker answers to it.
 
     A former name stays: its mentions cost a decision, and another worker may still have it.
     """
-    await connection.execute(ADD_NAME, name)
 
 
+@statement("insert into bot_names (name) select $1 where exists (select from bot_names) on conflict do nothing")
 async def change_name(connection: Connection, name: str) -> None:
     """Record BOT_NAME as the web process has it, unless the names of the workers are unknown as yet."""
-    await connection.execute(
-        "insert into bot_names (name) select $1 where exists (select from bot_names) on conflict do nothing", name
-    )
 
 
 async def replay(connection: Connection, guid: str) -> Replay:
@@ -227,20 +213,32 @@ async def load(connection: Connection, guid: str) -> Delivery | None:
     return Delivery(guid, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
 
 
+@statement("""
+-- Locked until the transaction ends: the second of two workers that decide one delivery finds it ended.
+update deliveries set state = case when $2::text is null then 'done' else 'failed' end, error = $2,
+                      attempts = attempts + 1, finished_at = now()
+where guid = $1 and state = 'received' returning guid
+""")
 async def end(connection: Connection, guid: str, error: str | None = None) -> bool:
     """Record that it is done, first in the transaction that writes its effects; with `error` it failed for good.
 
     False if it was handled meanwhile.
     """
-    return await connection.fetchval(END, guid, "failed" if error else "done", error) is not None
 
 
-async def count_stall(connection: Connection, guid: str, job_id: int) -> int:
-    """Count that the worker of this job died, which decided it; return how often that has happened, 0 if it counts not
-    or was handled.
+@statement("""
+-- Not where another process has queued the job again, nor while the row is locked: its process may be suspended.
+update deliveries set stalls = stalls + 1
+where guid = (select guid from deliveries where guid = $1 and state = 'received'
+              and exists (select from procrastinate_jobs where id = $2 and status = 'doing')
+              for update skip locked)
+returning stalls
+""")
+async def count_stall(connection: Connection, guid: str, job_id: int) -> int | None:
+    """Count that the worker of this job died, which decided it; return how often that has happened.
+
+    None if it counts not, or was handled.
     """
-    stalls: int | None = await connection.fetchval(STALL, guid, job_id)
-    return stalls or 0
 
 
 async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Target] | None:
@@ -249,13 +247,9 @@ async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Targe
     return None if row is None else (read(ThreadRef, row), Target(row["kind"]))
 
 
+@statement("update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'")
 async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
     """Record a failed attempt and its problem; the delivery will be tried again."""
-    await connection.execute(
-        "update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'",
-        guid,
-        problem,
-    )
 
 
 async def decide_forgotten(connection: Connection) -> list[str]:

@@ -18,6 +18,7 @@ from procrastinate import JobContext
 from procrastinate import jobs as engine_jobs
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
+from procrastinate.worker import Worker
 
 from bot.store.failures import log_failure
 
@@ -34,6 +35,7 @@ REPEAT_FOR_SECONDS = 60.0
 MAX_STALLS = 10
 """A delivery whose worker died so often while it was decided is given up: it may be what kills them."""
 RETRY_FOR_SECONDS = 24 * 3600
+FAILED_JOBS_KEPT_DAYS = 30
 CHORE = "chore"
 _log = structlog.get_logger()
 
@@ -117,6 +119,8 @@ class Handlers:
     """(writer)"""
     chores: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """By name; what a node does from time to time."""
+    node: Callable[[int], Awaitable[None]] = _elsewhere
+    """(operation)"""
 
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
@@ -144,6 +148,10 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     async def in_worktree(worktree: int) -> None:
         await handlers.worktree(worktree)
 
+    @app.task(name="node", retry=retry)
+    async def on_node(operation: int) -> None:
+        await handlers.node(operation)
+
     @app.task(name=CHORE)
     async def chore(name: str) -> None:
         await handlers.chores[name]()
@@ -163,6 +171,12 @@ async def defer_chore(app: procrastinate.App, node: str, name: str) -> None:
         await chore.defer_async(name=name)
 
 
+async def delete_old_jobs(app: procrastinate.App) -> None:
+    """Delete the jobs that failed long ago; those that succeed are deleted at once."""
+    hours = FAILED_JOBS_KEPT_DAYS * 24
+    await app.job_manager.delete_old_jobs(hours, include_failed=True, include_cancelled=True, include_aborted=True)
+
+
 async def run_pool(
     app: procrastinate.App,
     queue: str,
@@ -179,40 +193,44 @@ async def run_pool(
     failures = 0
     while not stopping.is_set():
         try:
-            working = asyncio.create_task(_work(app, queue, concurrency, grace_seconds))
+            worker = _worker_on(app, queue, concurrency, grace_seconds)
+            working = asyncio.create_task(worker.run())
             stop = asyncio.create_task(stopping.wait())
             try:
                 await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stop.cancel()
-                await _end(working, grace_seconds)
+                await _end(worker, working)
             failures = 0
         except Exception as problem:  # noqa: BLE001 - an error of one queue restarts its worker and nothing else
             failures = min(failures + 1, 4)
-            if _is_forgotten(problem):
+            if isinstance(problem.__cause__, psycopg.errors.ForeignKeyViolation):
+                # Others took the worker for dead while its process was suspended: it takes a job, and its row is gone.
                 _log.warning("worker-forgotten", queue=queue)
             else:
                 log_failure(f"queue {queue}", problem)
         if not stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), timeout=min(0.5 * 2**failures, 5))
+                async with asyncio.timeout(min(0.5 * 2**failures, 5)):
+                    await stopping.wait()
     if empty_at_end:
         with contextlib.suppress(ConnectorException, OSError, TimeoutError):
             async with asyncio.timeout(EMPTYING_SECONDS):
-                await _work(app, queue, concurrency, grace_seconds, wait=False)
+                await _worker_on(app, queue, concurrency, grace_seconds, wait=False).run()
 
 
 async def run_until_empty(app: procrastinate.App, queue: str) -> None:
     """Do what waits in a queue and what dead workers left there, one job after the other."""
     await retry_stalled_jobs(app, _elsewhere, queue)
-    await _work(app, queue, 1, 0, wait=False)
+    await _worker_on(app, queue, 1, 0, wait=False).run()
 
 
-async def _work(
+def _worker_on(
     app: procrastinate.App, queue: str, concurrency: int, grace_seconds: float, *, wait: bool = True
-) -> None:
-    """Work on the queue until cancelled, or without `wait` until the queue is empty."""
-    await app.run_worker_async(
+) -> Worker:
+    """Return what works on the queue until it is stopped, or without `wait` until the queue is empty."""
+    return Worker(
+        app,
         queues=[queue],
         name=queue,
         concurrency=concurrency,
@@ -226,24 +244,17 @@ async def _work(
     )
 
 
-async def _end(working: asyncio.Task[None], grace_seconds: float) -> None:
-    """Cancel a worker until it has stopped: one cancellation can get lost while it registers itself, since
-    `asyncio.wait_for` of Python 3.11 swallows one that meets a result. A second one within the grace would cut it off.
+async def _end(worker: Worker, working: asyncio.Task[None]) -> None:
+    """Stop a worker, which gives its jobs the grace.
+
+    Until it has registered itself it may wait for a lost database, so it is cancelled as well. A cancellation alone may
+    get lost there: `asyncio.wait_for` of Python 3.11 swallows one that meets a result.
     """
-    while not working.done():
+    worker.stop()
+    if worker.worker_id is None:
         working.cancel()
-        await asyncio.wait({working}, timeout=grace_seconds + SHUTDOWN_SECONDS)
     with contextlib.suppress(asyncio.CancelledError):
         await working
-
-
-def _is_forgotten(problem: Exception) -> bool:
-    """Return whether other processes took the worker for dead: its process was suspended for long, and woke up."""
-    match problem:
-        case ConnectorException(__cause__=psycopg.errors.ForeignKeyViolation()):
-            return True  # it takes a job, and its row is gone
-        case _:
-            return False
 
 
 async def retry_stalled_jobs(

@@ -1,12 +1,18 @@
-"""Failures of the database and of the job engine: those that pass, and those that are bugs."""
+"""Failures of the database and of the job engine: those that pass, and those that are bugs.
+
+An outage is logged once when it begins and once when it ends, however many tasks meet it.
+"""
+
+import time
 
 import asyncpg
 import structlog
 
 from bot.store.database import DATABASE_AWAY, TRANSIENT_SQLSTATES
-from bot.store.outage import database_failed
 
 _log = structlog.get_logger()
+_away_since: float | None = None
+_outages = 0
 
 
 def is_transient(problem: BaseException) -> bool:
@@ -36,3 +42,25 @@ def log_failure(task: str, problem: BaseException, **context: object) -> None:
         database_failed(problem, task=task, **context)
     else:
         _log.error("task-failed", task=task, exc_info=problem, **context)
+
+
+def database_failed(problem: BaseException, **context: object) -> None:
+    """Log that the database is away, unless this process has logged it already."""
+    global _away_since
+    if _away_since is None:
+        _away_since = time.monotonic()
+        _log.warning("database-away", problem=type(problem).__name__, **context)
+
+
+def database_answered() -> None:
+    """Log that the database is back if this process has logged that it is away."""
+    global _away_since, _outages
+    if _away_since is not None:
+        _outages += 1
+        _log.info("database-back", seconds=round(time.monotonic() - _away_since, 1))
+        _away_since = None
+
+
+def outages() -> int:
+    """Return how many outages of the database have ended that this process has logged."""
+    return _outages

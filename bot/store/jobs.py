@@ -1,6 +1,8 @@
-"""Jobs for the queue engine, enqueued by our own transactions: a row and the job for it are committed together.
+"""What tells a worker of work, in the transaction that makes it: jobs for the queue engine, and notifications.
 
-A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits.
+A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits. Removals and
+operations are jobs too, one for each worktree. Turns wait in our own table; a bell for them is a notification whose
+payload is the node. Each may get lost, so workers also look by themselves (`bot.worker`).
 """
 
 from collections.abc import Iterable
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bot.store.database import Connection
+from bot.store.database import Connection, statement
 
 LOCK_QUEUES = """
 -- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
@@ -27,9 +29,12 @@ from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as 
 OUTBOX = "outbox"
 """The task of a writer's doorbell, its queue, and the beginning of its lock."""
 
-BELL_WAITS = """
-select exists (select from procrastinate_jobs where lock = $1 and status = 'todo')
-"""
+TURN_WAITS = "threadtree_turn_waits"
+"""A turn was queued, which matters to a worker with a free place: `requests.ENQUEUE_TURN` rings."""
+WORK_WAITS = "threadtree_work_waits"
+"""Something no longer holds up a turn: see `ring_for_work`."""
+TAKE_OVER_SECONDS = 20.0
+"""A process that removes a worktree by itself gets so long before the worktree's job goes on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ async def ring(connection: Connection, writer: str) -> None:
     end before this transaction does: a row that nobody rang for is found by `bot.store.outbox.ring_forgotten`.
     """
     bell = outbox_bell(writer)
-    if not await connection.fetchval(BELL_WAITS, bell.lock):
+    bell_waits = "select exists (select from procrastinate_jobs where lock = $1 and status = 'todo')"
+    if not await connection.fetchval(bell_waits, bell.lock):
         await defer(connection, bell)
 
 
@@ -80,3 +86,47 @@ async def defer(connection: Connection, *jobs: NewJob) -> None:
         [job.lock for job in jobs],
         [orjson.dumps(job.args).decode() for job in jobs],
     )
+
+
+def queue_of(node: str) -> str:
+    """Return the queue of the node's operations and removals."""
+    return f"node:{node}"
+
+
+async def defer_on_node(connection: Connection, node: str, operation_id: int) -> None:
+    """Enqueue an operation of a whole node, in the caller's transaction; they run one at a time."""
+    lock = f"upkeep:{node}"
+    await lock_queues(connection, [lock])
+    await defer(connection, NewJob(queue_of(node), "node", lock, {"operation": operation_id}))
+
+
+@statement(f"""
+-- A job for each worktree of the node with something to do, unless one waits. What an earlier job of the worktree does
+-- now, its lock keeps from the next one.
+with jobs as (
+    select procrastinate_defer_jobs_v1(array_agg((
+        'node:' || node, 'worktree', 0, 'worktree:' || worktree_id, null, jsonb_build_object('worktree', worktree_id),
+        null)::procrastinate_job_to_defer_v1)) as ids
+    from due_worktrees
+    where node = $1
+      and not exists (select from procrastinate_jobs j where j.lock = 'worktree:' || worktree_id and j.status = 'todo')
+    having count(*) > 0
+)
+select pg_notify('{WORK_WAITS}', $1), (select ids from jobs)
+""")  # noqa: S608 - of constants
+async def ring_for_work(connection: Connection, node: str) -> None:
+    """Tell the node that something no longer holds up a turn, and enqueue the operations and removals that may begin.
+
+    In the caller's transaction, after its changes.
+    """
+
+
+@statement("""
+select procrastinate_defer_jobs_v1(array[(
+    'node:' || $1, 'worktree', 0, 'worktree:' || $2::bigint, null, jsonb_build_object('worktree', $2::bigint),
+    now() + make_interval(secs => $3))::procrastinate_job_to_defer_v1])
+""")
+async def take_over_later(
+    connection: Connection, node: str, worktree_id: int, after_seconds: float = TAKE_OVER_SECONDS
+) -> None:
+    """Enqueue a job that goes on with a removal, should the caller's process die during it."""

@@ -1,155 +1,61 @@
 """Rows for the listing commands, in the shape that scripts rely on, newest first."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from asyncpg import Record
 
 from bot.model import WorktreeState
-from bot.store.database import Connection
+from bot.store.database import Connection, statement
 from bot.store.nodes import SILENT_AFTER_SECONDS
 
-LIST_WORKTREES = """
-select worktree.id, owner || '/' || c.name as codebase, path, branch, n.name as node, worktree.state,
-       array(select owner || '/' || c.name || '#' || number from conversations
-             where worktree_id = worktree.id order by number) as conversations,
-       worktree.created_at, worktree.updated_at, folder, n.id as node_id
-from worktrees as worktree join codebases c using (platform, repository_id) join nodes n on n.id = worktree.node
-where ($2::bigint is null or worktree.id < $2)
-  and ($3::text is null or lower(owner || '/' || c.name) = lower($3))
-  and ($4::text is null or worktree.state = $4)
-  and ($5 or worktree.state <> 'removed' or worktree.state = $4)
-order by worktree.id desc
-limit $1
+List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues"]
+"""The lists; each is a view `listed_…` in the migrations."""
+
+NEWEST = """
+select * from listed_{} where ($2::bigint is null or place < $2) and ($3::text is null or state = $3){}
+order by place desc limit $1
 """
 
-FIND_WORKTREE = """
--- A path may have had several worktrees in succession: the live one counts, else the last.
-select w.id, w.node, n.name as node_name, w.path, w.state from worktrees w join nodes n on n.id = w.node
-where w.id = $2 or (w.node = $1 and w.path = any ($3::text[]))
-order by w.is_live desc, w.id desc limit 1
+OF_REPOSITORY = " and lower(codebase) = lower($4)"
+OF_THREAD = " and conversation_id = $4"
+"""What the rows of one repository or thread fulfil besides `NEWEST`."""
+
+NEWEST_BY_KEY = """
+-- Of each repository that has the name or had it last, the newest are found by an index.
+select newest.* from codebases named cross join lateral (
+    select * from listed_{} where (platform, repository_id) = (named.platform, named.repository_id)
+                              and ($2::bigint is null or place < $2) and ($3::text is null or state = $3){}
+    order by place desc limit $1) newest
+where lower(named.owner || '/' || named.name) = lower($4) order by place desc limit $1
+"""
+"""The newest of the lists in `KEYED`, of one repository."""
+KEYED = ("turns", "conversations")
+
+FOUND = """
+-- The newest that match are found first, by the index of words or by age, whichever is shorter, and then filtered.
+with found as materialized (
+    select turn_id as id from requests where words @@ to_tsquery('simple', $5) and ($2::bigint is null or turn_id < $2)
+    order by turn_id desc limit case when $3::text is null and $4::text is null then $1 else 1000 end
+)
+select listed.* from found join listed_turns listed using (id)
+where ($3::text is null or lower(codebase) = lower($3)) and ($4::text is null or state = $4)
+order by place desc limit $1
 """
 
-_SESSIONS = """
-select session.id, owner || '/' || name || '#' || number as conversation, agent, assistant_session_id, active,
-       session.created_at, last_active_at, ended_at, end_reason
-from sessions as session
-     join conversations on conversations.id = conversation_id
-     join codebases using (platform, repository_id)
-"""
-
-LIST_SESSIONS = f"""{_SESSIONS}
-where ($2::bigint is null or session.id < $2)
-  and ($3::text is null or lower(owner || '/' || name) = lower($3))
-  and ($4::text is null or case when active then 'active' else 'ended' end = $4)
-order by session.id desc
-limit $1
-"""
-
-SESSIONS_OF_CONVERSATION = f"""{_SESSIONS}
-where session.conversation_id = $2 order by session.id desc limit $1
-"""
-
-_TURNS = """
--- The tracking comment is the first part; later parts are the rest of a long answer.
-select turn.id, owner || '/' || name || '#' || number as conversation, turn.state,
-       nullif(concat_ws(' ', reason, (select 'GitHub did not accept the answer: ' || error || '.' from unposted_answers
-                                      where turn_id = turn.id order by part limit 1)), '') as reason,
-       case when turn.state = 'running' then phase end as phase,
-       requested_by, comment_url, turn.agent, turn.model, cost_usd, tokens, turn.created_at, started_at, finished_at
-from turns as turn
-     join conversations on conversations.id = turn.conversation_id
-     join codebases using (platform, repository_id)
-     left join outbox on outbox.turn_id = turn.id and outbox.kind = 'comment' and part = 1
-"""
-
-LIST_TURNS = f"""{_TURNS}
-where ($2::bigint is null or turn.id < $2)
-  and ($3::text is null or lower(owner || '/' || name) = lower($3))
-  and ($4::text is null or turn.state = $4)
-order by turn.id desc
-limit $1
-"""
-
-TURNS_OF_CONVERSATION = f"""{_TURNS}
-where turn.conversation_id = $2 order by turn.id desc limit $1
-"""
-
-LIST_DELIVERIES = """
-select guid, event, action, conversation, state, received_at, attempts, error, seq
-from deliveries
-where ($2::bigint is null or seq < $2)
-  and ($3::text is null or lower(split_part(conversation, '#', 1)) = lower($3))
-  and ($4::text is null or state = $4)
-order by seq desc
-limit $1
-"""
-
-LIST_CONVERSATIONS = """
-select thread.id, owner || '/' || name || '#' || number as conversation, thread.kind, title, thread.state,
-       worktree_id as worktree, branch,
-       array(select owner || '/' || name || '#' || other.number from conversations other
-             where (other.id = thread.id or other.worktree_id = thread.worktree_id) and other.kind = 'pull'
-             order by other.number) as pull_requests,
-       (select id from sessions where conversation_id = thread.id and active) as session,
-       (select count(*) from turns where conversation_id = thread.id) as turns,
-       (select sum(cost_usd) from turns where conversation_id = thread.id) as cost_usd,
-       thread.created_at, thread.updated_at
-from conversations as thread
-     join codebases using (platform, repository_id)
-     left join worktrees as worktree on worktree.id = worktree_id
-where ($2::bigint is null or thread.id < $2)
-  and ($3::text is null or lower(owner || '/' || name) = lower($3))
-  and ($4::text is null or thread.state = $4)
-order by thread.id desc
-limit $1
-"""
-
-LIST_RESCUES = """
-select id, worktree_id as worktree, codebase, branch, removal, coalesce(ref, kept) as name, files, commits, bytes,
-       node_name as node, created_at, restored_at,
-       array(select codebase || '#' || number from unnest(conversations) as number) as conversations
-from rescue_rows
-where ($2::bigint is null or id < $2)
-  and ($3::text is null or lower(codebase) = lower($3))
-  and ($4::text is null or case when restored_at is null then 'kept' else 'restored' end = $4)
-order by id desc
-limit $1
-"""
-
-CONVERSATION_NAMED = """
-select c.id from conversations c join codebases b using (platform, repository_id)
-where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
-"""
-
-STEPS = """
-select at, words from steps where turn_id = $1 order by place
-"""
-
-COSTS = """
--- `untold`: the turns that ran, and whose agents reported no cost.
-select (t.finished_at at time zone 'UTC')::date as day, b.owner || '/' || b.name as codebase, count(*) as turns,
-       count(*) filter (where t.cost_usd is null and t.started_at is not null) as untold,
-       sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens
-from turns t join conversations c on c.id = t.conversation_id join codebases b using (platform, repository_id)
-where t.finished_at >= $1::date::timestamp at time zone 'UTC'
-  and ($2::text is null or lower(b.owner || '/' || b.name) = lower($2))
-group by 1, 2 order by 1 desc, cost_usd desc nulls last, 2
-"""
-
-REQUEST = """
-select request, plan, latest_words from turns where id = $1
-"""
-
-PROGRESS = """
-select plan, latest_words, phase from turns where id = $1
-"""
-
-DELIVERY = """
-select guid, event, action, conversation, state, received_at, attempts, error from deliveries where guid = $1
+TURN = """
+select listed.*, case when not t.expired then r.text end as request, t.expired, t.plan, t.latest_words, t.notices,
+       t.read, t.answer, t.pushed_to as branch, t.head_before as changed_from, t.pushed_head as changed_to, b.folder,
+       (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)
+           as previous,
+       (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next
+from listed_turns listed join turns t using (id) join requests r on r.turn_id = t.id
+     join codebases b using (platform, repository_id)
+where t.id = $1
 """
 
 NODES = """
@@ -170,6 +76,11 @@ order by n.name, n.id
 """
 
 
+SHORTEST_BEGINNING = 4
+# The same that `threadtree_search_words` leaves out.
+_BETWEEN_WORDS = re.compile(r"[\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]+")
+
+
 @dataclass(frozen=True, slots=True)
 class FoundWorktree:
     """A worktree that was found by its id or its path."""
@@ -178,33 +89,75 @@ class FoundWorktree:
     node: str
     node_name: str
     path: str
-    state: WorktreeState
+    state: WorktreeState | Literal["orphan"]
 
 
+@statement("""
+-- A path may have had several worktrees in succession: the live one counts, then an orphan, then the last.
+select w.id, w.node, n.name as node_name, w.path, w.state
+from (select id, node, path, state, case when is_live then 0 else 2 end as place from worktrees
+      union all select id, node, path, 'orphan', 1 from orphans) w
+join nodes n on n.id = w.node
+where w.id = $2 or (w.node = $1 and w.path = any ($3::text[]))
+order by w.place, w.id desc limit 1
+""")
 async def find_worktree(
     connection: Connection, node: str, worktree_id: int | None, names: Sequence[str]
 ) -> FoundWorktree | None:
     """Return the worktree with this id, or the one of the node at the path with these names."""
-    row = await connection.fetchrow(FIND_WORKTREE, node, worktree_id, list(names))
-    return FoundWorktree(**row) if row else None
 
 
 async def newest(
     connection: Connection,
-    statement: str,
+    of: List,
     limit: int | None,
-    *more: object,
     before: int | None = None,
     repository: str | None = None,
     state: str | None = None,
+    *,
+    hidden: str | None = None,
 ) -> list[Record]:
-    """Return the newest `limit` rows of one of the lists above, all without one; of this repository and state.
+    """Return the newest `limit` rows of a list, all without one; of this repository and state.
 
-    `before`: only those with a smaller id, of deliveries with a smaller `seq`. `more`: of worktrees, whether removed
-    ones are listed when `state` does not ask for them.
+    `before`: only those with a smaller `place`. Those in the state `hidden` are left out.
     """
-    rows: list[Record] = await connection.fetch(statement, limit, before, repository, state, *more)
-    return rows
+    more = f" and state <> '{hidden}'" if hidden else ""
+    if repository is None:
+        return list(await connection.fetch(NEWEST.format(of, more), limit, before, state))
+    query = NEWEST_BY_KEY.format(of, more) if of in KEYED else NEWEST.format(of, more + OF_REPOSITORY)
+    return list(await connection.fetch(query, limit, before, state, repository))
+
+
+@statement("""
+select listed.* from (
+    select t.id, t.round from turns t where t.state = 'queued' and ($3::text is null or exists (
+        select from conversations c join codebases b using (platform, repository_id)
+        where c.id = t.conversation_id and lower(b.owner || '/' || b.name) = lower($3)))
+    order by t.round, t.id limit $1 offset coalesce($2::bigint, 0)
+) line join listed_turns listed using (id) order by line.round, line.id
+""")
+async def turns_in_line(
+    connection: Connection, limit: int | None, skipped: int | None, repository: str | None
+) -> list[dict[str, Any]]:
+    """Return the queued turns in the order in which `claims.CLAIM_NEXT` takes them; the first were read before."""
+
+
+async def found_turns(
+    connection: Connection, limit: int, before: int | None, repository: str | None, state: str | None, search: str
+) -> Any:
+    """Return the newest turns of a thread, `owner/repo#1`, or with all words of `search`.
+
+    A longer word is also the beginning of others; a short one would be that of too many.
+    """
+    thread = re.fullmatch(r"\s*(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>[0-9]{1,9})\s*", search, re.ASCII)
+    if thread is None:
+        found = _BETWEEN_WORDS.sub(" ", search).split()
+        words = " & ".join(f"'{word}'{':*' if len(word) >= SHORTEST_BEGINNING else ''}" for word in found)
+        return await connection.fetch(FOUND, limit, before, repository, state, words)
+    if repository is not None and repository.lower() != thread["repository"].lower():
+        return []
+    thread_id = await conversation_named(connection, thread["repository"], int(thread["number"])) or 0
+    return await connection.fetch(NEWEST.format("turns", OF_THREAD), limit, before, state, thread_id)
 
 
 async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None:
@@ -212,18 +165,24 @@ async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None
 
     `request` is None and `expired` is true once its texts are deleted (HISTORY_RETENTION_DAYS).
     """
-    rows = await newest(connection, LIST_TURNS, 1, before=turn_id + 1)
-    if not rows or rows[0]["id"] != turn_id:
+    row = await connection.fetchrow(TURN, turn_id)
+    if row is None:
         return None
-    steps = await connection.fetch(STEPS, turn_id)
-    row = await connection.fetchrow(REQUEST, turn_id)
-    texts = {"request": row["request"], "expired": row["request"] is None, **_progress(row)}
-    return {**rows[0], **texts, "steps": [dict(step) for step in steps]}
+    steps = await connection.fetch(
+        "select place, at, words, octet_length(output) as output_bytes from steps where turn_id = $1 order by place",
+        turn_id,
+    )
+    return {**row, **_progress(row), "steps": [dict(step) for step in steps]}
+
+
+@statement("select *, octet_length(output) as output_bytes from steps where turn_id = $1 and place = $2")
+async def step(connection: Connection, turn_id: int, place: int) -> dict[str, Any] | None:
+    """Return a step of a turn with its output, or None."""
 
 
 async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
     """Return what a turn does before its agent starts, and what that plans and says; nothing without such a turn."""
-    row = await connection.fetchrow(PROGRESS, turn_id)
+    row = await connection.fetchrow("select plan, latest_words, phase from turns where id = $1", turn_id)
     return {**_progress(row), "phase": row["phase"]} if row else {}
 
 
@@ -232,32 +191,69 @@ def _progress(row: Record) -> dict[str, object]:
     return {"plan": plan, "latest_words": row["latest_words"]}
 
 
+@statement("""
+select c.id from conversations c join codebases b using (platform, repository_id)
+where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
+""")
 async def conversation_named(connection: Connection, repository: str, number: int) -> int | None:
     """Return the id of a thread of the repository `owner/name`, or None."""
-    found: int | None = await connection.fetchval(CONVERSATION_NAMED, repository, number)
-    return found
 
 
 async def conversation(connection: Connection, conversation_id: int, limit: int) -> dict[str, Any] | None:
     """Return a thread as in the list, with the newest `limit` of its turns and of its sessions; None without one."""
-    rows = await newest(connection, LIST_CONVERSATIONS, 1, before=conversation_id + 1)
-    if not rows or rows[0]["id"] != conversation_id:
+    row = await connection.fetchrow("select * from listed_conversations where id = $1", conversation_id)
+    if row is None:
         return None
-    asked = [dict(row) for row in await connection.fetch(TURNS_OF_CONVERSATION, limit, conversation_id)]
-    contexts = [dict(row) for row in await connection.fetch(SESSIONS_OF_CONVERSATION, limit, conversation_id)]
-    return {**rows[0], "requests": asked, "sessions": contexts}
+    newest_of = "select * from listed_{} where conversation_id = $1 order by place desc limit $2"
+    asked, contexts = [
+        [dict(row) for row in await connection.fetch(newest_of.format(of), conversation_id, limit)]
+        for of in ("turns", "sessions")
+    ]
+    return {**row, "requests": asked, "sessions": contexts}
 
 
-async def delivery(connection: Connection, guid: str) -> dict[str, object] | None:
-    """Return a delivery as in the list, or None."""
-    row = await connection.fetchrow(DELIVERY, guid)
-    return dict(row) if row else None
+@statement("""
+select l.*, d.operation_id as operation from listed_deliveries l join deliveries d using (guid) where guid = $1
+""")
+async def delivery(connection: Connection, guid: str) -> dict[str, Any] | None:
+    """Return a delivery as in the list, with the operation that it became, or None."""
 
 
-async def costs(connection: Connection, since: date, repository: str | None) -> list[Record]:
-    """Return what the turns cost that ended on that day (UTC) or later, by day and repository."""
-    rows: list[Record] = await connection.fetch(COSTS, since, repository)
-    return rows
+@statement("""
+-- Each day is summed by the index of the ends, which has all of it; names and the day's date come to the sums.
+select day::date, b.owner || '/' || b.name as codebase, sums.turns, sums.untold, sums.cost_usd, sums.tokens
+from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
+    select queue_platform as platform, queue_repository_id as repository_id, count(*) as turns,
+           count(*) filter (where cost_usd is null and started_at is not null) as untold, sum(cost_usd) as cost_usd,
+           sum(tokens)::bigint as tokens
+    from turns
+    where finished_at >= day at time zone 'UTC' and finished_at < (day + interval '1 day') at time zone 'UTC'
+      and ($2::text is null or (queue_platform, queue_repository_id) in (
+               select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
+    group by 1, 2) sums join codebases b using (platform, repository_id)
+order by 1 desc, cost_usd desc nulls last, 2
+""")
+async def costs(connection: Connection, since: date, repository: str | None) -> list[dict[str, Any]]:
+    """Return what the turns cost that ended on that day (UTC) or later, by day and repository.
+
+    `untold`: the turns that ran, and whose agents reported no cost.
+    """
+
+
+@statement("""
+select (finished_at at time zone 'UTC')::date as day, count(*) as turns, count(*) filter (where state = 'done') as done,
+       count(*) filter (where state = 'stopped') as stopped,
+       count(*) filter (where state not in ('done', 'stopped')) as failed,
+       coalesce(sum(cost_usd), 0) as cost_usd,
+       percentile_cont(array[0.5, 0.95]) within group (order by extract(epoch from finished_at - started_at)::float8)
+           as seconds
+from turns where finished_at >= $1::date::timestamp at time zone 'UTC' group by grouping sets ((1), ())
+""")
+async def days(connection: Connection, since: date) -> list[dict[str, Any]]:
+    """Return how the turns ended on that day (UTC) and later, their cost, and the `seconds` of half and nearly all.
+
+    By day; the row without a day tells of all.
+    """
 
 
 async def nodes(connection: Connection, state: str | None) -> list[dict[str, Any]]:

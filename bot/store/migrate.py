@@ -12,12 +12,10 @@ import structlog
 
 LOCK_KEY = int.from_bytes(hashlib.sha256(b"threadtree schema migrations").digest()[:8], signed=True)
 LOCK_TIMEOUT_SECONDS = 600.0
-LOCK_POLL_SECONDS = 0.1
 TABLE_LOCK_SECONDS = 1.0
 """How long a migration waits for a table before it lets others have it: whoever asks later waits behind it."""
 TABLE_PAUSE_SECONDS = 2.0
 ENGINE = "000_procrastinate_"
-NO_TRANSACTION = "-- no transaction"
 
 TABLE_EXISTS = "select to_regclass('schema_migrations') is not null"
 CREATE_TABLE = """
@@ -27,7 +25,6 @@ create table if not exists schema_migrations (
     applied_at timestamptz not null default now()
 )
 """
-TRY_LOCK = "select pg_try_advisory_lock($1)"
 SELECT_APPLIED = "select name, sha256 from schema_migrations order by name"
 INSERT_APPLIED = "insert into schema_migrations (name, sha256) values ($1, $2)"
 
@@ -40,7 +37,7 @@ class MigrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file. It runs in a transaction, unless its first line says otherwise; then it is a single statement."""
+    """One file. It runs in a transaction."""
 
     name: str
     sql: str
@@ -48,10 +45,6 @@ class Migration:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.sql.partition("\n")[0].strip() != NO_TRANSACTION
 
 
 def migrations_directory() -> Path:
@@ -146,30 +139,21 @@ async def _missing(
 
 
 async def _lock(connection: asyncpg.Connection) -> None:
-    """Poll for the session's lock.
-
-    A query that waits for it is a transaction, and the holder's `create index concurrently` waits for those in turn.
-    """
     try:
-        async with asyncio.timeout(LOCK_TIMEOUT_SECONDS):
-            while not await connection.fetchval(TRY_LOCK, LOCK_KEY):  # noqa: ASYNC110 - another process has it
-                await asyncio.sleep(LOCK_POLL_SECONDS)
+        await connection.execute("select pg_advisory_lock($1)", LOCK_KEY, timeout=LOCK_TIMEOUT_SECONDS)
     except TimeoutError as error:
         raise MigrationError(f"Another process has been migrating for {LOCK_TIMEOUT_SECONDS:.0f} s") from error
 
 
 async def _apply(connection: asyncpg.Connection, migrations: Sequence[Migration]) -> None:
     for migration in migrations:
-        _log.info("migration-starting", name=migration.name)
+        _log.debug("migration-starting", name=migration.name)
         try:
-            if migration.in_transaction:
-                await _apply_between_others(connection, migration)
-            else:
-                # A prepared statement is a single one by the protocol; several would be one transaction after all.
-                await connection.fetch(migration.sql)
-                await connection.execute(INSERT_APPLIED, migration.name, migration.sha256)
+            await _apply_between_others(connection, migration)
         except asyncpg.PostgresError as error:
             raise MigrationError(f"Migration {migration.name} failed: {error}") from error
+    if migrations:
+        _log.info("migrations-applied", count=len(migrations), last=migrations[-1].name)
 
 
 async def _apply_between_others(connection: asyncpg.Connection, migration: Migration) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from bot.model import Repository, Target, ThreadRef
-from bot.store.database import Connection, fetch_column, fetch_one
+from bot.store.database import Connection, statement
 from bot.store.jobs import defer, outbox_bell, ring
 
 ENQUEUE_COMMENT = """
@@ -28,33 +28,11 @@ update outbox set content = $2, error = null, version = version + 1,
 where id = $1 returning id
 """
 
-IS_PASSED = """
--- The tracking comment is older than $2, or the answer of one of the turns before it comes below it.
-select exists (
-    select from outbox mine
-    where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
-      and (mine.posted_at < $2 or exists (
-               select from (select id from turns where conversation_id = mine.conversation_id and id < $1
-                            order by id desc limit 20) earlier
-               join outbox answer on answer.turn_id = earlier.id
-               where answer.kind = 'comment' and answer.part > 1 and answer.state <> 'failed'
-                 and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
-"""
-
 ENQUEUE_REACTION = """
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
 values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
 returning id
-"""
-
-MAY_DECLINE = """
--- Once a person and thread a day, and not while $4 of them wait: anybody can cause them.
-insert into effects (key, seen_at)
-select sha256(convert_to(format('declined %s %s', $1::bigint, $2::bigint), 'UTF8')), $5
-where (select count(*) from outbox where writer = $3 and urgency = $6 and state in ('waiting', 'sending')) < $4
-on conflict (key) do update set seen_at = excluded.seen_at where effects.seen_at <= $5 - interval '1 day'
-returning key
 """
 
 WRITERS_WITHOUT_A_JOB = """
@@ -66,61 +44,6 @@ where not exists (select from procrastinate_jobs j
   and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
 """
 
-LOCK_WRITER = """
--- Held by the database session: Postgres frees it when the process dies, and a second sender finds it taken.
-select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))
-"""
-
-SENDABLE = """
--- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
--- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Left out as
--- well: the answer of a turn (urgency 1) while one of an earlier turn of the conversation waits. All are asked row by
--- row, in the order of an index: a join would read all that waits. While the statistics are those of a quiet time, so
--- would `exists` with the states of what waits: hence the first answer in order, and `not in` for a part of a turn.
-from outbox o
-where o.writer = $1 and o.state in ('waiting', 'sending')
-  and coalesce((select linked.comment_url is not null or linked.state = 'failed'
-                from outbox linked where linked.id = o.waits_for), true)
-  and case when o.part > 1 then
-      not exists (select from outbox earlier where earlier.kind = 'comment' and earlier.turn_id = o.turn_id
-                    and earlier.part < o.part and earlier.comment_id is null
-                    and earlier.state not in ('sent', 'failed') and earlier.waits_for is distinct from o.id)
-      else true end
-  and case when o.urgency = 1 and o.turn_id is not null then
-      o.turn_id = (select first.turn_id from outbox first where first.conversation_id = o.conversation_id
-                     and first.urgency = 1 and first.state in ('waiting', 'sending') order by first.turn_id limit 1)
-      else true end
-"""
-
-NEXT = f"""
--- If $3 is true, nothing new may be created now, so only edits count. Nor for the persons $4.
-select o.id, o.urgency, o.comment_id
-{SENDABLE}
-  and o.due_at <= $2 and (o.comment_id is not null or not ($3 or coalesce(o.asked_by = any ($4::bigint[]), false)))
-order by o.round, o.urgency, o.id limit 1
-"""
-
-NEXT_DUE = f"""
-select greatest(o.due_at, $2::timestamptz)
-{SENDABLE} and o.urgency <= $3
-order by o.due_at limit 1
-"""
-
-TAKE = """
--- Committed before the request: a row found `sending` later may be on GitHub already.
-with before as (select id, state, sending_at from outbox where id = $1 for update)
-update outbox o set state = 'sending', sending_at = $2
-from before, conversations c, codebases b
-where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
-returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind as source_kind,
-          o.target_id as source_id, o.content, o.version, o.comment_id,
-          o.attempts, o.created_at, case before.state when 'sending' then before.sending_at end as unsure_since,
-          c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
-          (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
-          (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content,
-          exists (select from outbox linking where linking.waits_for = o.id) as is_linked
-"""
-
 SENT = """
 -- A newer version than the one that was sent waits for its own request.
 update outbox
@@ -129,48 +52,13 @@ set state = case when version > $2 then 'waiting' else 'sent' end, sent_version 
 where id = $1 and state = 'sending'
 """
 
-PUT_BACK = """
-update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
-"""
-
-PAUSE_WRITER = """
-insert into writers (writer, held_until) values ($1, $2)
-on conflict (writer) do update set held_until = greatest(writers.held_until, excluded.held_until)
-"""
-
-POST_ANEW = """
--- The comment, or what it answers, was deleted: it is posted again, at the end of the thread.
-update outbox set state = 'waiting', comment_id = null, comment_url = null, sent_version = 0, posted_at = null,
-                  error = $2, target_kind = $3, target_id = $4
-where id = $1 and state = 'sending'
-"""
-
-CREATED_SINCE = """
--- A request whose answer never came counts from when it was sent.
-select coalesce(posted_at, sending_at) as at from outbox
-where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and urgency >= $3
-order by 1
-"""
-
-
-CREATED_MOST_FOR = """
-select asked_by from outbox
-where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and asked_by is not null
-group by asked_by having count(*) > $3
-"""
-
-RECORD_PULL_REQUEST = """
--- Only to be counted: nothing of it is to be sent.
-insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, sent_version, posted_at)
-values ($1, $2, 'pull-request', 0, 'pull', '', 'sent', 1, $3)
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
     """A row taken for sending; an earlier request for it, of the time `unsure_since`, may have reached GitHub.
 
-    `is_linked`: another comment links this one, and says its text where GitHub refuses this one.
+    `linked_url`: the address of the comment in its place, with which it goes. `is_linked`: it takes another comment's
+    place, which says its text where GitHub refuses this one.
     """
 
     id: int
@@ -207,25 +95,33 @@ async def enqueue_comment(
     """State a comment, of a turn its part `part`, and ring; return the row's id. The same text of a part again changes
     nothing.
 
-    `%ANSWER_URL%` in the content becomes the address of the comment of row `waits_for`. `asked_by` is the person for
-    whom it is, by GitHub's id, where no turn tells.
+    The comment goes once that of row `waits_for` is on GitHub; where it has to stay, `%ANSWER_URL%` in its content is
+    the address of that one. `asked_by` is the person for whom it is, by GitHub's id, where no turn tells.
     """
-    place = (thread_ref.repository.writer, thread_ref.conversation_id, turn_id, part)
+    place = (*thread_ref.key, turn_id, part)
     said = (urgency, target.kind, target.id, content, waits_for, asked_by)
-    row = await connection.fetchrow(ENQUEUE_COMMENT, *place, *said)
-    if row is None:
-        return int(
-            await connection.fetchval(
-                "select id from outbox where kind = 'comment' and turn_id = $1 and part = $2", turn_id, part
-            )
-        )
-    await ring(connection, thread_ref.repository.writer)
-    return int(row["id"])
+    row_id: int | None = await connection.fetchval(ENQUEUE_COMMENT, *place, *said)
+    if row_id is not None:
+        await ring(connection, thread_ref.repository.writer)
+        return row_id
+    known = "select id from outbox where kind = 'comment' and turn_id = $1 and part = $2"
+    return int(await connection.fetchval(known, turn_id, part))
 
 
+@statement("""
+-- The tracking comment is older than $2, or the answer of one of the turns before it comes below it.
+select exists (
+    select from outbox mine
+    where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
+      and (mine.posted_at < $2 or exists (
+               select from (select id from turns where conversation_id = mine.conversation_id and id < $1
+                            order by id desc limit 20) earlier
+               join outbox answer on answer.turn_id = earlier.id
+               where answer.kind = 'comment' and answer.part > 1 and answer.state <> 'failed'
+                 and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
+""")
 async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
     """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
-    return bool(await connection.fetchval(IS_PASSED, turn_id, at))
 
 
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
@@ -240,33 +136,58 @@ async def enqueue_reaction(
     connection: Connection, thread_ref: ThreadRef, target: Target, content: str, urgency: int, asked_by: int | None
 ) -> bool:
     """State a reaction by GitHub's name for it, such as `eyes`, and ring; return whether it is new."""
-    place = (thread_ref.repository.writer, thread_ref.conversation_id, target.kind, target.id)
+    place = (*thread_ref.key, target.kind, target.id)
     row = await connection.fetchrow(ENQUEUE_REACTION, *place, content, urgency, asked_by)
     if row is not None:
         await ring(connection, thread_ref.repository.writer)
     return row is not None
 
 
+@statement("""
+-- Once a person and thread a day, and not while $4 of them wait: anybody can cause them.
+insert into effects (key, seen_at)
+select sha256(convert_to(format('declined %s %s', $2::bigint, $3::bigint), 'UTF8')), $6
+where (select count(*) from outbox where writer = $1 and urgency = $5 and state in ('waiting', 'sending')) < $4
+on conflict (key) do update set seen_at = excluded.seen_at where effects.seen_at <= $6 - interval '1 day'
+returning key
+""")
 async def may_decline(
     connection: Connection, thread_ref: ThreadRef, person_id: int, most_waiting: int, urgency: int, now: datetime
 ) -> bool:
     """Return whether the person may get a reaction of this lowest urgency on the thread now, and record it."""
-    who = (thread_ref.conversation_id, person_id, thread_ref.repository.writer)
-    return await connection.fetchval(MAY_DECLINE, *who, most_waiting, now, urgency) is not None
+
+
+@statement("""
+-- Once a person and repository, ever: unlike other effects it is not forgotten after a year.
+insert into effects (key, seen_at)
+select sha256(convert_to(format('refused %s/%s %s', $1::text, $2::bigint, $3::bigint), 'UTF8')), 'infinity'
+on conflict do nothing returning key
+""")
+async def is_first_refusal(connection: Connection, repository: Repository, person_id: int) -> bool:
+    """Return whether the person was never told why requests in the repository are refused, and record it."""
 
 
 async def ring_forgotten(connection: Connection, now: datetime) -> list[str]:
     """Ring for outbox rows that have no job; return their writers."""
-    writers = await fetch_column(connection, WRITERS_WITHOUT_A_JOB, now)
+    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
     await defer(connection, *(outbox_bell(writer) for writer in writers))
     return writers
 
 
 async def lock_writer(connection: Connection, writer: str) -> bool:
     """Become the only sender for this writer until the connection goes back to its pool or breaks."""
-    return bool(await connection.fetchval(LOCK_WRITER, writer))
+    # Held by the database session: Postgres frees it when the process dies, and a second sender finds it taken.
+    take_lock = "select pg_try_advisory_lock(hashtextextended('outbox ' || $1, 0))"
+    return bool(await connection.fetchval(take_lock, writer))
 
 
+@statement("""
+-- If $3 is true, nothing new may be created now, so only edits count. Nor for the persons $4.
+select o.id, o.urgency, o.comment_id is null
+from sendable o where o.writer = $1
+  and o.due_at <= $2 and (o.comment_id is not null or not ($3 or coalesce(o.asked_by = any ($4::bigint[]), false)))
+order by o.round, o.urgency, o.id limit 1
+""")
 async def next_to_send(
     connection: Connection, writer: str, now: datetime, *, only_edits: bool, only_edits_for: Sequence[int] = ()
 ) -> tuple[int, int, bool] | None:
@@ -274,22 +195,39 @@ async def next_to_send(
 
     `only_edits_for`: the persons for whom nothing may be created now.
     """
-    row = await connection.fetchrow(NEXT, writer, now, only_edits, list(only_edits_for))
-    return None if row is None else (row["id"], row["urgency"], row["comment_id"] is None)
 
 
+@statement("""
+select greatest(o.due_at, $2::timestamptz)
+from sendable o where o.writer = $1 and o.urgency <= $3
+order by o.due_at limit 1
+""")
 async def next_due(connection: Connection, writer: str, now: datetime, last_urgency: int) -> datetime | None:
     """Return when the first row up to this urgency is due, `now` at the earliest; None if there is no row."""
-    due: datetime | None = await connection.fetchval(NEXT_DUE, writer, now, last_urgency)
-    return due
 
 
+@statement(
+    """
+-- Committed before the request: a row found `sending` later may be on GitHub already.
+with before as (select id, state, sending_at from outbox where id = $1 for update)
+update outbox o set state = 'sending', sending_at = $2
+from before, conversations c, codebases b
+where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
+returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind as source_kind,
+          o.target_id as source_id, o.content, o.version, o.comment_id,
+          o.attempts, o.created_at, case before.state when 'sending' then before.sending_at end as unsure_since,
+          c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
+          (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
+          (select linked.content from outbox linked where linked.id = o.waits_for) as linked_content,
+          exists (select from outbox linking where linking.waits_for = o.id) as is_linked
+""",
+    LookupError,
+)
 async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem:
-    """Mark the row `sending` and return it; on a connection outside any transaction this is committed."""
-    item = await fetch_one(connection, OutboxItem, TAKE, row_id, now)
-    if item is None:
-        raise LookupError(f"outbox row {row_id} is gone")
-    return item
+    """Mark the row `sending` and return it; on a connection outside any transaction this is committed.
+
+    Raises LookupError where it is gone.
+    """
 
 
 async def sent(
@@ -300,43 +238,64 @@ async def sent(
     await connection.execute(SENT, row_id, version, comment_id, url, now)
 
 
+@statement("""
+update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
+""")
 async def put_back(
     connection: Connection, row_id: int, state: Literal["waiting", "sending", "failed"], due_at: datetime, error: str
 ) -> None:
     """Record a failed attempt: try again at `due_at`, or never. `sending`: it may be on GitHub, look there first."""
-    await connection.execute(PUT_BACK, row_id, state, due_at, error)
 
 
+@statement("""
+insert into writers (writer, held_until) values ($1, $2)
+on conflict (writer) do update set held_until = greatest(writers.held_until, excluded.held_until)
+""")
 async def pause_writer(connection: Connection, writer: str, until: datetime) -> None:
     """Send nothing for the writer before `until`."""
-    await connection.execute(PAUSE_WRITER, writer, until)
 
 
+@statement("select held_until from writers where writer = $1 and held_until > $2")
 async def paused_until(connection: Connection, writer: str, now: datetime) -> datetime | None:
     """Return until when the writer is paused, None if it is not."""
-    until: datetime | None = await connection.fetchval(
-        "select held_until from writers where writer = $1 and held_until > $2", writer, now
-    )
-    return until
 
 
+@statement("""
+-- The comment, or what it answers, was deleted: it is posted again, at the end of the thread.
+update outbox set state = 'waiting', comment_id = null, comment_url = null, sent_version = 0, posted_at = null,
+                  target_kind = $2, target_id = $3, error = $4
+where id = $1 and state = 'sending'
+""")
 async def post_anew(connection: Connection, row_id: int, target: Target, error: str) -> None:
     """Forget the comment there was: the next request creates it again, as an answer to `target`."""
-    await connection.execute(POST_ANEW, row_id, error, target.kind, target.id)
 
 
-async def created_within(
-    connection: Connection, writer: str, span: timedelta, now: datetime, *, first_urgency: int = 0
+@statement("""
+-- A request whose answer never came counts from when it was sent. A time in the future is of a clock that was wrong.
+select coalesce(posted_at, sending_at) as at from outbox
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and urgency >= $4
+  and coalesce(posted_at, sending_at) <= $3
+order by 1
+""")
+async def created_since(
+    connection: Connection, writer: str, since: datetime, now: datetime, first_urgency: int = 0
 ) -> list[datetime]:
-    """Return when the writer created something on GitHub within `span` before `now`, oldest first."""
-    return await fetch_column(connection, CREATED_SINCE, writer, now - span, first_urgency)
+    """Return when the writer created something on GitHub between that time and `now`, oldest first."""
 
 
-async def created_most_for(connection: Connection, writer: str, span: timedelta, now: datetime, most: int) -> list[int]:
-    """Return the persons for whom the writer created more than `most` within `span` before `now`."""
-    return await fetch_column(connection, CREATED_MOST_FOR, writer, now - span, most)
+@statement("""
+select asked_by from outbox
+where writer = $1 and (posted_at > $2 or (posted_at is null and sending_at > $2)) and asked_by is not null
+group by asked_by having count(*) > $3
+""")
+async def created_most_for(connection: Connection, writer: str, since: datetime, most: int) -> list[int]:
+    """Return the persons for whom the writer created more than `most` since that time."""
 
 
+@statement("""
+-- Only to be counted: nothing of it is to be sent.
+insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, sent_version, posted_at)
+values ($1, $2, 'pull-request', 0, 'pull', '', 'sent', 1, $3)
+""")
 async def record_pull_request(connection: Connection, thread_ref: ThreadRef, now: datetime) -> None:
     """Count a pull request that GitHub was asked to open for the thread among what the writer created."""
-    await connection.execute(RECORD_PULL_REQUEST, thread_ref.repository.writer, thread_ref.conversation_id, now)

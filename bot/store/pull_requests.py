@@ -1,22 +1,10 @@
-"""Rows about a branch that is to become a pull request: the turns that changed it, and their answers."""
+"""Rows about a branch that is to become a pull request: the turns that changed it, and what the bot opened for it."""
 
 from dataclasses import dataclass
 
 from bot.model import Repository, Target
-from bot.store.database import Connection, fetch_all
-from bot.store.turns import Claim, write_under
-
-RECORD_PUSH = """
-update turns set pushed_to = $3 where id = $1 and claim = $2 returning id
-"""
-
-TURNS_ON_BRANCH = """
--- Oldest first; the running one too, whose answer is saved before it pushes.
-select t.id, t.answer, t.requested_by, t.source_kind, t.source_id, c.number
-from turns t join conversations c on c.id = t.conversation_id
-where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
-order by t.id limit 50
-"""
+from bot.store.database import Connection, statement
+from bot.store.turns import Claim, under_claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +18,93 @@ class TurnOnBranch:
     number: int
 
 
-async def record_push(connection: Connection, claim: Claim, branch: str) -> None:
-    """Record that the turn's changes are on this branch on GitHub. Raises ClaimLostError."""
-    await write_under(connection, claim, RECORD_PUSH, branch)
+@dataclass(frozen=True, slots=True)
+class OwnPull:
+    """A pull request that the bot opened for the issue `closes`: its titles, and the digests of its descriptions."""
+
+    number: int
+    closes: int
+    titles: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
+@under_claim("""
+update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5 where id = $1 and claim = $2 returning id
+""")
+async def record_push(
+    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None
+) -> None:
+    """Record that the turn's changes are on this branch on GitHub, up to `head`. Raises ClaimLostError.
+
+    `net`: the files that the branch changes, and its commits ahead of its base and behind.
+    """
+
+
+@statement("update conversations set pull_request = $2 where id = $1")
+async def record_pull_request(connection: Connection, conversation_id: int, number: int | None) -> None:
+    """Record the open pull request of the thread's branch, None where there is none."""
+
+
+@statement("""
+-- Oldest first; the running one too, whose answer is saved before it pushes.
+select t.id, t.answer, r.requested_by, r.source_kind, r.source_id, c.number
+from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
+where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
+order by t.id limit 50
+""")
 async def turns_on_branch(connection: Connection, repository: Repository, branch: str) -> list[TurnOnBranch]:
     """Return the turns that changed the branch, oldest first."""
-    return await fetch_all(connection, TurnOnBranch, TURNS_ON_BRANCH, repository.platform, repository.id, branch)
 
 
+@statement("""
+select number, closes, titles, texts from pull_requests
+where (platform, repository_id, branch) = ($1, $2, $3) order by number desc limit 1
+""")
+async def own_pull(connection: Connection, repository: Repository, branch: str) -> OwnPull | None:
+    """Return the last pull request that the bot opened for the branch."""
+
+
+@statement("""
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts)
+values ($1, $2, $3, $4, $5, array_remove(array[$6::text], null), array[$7::text]) on conflict do nothing
+""")
+async def adopt(
+    connection: Connection, repository: Repository, number: int, branch: str, closes: int, title: str | None, text: str
+) -> None:
+    """Record a pull request that the bot opened, unless that is known; without `title` a person gave it."""
+
+
+@statement("""
+update pull_requests set titles = array_remove(titles || $4::text, null), texts = texts || $5::text
+where (platform, repository_id, number) = ($1, $2, $3)
+""")
+async def note_text(connection: Connection, repository: Repository, number: int, title: str | None, text: str) -> None:
+    """Record a new title, if there is one, and the digest of a description, before they are written."""
+
+
+@statement("""
+update pull_requests set told = true
+where (platform, repository_id, number) = ($1, $2, $3) and not told returning number
+""")
+async def tell_once(connection: Connection, repository: Repository, number: int) -> int | None:
+    """Return the number if people were not told yet that the description is theirs, and record that they are."""
+
+
+@statement("""
+-- Of the newest turn of the session that pushed: a description is rewritten for what that changed.
+with before as (select id, cost_usd from sessions where id = $1 for update), summed as (
+    update sessions s set cost_usd = greatest(s.cost_usd, $2::float8) from before where s.id = before.id
+)
+update turns t set tokens = coalesce(t.tokens + $3, $3, t.tokens),
+                   cost_usd = coalesce(t.cost_usd + greatest($2::float8 - before.cost_usd, 0), t.cost_usd)
+from before where t.id = (select max(id) from turns where session_id = $1 and pushed_to is not null)
+""")
+async def record_use_of_text(
+    connection: Connection, session: int, session_cost_usd: float | None, tokens: int | None
+) -> None:
+    """Add what a description used to the turn that pushed; the cost is the sum of the session."""
+
+
+@statement("select kind = 'pull', worktree_id from conversations where id = $1")
 async def thread_to_open_for(connection: Connection, conversation_id: int) -> tuple[bool, int | None]:
     """Return whether the thread is a pull request itself, and its worktree, live or not."""
-    row = await connection.fetchrow(
-        "select kind = 'pull' as is_pull, worktree_id from conversations where id = $1", conversation_id
-    )
-    return row["is_pull"], row["worktree_id"]

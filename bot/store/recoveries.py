@@ -1,41 +1,204 @@
 """Rows of what was compared with GitHub, and what the inbox lacks."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import NoReturn, cast
+from uuid import UUID, uuid4
 
 from bot.model import Repository, Target
-from bot.store.database import Connection, Pool, fetch_all, fetch_column, read
+from bot.store.database import DATABASE_AWAY, Connection, Pool, read, statement
+from bot.tasks import concurrently
 
-SEEN_UNTIL = """
--- At first from the first delivery ever received, within GitHub's memory; without one nothing was missed yet.
-select coalesce(r.seen_until,
-                greatest((select received_at from deliveries order by seq limit 1), $2::timestamptz - $3::interval), $2)
-           as at,
-       r.source is not null as compared_before
-from (values ($1)) asked (source) left join recoveries r using (source)
+LEASE = timedelta(seconds=12)
+"""A process that was killed holds up the next comparison for so long. Whoever lives renews it four times meanwhile."""
+
+TAKE_LEASE = """
+insert into leases (name, holder, held_until) values ($1, $2, now() + $3)
+on conflict (name) do update set holder = excluded.holder, held_until = excluded.held_until
+where leases.held_until < now()
+returning holder
 """
 
 SAVE = """
-insert into recoveries (source, seen_until, problem, tried_at) values ($1, $2, $3, $4)
+insert into recoveries as r (source, seen_until, log_hook, log_cursor, log_newest, problem, tried_at, compared_at)
+values ($1, $2, $3, $4, $5, $6, $7, case when $8 then $7::timestamptz end)
 on conflict (source) do update
-   set seen_until = excluded.seen_until, problem = excluded.problem, tried_at = excluded.tried_at
+   set seen_until = excluded.seen_until, log_hook = excluded.log_hook, log_cursor = excluded.log_cursor,
+       log_newest = excluded.log_newest, problem = excluded.problem, tried_at = excluded.tried_at,
+       compared_at = coalesce(excluded.compared_at, r.compared_at)
 """
 
-ACTIVE = """
+NOTE_MISSED = """
+insert into missed_deliveries (source, guid, hook, log_id, event, at)
+select $1, logged.*
+from unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::timestamptz[])
+     as logged (guid, hook, log_id, event, at)
+where not exists (select from deliveries d where d.guid = logged.guid)
+on conflict do nothing
+"""
+
+NOTE_ASKED_WITHOUT_TEXT = """
+insert into effects (key)
+select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
+where (platform, repository_id, number) = ($1, $2, $3)
+on conflict do nothing
+"""
+
+FORGET_ASKED_WITHOUT_TEXT = """
+delete from effects
+where key = (select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
+             where (platform, repository_id, number) = ($1, $2, $3))
+"""
+
+SILENT_THREADS = """
+-- Open threads with a worktree of which nothing was heard for that long, those first that were asked for longest ago.
+select b.*, c.number
+from conversations c join codebases b using (platform, repository_id)
+where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
+  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - interval '1 day'
+order by c.checked_at nulls first, c.id limit $3
+"""
+
+
+@dataclass(slots=True)
+class Place:
+    """How far a source was compared: `seen_until` by GitHub's clock, `compared_at` when it was done last.
+
+    A long log is read on with the page `log_cursor` of the webhook `log_hook`; its newest delivery is of `log_newest`.
+    `log_is_short`: GitHub may have forgotten what came after `compared_at`.
+    """
+
+    seen_until: datetime
+    compared_at: datetime | None
+    log_is_short: bool
+    log_hook: int | None
+    log_cursor: str | None
+    log_newest: datetime | None
+
+    def begin_again(self) -> None:
+        """Read the log from its newest delivery on."""
+        self.log_hook = self.log_cursor = self.log_newest = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A delivery in the log of a webhook, which the inbox lacks."""
+
+    guid: str
+    hook: int
+    log_id: int
+    event: str
+    at: datetime
+
+
+@asynccontextmanager
+async def only_one(pool: Pool) -> AsyncIterator[bool]:
+    """Yield whether no other process compares now; then no other one begins until the block ends.
+
+    A lease that nobody renews is waited for: its process was killed, perhaps the one that this one replaces.
+    """
+    if (holder := await _take_lease(pool)) is None:
+        yield False
+        return
+    try:
+        async with concurrently(_keep_lease(pool, holder)):
+            yield True
+    finally:
+        with suppress(*DATABASE_AWAY):  # it ends by itself
+            await pool.execute("delete from leases where holder = $1", holder)
+
+
+async def _take_lease(pool: Pool) -> UUID | None:
+    """Return the lease's holder that this process is now; None if another one renews it, or has done its work."""
+    seen: datetime | None = None
+    while (holder := await pool.fetchval(TAKE_LEASE, "recovery", uuid4(), LEASE)) is None:
+        held_until = await pool.fetchval("select held_until from leases where name = 'recovery'")
+        seen = seen or held_until
+        if held_until != seen:
+            return None
+        await asyncio.sleep(LEASE.total_seconds() / 8)
+    return cast("UUID", holder)
+
+
+async def _keep_lease(pool: Pool, holder: UUID) -> NoReturn:
+    while True:
+        await asyncio.sleep(LEASE.total_seconds() / 4)
+        with suppress(*DATABASE_AWAY):
+            await pool.execute("update leases set held_until = now() + $2 where holder = $1", holder, LEASE)
+
+
+@statement("""
+-- At first from the first delivery ever received, within GitHub's memory; without one nothing was missed yet.
+select coalesce(greatest(r.seen_until, $2::timestamptz - interval '30 days'),
+                greatest((select received_at from deliveries order by seq limit 1), $2 - interval '3 days'),
+                $2) as seen_until,
+       r.compared_at, coalesce(r.compared_at < $2 - interval '3 days', false) as log_is_short,
+       r.log_hook, r.log_cursor, r.log_newest
+from (values ($1)) asked (source) left join recoveries r using (source)
+""")
+async def place(connection: Connection, source: str, now: datetime) -> Place:
+    """Return how far the source was compared."""
+
+
+async def save(
+    connection: Connection, source: str, at: Place, problem: str | None, now: datetime, *, is_compared: bool
+) -> None:
+    """Record how far the source was compared, `is_compared` to its end, and what was in the way."""
+    log = (at.log_hook, at.log_cursor, at.log_newest)
+    await connection.execute(SAVE, source, at.seen_until, *log, problem, now, is_compared)
+    # GitHub has forgotten them.
+    await connection.execute("delete from missed_deliveries where at < $1::timestamptz - interval '4 days'", now)
+
+
+async def note_missed(connection: Connection, source: str, logged: Sequence[Missed]) -> None:
+    """Note those of the logged deliveries that the inbox lacks."""
+    columns = [[getattr(one, field.name) for one in logged] for field in fields(Missed)]
+    await connection.execute(NOTE_MISSED, source, *columns)
+
+
+@statement("""
+-- The oldest first; those last that GitHub did not show for $3 times.
+select guid, hook, log_id, event, at from missed_deliveries
+where source = $1 and log_id is not null order by tries >= $3, at, log_id limit $2
+""")
+async def missed(connection: Connection, source: str, most: int, tries: int) -> list[Missed]:
+    """Return at most so many of the source's deliveries that were noted, those last that were tried so often."""
+
+
+@statement("delete from missed_deliveries where (source, guid) = ($1, $2)")
+async def forget(connection: Connection, source: str, guid: str) -> None:
+    """Forget a delivery that was fetched, or that GitHub does not show."""
+
+
+@statement("""
+insert into missed_deliveries (source, guid, tries) values ($1, $2, 1)
+on conflict (source, guid) do update set tries = missed_deliveries.tries + 1
+returning tries
+""")
+async def count_try(connection: Connection, source: str, guid: str) -> int:
+    """Count that GitHub could not show a delivery, or what one is made of; return how often that has happened."""
+
+
+@statement("""
 -- Repositories where the bot was asked something lately, those first that were tried longest ago.
 select b.*
 from codebases b left join recoveries r on r.source = b.platform || '/' || b.repository_id
 where b.platform = $1
   and exists (select from conversations c where (c.platform, c.repository_id) = (b.platform, b.repository_id)
-              and (c.updated_at > $2::timestamptz - $3::interval))
-order by r.tried_at nulls first, b.repository_id limit $4
-"""
+              and c.updated_at > $2::timestamptz - interval '30 days')
+order by r.tried_at nulls first, b.repository_id limit $3
+""")
+async def active_repositories(connection: Connection, platform: str, now: datetime, most: int) -> list[Repository]:
+    """Return at most `most` repositories where the bot was asked something within 30 days."""
 
-WAS_ANSWERED = """
+
+@statement("""
 -- It got a reaction or an answer, or it is a turn's. What a thread's own text got may be a label's or an assignment's.
 select ($5::bigint is not null or not exists (select from effects where key = (
-            select sha256(convert_to(format('only gestures %s', c.id), 'UTF8')) from conversations c
+            select sha256(convert_to(format('asked without text %s', c.id), 'UTF8')) from conversations c
             where (c.platform, c.repository_id, c.number) = ($1, $2, $3))))
    and (exists (select from outbox o join conversations c on c.id = o.conversation_id
                 where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
@@ -44,95 +207,25 @@ select ($5::bigint is not null or not exists (select from effects where key = (
      or exists (select from outbox o join conversations c on c.id = o.conversation_id
                 where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
                   and o.kind = 'comment' and o.turn_id is null and o.target_kind = $4
-                  and o.target_id is not distinct from $5)
-     or exists (select from turns t join conversations c on c.id = t.conversation_id
+                  and o.target_id is not distinct from $5 and o.urgency <> 1) -- of another request that tells of it
+     or exists (select from requests r join conversations c on c.id = r.conversation_id
                 where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                  and t.source_kind = $4 and t.source_id is not distinct from $5))
-"""
-
-WAS_ASKED_BY = """
--- A label or an assignment has no text of its own: it is known by its person and its time.
-select exists (select from turns t join conversations c on c.id = t.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3) and t.requested_by_id = $4
-                 and t.source_id is null and abs(extract(epoch from t.asked_at - $5)) <= 60)
-"""
-
-ONLY_GESTURES = """
-insert into effects (key)
-select sha256(convert_to(format('only gestures %s', id), 'UTF8')) from conversations
-where (platform, repository_id, number) = ($1, $2, $3)
-on conflict do nothing
-"""
-
-TEXT_ASKED = """
-delete from effects where key = (select sha256(convert_to(format('only gestures %s', id), 'UTF8')) from conversations
-                                 where (platform, repository_id, number) = ($1, $2, $3))
-"""
-
-IS_OPEN = """
-select exists (select from conversations
-               where (platform, repository_id, number) = ($1, $2, $3) and state = 'open')
-"""
-
-UNHEARD = """
--- Open threads with a worktree of which nothing was heard for that long, those first that were asked for longest ago.
-select b.*, c.number
-from conversations c join codebases b using (platform, repository_id)
-where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
-  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - $3::interval
-order by c.checked_at nulls first, c.id limit $4
-"""
-
-
-@asynccontextmanager
-async def only_one(pool: Pool) -> AsyncIterator[bool]:
-    """Yield whether no other process compares now; then no other one begins until the block ends."""
-    async with pool.acquire() as connection:
-        is_ours: bool = await connection.fetchval(
-            "select pg_try_advisory_lock(hashtextextended('threadtree recovery', 0))"
-        )
-        try:
-            yield is_ours
-        finally:
-            if is_ours:
-                await connection.execute("select pg_advisory_unlock(hashtextextended('threadtree recovery', 0))")
-
-
-async def seen_until(connection: Connection, source: str, now: datetime, memory: timedelta) -> tuple[datetime, bool]:
-    """Return the time until which the source was compared, and whether it ever was."""
-    row = await connection.fetchrow(SEEN_UNTIL, source, now, memory)
-    return max(row["at"], now - memory), row["compared_before"]
-
-
-async def save(connection: Connection, source: str, seen: datetime, problem: str | None, now: datetime) -> None:
-    """Record until when the source was compared, and what was in the way of its log of deliveries, or of all of it."""
-    await connection.execute(SAVE, source, seen, problem, now)
-
-
-async def known(connection: Connection, guids: Sequence[str]) -> set[str]:
-    """Return those of the deliveries that are in the inbox."""
-    return set(await fetch_column(connection, "select guid from deliveries where guid = any ($1::text[])", list(guids)))
-
-
-async def active_repositories(
-    connection: Connection, platform: str, now: datetime, within: timedelta, most: int
-) -> list[Repository]:
-    """Return at most `most` repositories where the bot was asked something within that time."""
-    return await fetch_all(connection, Repository, ACTIVE, platform, now, within, most)
-
-
+                  and r.source_kind = $4 and r.source_id is not distinct from $5))
+""")
 async def was_answered(connection: Connection, repository: Repository, number: int, target: Target) -> bool:
     """Return whether the text was acted on before."""
-    place = (repository.platform, repository.id, number)
-    return bool(await connection.fetchval(WAS_ANSWERED, *place, target.kind, target.id))
 
 
+@statement("""
+-- A label or an assignment has no text of its own: it is known by its person and its time.
+select exists (select from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
+               where (c.platform, c.repository_id, c.number) = ($1, $2, $3) and t.requested_by_id = $4
+                 and r.source_id is null and abs(extract(epoch from r.asked_at - $5)) <= 60)
+""")
 async def was_asked_by(
     connection: Connection, repository: Repository, number: int, person_id: int, at: datetime
 ) -> bool:
     """Return whether the person asked at that time, by a label, an assignment or the thread's own text."""
-    place = (repository.platform, repository.id, number)
-    return bool(await connection.fetchval(WAS_ASKED_BY, *place, person_id, at))
 
 
 async def save_asked(
@@ -141,30 +234,27 @@ async def save_asked(
     """Record whether a thread's own text asks, or only a label or an assignment so far: later edits may ask, too."""
     place = (repository.platform, repository.id, number)
     if not by_gesture:
-        await connection.execute(TEXT_ASKED, *place)
+        await connection.execute(FORGET_ASKED_WITHOUT_TEXT, *place)
     elif not await was_answered(connection, repository, number, target):
-        await connection.execute(ONLY_GESTURES, *place)
+        await connection.execute(NOTE_ASKED_WITHOUT_TEXT, *place)
 
 
+@statement("""
+select exists (select from conversations
+               where (platform, repository_id, number) = ($1, $2, $3) and state = 'open')
+""")
 async def is_open(connection: Connection, repository: Repository, number: int) -> bool:
     """Return whether the bot knows the thread, as an open one."""
-    return bool(await connection.fetchval(IS_OPEN, repository.platform, repository.id, number))
 
 
-async def unheard(
-    connection: Connection, platform: str, now: datetime, silent: timedelta, most: int
+async def silent_threads(
+    connection: Connection, platform: str, now: datetime, most: int
 ) -> list[tuple[Repository, int]]:
-    """Return at most `most` open threads that hold a worktree and of which nothing was heard for so long."""
-    rows = await connection.fetch(UNHEARD, platform, now, silent, most)
+    """Return at most `most` open threads that hold a worktree and of which nothing was heard for a day."""
+    rows = await connection.fetch(SILENT_THREADS, platform, now, most)
     return [(read(Repository, row), row["number"]) for row in rows]
 
 
+@statement("update conversations set checked_at = $4 where (platform, repository_id, number) = ($1, $2, $3)")
 async def save_checked(connection: Connection, repository: Repository, number: int, now: datetime) -> None:
     """Record that GitHub was asked whether the thread is open."""
-    await connection.execute(
-        "update conversations set checked_at = $4 where (platform, repository_id, number) = ($1, $2, $3)",
-        repository.platform,
-        repository.id,
-        number,
-        now,
-    )

@@ -1,48 +1,30 @@
-"""Worktrees that are being removed: each under a claim, which the worktree's job takes over when its process died."""
+"""The removal of worktrees in their rows: decided, begun by whoever holds the clone's lock, ended."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
-from uuid import UUID, uuid4
-
-from asyncpg import Record
 
 from bot.model import Target, ThreadRef, WorktreeRow
-from bot.store.database import Connection, fetch_column, read
-from bot.store.doorbell import ring_for_work, take_over_later
-from bot.store.worktrees import end_sessions, lock_worktree
+from bot.store.database import Connection, statement
+from bot.store.jobs import ring_for_work, take_over_later
+from bot.store.worktrees import end_sessions, is_removing, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged", "lost"]
 
-CLAIM = """
--- Whoever held the claim before: the worktree's job runs, so that process is gone, suspended or slow.
-update worktrees set claim = $3 where id = $1 and node = $2 and state = 'removing' returning id, removal
-"""
-
-CLAIM_FOR = """
+DECIDE = """
 -- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
 -- afterwards.
-update worktrees w set state = 'removing', removal = $4, claim = $3, updated_at = now()
-where w.id = $1 and w.node = $2 and w.is_live and w.updated_at = coalesce($6, w.updated_at)
+update worktrees w set state = 'removing', removal = $3, updated_at = now()
+where w.id = $1 and w.node = $2 and w.is_live and w.updated_at = coalesce($5, w.updated_at)
   and not exists (select from turns t where t.worktree_id = w.id
-                  and (t.state = 'running' or (t.state = 'queued' and $5::bigint is null)))
-  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $5
-                  and (o.state = 'running' or (o.state = 'queued' and $5::bigint is null)))
-returning id, removal
+                  and (t.state = 'running' or (t.state = 'queued' and $4::bigint is null)))
+  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $4
+                  and (o.state = 'running' or (o.state = 'queued' and $4::bigint is null)))
+returning w.id
 """
 
-CLAIMED = """
-select * from worktree_rows where worktree_id = $1
-"""
-
-USERS_OF_LOST = """
--- With the threads that moved to another node.
-select array(select unnest(lost_threads) union select number from conversations where worktree_id = $1 order by 1)
-from worktrees where id = $1
-"""
-
-LOCK_CLAIMED = """
-select state from worktrees where id = $1 and claim = $2 and state = 'removing' for no key update
+BEGIN = """
+update worktrees set removal_began = true where id = $1 and node = $2 and state = 'removing'
 """
 
 TAKE_OVER = """
@@ -51,7 +33,8 @@ TAKE_OVER = """
 with successor as (
     update worktrees n set state = 'removed', updated_at = now()
     from worktrees o
-    where o.id = $1 and o.claim = $2 and n.node = o.node and n.path = o.path and n.id <> o.id and n.state = 'reserved'
+    where o.id = $1 and o.state = 'removing'
+      and n.node = o.node and n.path = o.path and n.id <> o.id and n.state = 'reserved'
     returning n.id
 ), talks as (
     update conversations set worktree_id = $1 where worktree_id in (select id from successor)
@@ -67,10 +50,10 @@ select exists (select from turns where worktree_id = $1 and state = 'queued')
 """
 
 FINISH = """
-update worktrees set state = case when $3 then 'reserved' else 'removed' end,
-                     removal = case when not $3 then removal end, removal_error = null,
-                     setup_done = false, claim = null, updated_at = now()
-where id = $1 and claim = $2
+update worktrees set state = case when $2 then 'reserved' else 'removed' end,
+                     removal = case when not $2 then removal end, removal_error = null, removal_began = false,
+                     setup_done = false, updated_at = now()
+where id = $1
 """
 
 KEEP = """
@@ -79,91 +62,75 @@ KEEP = """
 update worktrees
 set state = case when removal = 'lost' then 'lost'
                  when branch is null and start_kind <> 'detached' then 'reserved' else 'ready' end,
-    removal = case when removal = 'closed' then removal end, removal_error = $3, claim = null,
+    removal = case when removal = 'closed' then removal end, removal_error = $2, removal_began = false,
     updated_at = now()
-where id = $1 and claim = $2 returning id
-"""
-
-PUT_BACK = """
-update worktrees set removal_error = $3, claim = null where id = $1 and claim = $2
-"""
-
-BLOCKED = """
--- Turns that wait until the node has removed a directory, or let go of one that it lost.
-select t.id, t.conversation_id, t.source_kind, t.source_id, b.*
-from directories_in_the_way d
-join turns t on t.worktree_id = d.worktree_id and t.state = 'queued'
-join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id)
-where d.directory_of = $1 order by t.id
+where id = $1 and state = 'removing'
 """
 
 DETACH_CONVERSATIONS = """
 update conversations set worktree_id = null, updated_at = now() where worktree_id = $1
 """
 
-DUE_FOR_RETRY = """
--- Worktrees whose removal failed when their threads were closed, and that were not used since.
-select id from worktrees
-where node = $1 and is_live and removal = 'closed' and updated_at < now() - $2::interval
-order by id
-"""
+
+@dataclass(frozen=True, slots=True)
+class DecidedRemoval:
+    """A worktree that is to be removed. Its row was last updated when that was decided; `users` are its threads."""
+
+    worktree: WorktreeRow
+    removal: Removal
+    users: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRemoval:
-    """The right to remove one worktree. Its row was last updated when the removal was decided."""
+class Blocked:
+    """A turn that waits for a removal, and the place of its answer."""
 
-    worktree: WorktreeRow
-    token: UUID
-    removal: Removal
-
-
-async def claim(connection: Connection, node: str, worktree_id: int) -> ClaimedRemoval | None:
-    """Claim a removal that is decided, from the worktree's job; None where the worktree is not to be removed."""
-    token = uuid4()
-    async with connection.transaction():
-        row = await connection.fetchrow(CLAIM, worktree_id, node, token)
-        return await _claimed(connection, token, row)
+    id: int
+    thread_ref: ThreadRef
+    target: Target
 
 
-async def claim_for(
+async def decide(
     connection: Connection,
     node: str,
     worktree_id: int,
     removal: Removal,
     operation_id: int | None = None,
     last_activity: datetime | None = None,
-) -> ClaimedRemoval | None:
-    """Decide and claim the removal of a live worktree; None while a turn or an operation needs it.
+) -> bool:
+    """Decide the removal of a live worktree; False while a turn or an operation needs it.
 
     `operation_id`: the running operation that removes it; turns and operations behind it do not count. Without one,
-    the worktree's job goes on with the removal later.
-    `last_activity`: None too if the row was used since.
+    the worktree's job goes on with the removal later, should this process die.
+    `last_activity`: False too if the row was used since.
     """
-    token = uuid4()
     async with connection.transaction():
         await lock_worktree(connection, worktree_id)
-        row = await connection.fetchrow(CLAIM_FOR, worktree_id, node, token, removal, operation_id, last_activity)
-        if row is not None and operation_id is None:
+        decided = await connection.fetchval(DECIDE, worktree_id, node, removal, operation_id, last_activity)
+        if decided is not None and operation_id is None:
             await take_over_later(connection, node, worktree_id)
-        return await _claimed(connection, token, row)
+        return decided is not None
 
 
-async def _claimed(connection: Connection, token: UUID, row: Record | None) -> ClaimedRemoval | None:
-    if row is None:
-        return None
-    worktree = read(WorktreeRow, await connection.fetchrow(CLAIMED, row["id"]))
-    if row["removal"] == "lost":
-        worktree = replace(worktree, conversations=tuple(await connection.fetchval(USERS_OF_LOST, row["id"])))
-    return ClaimedRemoval(worktree, token, row["removal"] or "closed")
+@statement("""
+-- One that was lost has also the threads that moved to another node.
+select w.*, coalesce(r.removal, 'closed') as removal,
+       array(select unnest(w.conversations) union select unnest(r.lost_threads) where r.removal = 'lost'
+             order by 1) as users
+from worktree_rows w join worktrees r on r.id = w.worktree_id
+where w.worktree_id = $2 and w.node = $1 and w.worktree_state = 'removing'
+""")
+async def decided(connection: Connection, node: str, worktree_id: int) -> DecidedRemoval | None:
+    """Return the removal of the node's worktree that is decided, None where it is not to be removed."""
 
 
-async def lock_claimed(connection: Connection, removal: ClaimedRemoval) -> bool:
-    """Lock the row of a claimed removal until the caller's transaction ends; False if the claim was lost."""
-    return await connection.fetchval(LOCK_CLAIMED, removal.worktree.id, removal.token) is not None
+async def begin(connection: Connection, node: str, worktree_id: int) -> DecidedRemoval | None:
+    """Begin a removal that is decided, or go on with one that was cut off. Only under the clone's lock."""
+    await connection.execute(BEGIN, worktree_id, node)
+    return await decided(connection, node, worktree_id)
 
 
-async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> None:
+async def finish(connection: Connection, removal: DecidedRemoval, node: str) -> None:
     """Record that the worktree is gone on disk and in git, and ring its node.
 
     Where turns or operations wait for it, it is reserved again at the same path; else its conversations have none any
@@ -171,13 +138,14 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
     """
     purged, worktree_id = removal.removal == "purged", removal.worktree.id
     async with connection.transaction():
-        if not await lock_claimed(connection, removal):
-            return
+        await lock_worktree(connection, worktree_id)
+        if not await is_removing(connection, worktree_id):
+            return  # the answer to an earlier attempt to write this was lost
         waits: bool = await connection.fetchval(HAS_QUEUED_WORK, worktree_id)
         if purged or waits:
-            await connection.execute(TAKE_OVER, worktree_id, removal.token)
+            await connection.execute(TAKE_OVER, worktree_id)
             waits = await connection.fetchval(HAS_QUEUED_WORK, worktree_id)
-        await connection.execute(FINISH, worktree_id, removal.token, waits)
+        await connection.execute(FINISH, worktree_id, waits)
         if not purged:
             await end_sessions(connection, worktree_id, "worktree-removed")
         if not purged and not waits:
@@ -185,30 +153,40 @@ async def finish(connection: Connection, removal: ClaimedRemoval, node: str) -> 
         await ring_for_work(connection, node)
 
 
-async def keep(connection: Connection, removal: ClaimedRemoval, node: str, error: str | None = None) -> None:
+async def keep(connection: Connection, removal: DecidedRemoval, node: str, error: str | None = None) -> None:
     """Record that the worktree stays: it is used again, also by requests that came during the removal.
 
     `error` is why it could not be removed.
     """
     async with connection.transaction():
         if removal.removal != "lost":  # which nothing uses again
-            await connection.execute(TAKE_OVER, removal.worktree.id, removal.token)
-        await connection.execute(KEEP, removal.worktree.id, removal.token, error)
+            await connection.execute(TAKE_OVER, removal.worktree.id)
+        await connection.execute(KEEP, removal.worktree.id, error)
         await ring_for_work(connection, node)
 
 
-async def put_back(connection: Connection, removal: ClaimedRemoval, error: str) -> None:
-    """Record why the removal could not go on, and leave it to the next round, which finds the rescue of this one."""
-    await connection.execute(PUT_BACK, removal.worktree.id, removal.token, error)
+@statement("update worktrees set removal_error = $2, removal_began = false where id = $1 and state = 'removing'")
+async def put_back(connection: Connection, worktree_id: int, error: str) -> None:
+    """Record why the removal could not go on, and leave it to the next attempt, which finds the rescue of this one."""
 
 
-async def blocked(connection: Connection, worktree_id: int) -> list[tuple[int, ThreadRef, Target]]:
+@statement("""
+-- Turns that wait until the node has removed a directory, or let go of one that it lost.
+select t.id, t.conversation_id, r.source_kind, r.source_id, b.*
+from directories_in_the_way d
+join turns t on t.worktree_id = d.worktree_id and t.state = 'queued' join requests r on r.turn_id = t.id
+join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id)
+where d.directory_of = $1 order by t.id
+""")
+async def blocked(connection: Connection, worktree_id: int) -> list[Blocked]:
     """Return the turns, with the places of their answers, that wait for the removal of the worktree."""
-    return [
-        (row["id"], read(ThreadRef, row), read(Target, row)) for row in await connection.fetch(BLOCKED, worktree_id)
-    ]
 
 
+@statement("""
+-- Worktrees whose removal failed when their threads were closed, and that were not used since.
+select id from worktrees
+where node = $1 and is_live and removal = 'closed' and updated_at < now() - $2::interval
+order by id
+""")
 async def due_for_retry(connection: Connection, node: str, after: timedelta) -> list[int]:
     """Return worktrees that could not be removed when their threads were closed, due for another attempt."""
-    return await fetch_column(connection, DUE_FOR_RETRY, node, after)

@@ -5,15 +5,9 @@ from collections.abc import Sequence
 from bot.model import LiveWorktree, Repository, Target, ThreadRef
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
-from bot.store.database import Connection, read
-from bot.store.doorbell import ring_for_work
+from bot.store.database import Connection, read, statement
+from bot.store.jobs import ring_for_work
 from bot.store.turns import ClaimedTurn, ClaimLostError
-
-LOCK_CODEBASE = """
--- Worktrees are assigned to the threads of a repository one after the other: two simultaneous threads must
--- neither both make a worktree for one branch nor both take one, and each counts what the one before has on a node.
-select from codebases where platform = $1 and repository_id = $2 for no key update
-"""
 
 USE_BY_OTHER_THREADS = """
 -- A pull request uses a worktree while its row refers to it, also when it is closed: its next request works there.
@@ -26,19 +20,6 @@ select w.id, w.start_number as owner, w.state = 'ready' as made,
                   where o.worktree_id = w.id and o.state in ('queued', 'running')
                     and coalesce(m.conversation_id, o.conversation_id) is distinct from $2) as busy
 from worktrees w where w.id = any ($1::bigint[])
-"""
-
-TO_BE_ON_BRANCH = """
--- The worktree that a waiting turn will switch to the branch, locked.
-select w.id, w.node, w.branch, w.start_kind, w.start_number, w.start_ref from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.is_live
-  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
-order by w.id limit 1 for no key update of w
-"""
-
-LOCK_CONVERSATION = """
--- The conversation before the turn: every transaction locks them in this order.
-select from conversations where id = $1 for no key update
 """
 
 SET_NOTICES = """
@@ -63,9 +44,9 @@ where conversation_id = $1 and worktree_id = $2 and (state = 'queued' or id = $4
 """
 
 
+@statement("select from codebases where platform = $1 and repository_id = $2 for no key update")
 async def lock_codebase(connection: Connection, repository: Repository) -> None:
     """Lock the codebase until the transaction ends: no other one assigns worktrees to threads of this repository."""
-    await connection.execute(LOCK_CODEBASE, repository.platform, repository.id)
 
 
 async def usage(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
@@ -74,20 +55,25 @@ async def usage(connection: Connection, worktrees: Sequence[int], conversation_i
     return {row["id"]: read(WorktreeUsage, row) for row in rows}
 
 
+@statement(f"""
+select {conversations.LIVE} from worktrees w
+where w.platform = $1 and w.repository_id = $2 and w.is_live
+  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
+order by w.id limit 1 for no key update of w
+""")  # noqa: S608 - of constants
+async def _to_be_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
+    """Return the worktree that a waiting turn will switch to the branch, locked."""
+
+
 async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
     """Return the worktree that has the branch, or else the one that a waiting turn will switch to it; locked."""
     found = await conversations.worktree_on_branch(connection, repository, branch)
-    if found is not None:
-        return found
-    row = await connection.fetchrow(TO_BE_ON_BRANCH, repository.platform, repository.id, branch)
-    return conversations.live_worktree_of(row) if row else None
+    return found or await _to_be_on_branch(connection, repository, branch)
 
 
+@statement("select switch_to from pending_switches where conversation_id = $1")
 async def pending_switch(connection: Connection, conversation_id: int) -> str | None:
     """Return the branch to which a turn is to switch the conversation's worktree; None if none is pending."""
-    statement = "select switch_to from pending_switches where conversation_id = $1"
-    branch: str | None = await connection.fetchval(statement, conversation_id)
-    return branch
 
 
 async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...]:
@@ -95,8 +81,10 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
 
     Raises ClaimLostError.
     """
+    # The conversation before the turn: every transaction locks them in this order.
+    statement = "select from conversations where id = $1 for no key update"
     await lock_codebase(connection, turn.worktree.repository)
-    await connection.execute(LOCK_CONVERSATION, turn.conversation_id)
+    await connection.execute(statement, turn.conversation_id)
     row = await connection.fetchrow(
         "select notices from turns where id = $1 and claim = $2 for update", turn.claim.turn_id, turn.claim.token
     )
@@ -120,10 +108,25 @@ async def record_switch(
     return [(ThreadRef(turn.worktree.repository, row["id"]), Target(row["kind"])) for row in rows]
 
 
+@statement("update turns set switch_to = $2, head_before = null where id = $1")
+async def _switch_later(connection: Connection, turn_id: int, branch: str) -> None:
+    """Let the turn switch its worktree when it runs."""
+
+
 async def move_turn(
-    connection: Connection, turn: ClaimedTurn, worktree_id: int, node: str, notices: Sequence[str]
+    connection: Connection,
+    turn: ClaimedTurn,
+    worktree_id: int,
+    node: str,
+    notices: Sequence[str],
+    switch_to: str | None = None,
 ) -> None:
-    """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`."""
+    """Move the thread and its waiting turn to another worktree, at its old place in the queue. After `lock_turn`.
+
+    `switch_to`: the branch that the other worktree is to have when the turn runs there.
+    """
+    if switch_to is not None:
+        await _switch_later(connection, turn.id, switch_to)
     await connection.execute(SET_NOTICES, turn.id, notices)
     await connection.execute(MOVE_TURN, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
     await conversations.release_worktree(connection, turn.worktree.id)

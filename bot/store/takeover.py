@@ -3,18 +3,10 @@
 from dataclasses import dataclass
 
 from bot.model import EndReason, Repository, Target, ThreadRef
-from bot.store.database import Connection, fetch_all, fetch_column, read
-from bot.store.doorbell import ring_for_work
+from bot.store.database import Connection, read, statement
+from bot.store.jobs import ring_for_work
 from bot.store.operations import OperationKind
 from bot.store.turns import Claim
-
-WORKTREES_STRANDED_ON_SILENT_NODES = """
--- Worktrees of silent nodes in which a turn waits or, as far as the rows tell, runs.
-select distinct w.id, w.node from worktrees w join nodes n on n.id = w.node
-where w.is_live and n.heartbeat_at < now() - make_interval(secs => $1)
-  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-order by w.id
-"""
 
 LOCK_STRANDED_WORKTREE = """
 -- The node is asked once more: it may be back. Its row stays locked, so that its next heartbeat waits.
@@ -24,17 +16,13 @@ where w.id = $1 and w.is_live and n.heartbeat_at < now() - make_interval(secs =>
 for no key update of b, n
 """
 
-RUNNING_IN = """
-select id as turn_id, claim as token, worker from turns where worktree_id = $1 and state = 'running'
-"""
-
 WAITING_IN = """
 select distinct conversation_id from turns where worktree_id = $1 and state = 'queued' order by conversation_id
 """
 
 MARK_WORKTREE_LOST = """
 update worktrees w
-set state = 'lost', claim = null, updated_at = now(),
+set state = 'lost', updated_at = now(),
     lost_threads = array(select number from conversations where worktree_id = w.id)
 where id = $1
 """
@@ -58,8 +46,7 @@ with thread as (
     update sessions set active = false, ended_at = now(), end_reason = $4
     where active and conversation_id = any ($1::bigint[])
 ), asked as (
-    -- The claim of an operation is that of a process that is gone.
-    update operations o set worktree_id = $3, state = 'queued', claim = null
+    update operations o set worktree_id = $3, state = 'queued', outcome = null
     where worktree_id = $2 and state in ('queued', 'running')
       and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = any ($1::bigint[])
 )
@@ -68,27 +55,6 @@ update turns set worktree_id = $3, head_before = null, answer = null, resuming =
                  read_whole_thread = false, session_id = null, plan = '{}', latest_words = '',
                  notices = notices || $5::text
 where worktree_id = $2 and state = 'queued' and conversation_id = any ($1::bigint[])
-"""
-
-OPERATIONS_OF_SILENT_NODES = """
--- What threads asked of a silent node, where no turn waits that takes it along to another one; and what an operator
--- asked, whose command line may carry it out itself. Locked: the node may be back.
-select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
-       b.*
-from operations o
-join worktrees w on w.id = o.worktree_id join nodes n on n.id = w.node join codebases b using (platform, repository_id)
-where (o.state = 'queued' or (o.state = 'running' and o.source_kind is not null))
-  and n.heartbeat_at < now() - make_interval(secs => $1)
-  and (o.source_kind is not null or (o.turn_id is null and o.created_at < now() - make_interval(secs => $1)))
-  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-order by o.id for no key update of o skip locked
-"""
-
-REMOVE_LOST_WORKTREES = """
--- The node is back. One that could not be removed is tried again a minute later.
-update worktrees set state = 'removing', removal = 'lost', updated_at = now()
-where node = $1 and state = 'lost' and updated_at < now() - interval '1 minute' and id <> all ($2::bigint[])
-returning id
 """
 
 
@@ -113,24 +79,43 @@ class Unanswered:
     node_name: str
 
 
+@statement("""
+-- What threads asked of a silent node, where no turn waits that takes it along to another one; and what an operator
+-- asked, whose command line may carry it out itself. Not where only its set-up script is left: it may run still, and no
+-- turn may join it. Locked: the node may be back.
+select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
+       b.*
+from operations o
+left join worktrees w on w.id = o.worktree_id left join codebases b using (platform, repository_id)
+join nodes n on n.id = coalesce(o.node, w.node)
+where (o.state = 'queued' or (o.state = 'running' and o.source_kind is not null)) and o.outcome is null
+  and n.heartbeat_at < now() - make_interval(secs => $1)
+  and (o.source_kind is not null or (o.turn_id is null and o.created_at < now() - make_interval(secs => $1)))
+  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+order by o.id for no key update of o skip locked
+""")
 async def unanswered(connection: Connection, timeout_seconds: float) -> list[Unanswered]:
     """Return the unfinished operations whose node has been silent for so long, locked by the transaction."""
-    return await fetch_all(connection, Unanswered, OPERATIONS_OF_SILENT_NODES, timeout_seconds)
 
 
+@statement("""
+-- Worktrees of silent nodes in which a turn waits or, as far as the rows tell, runs.
+select distinct w.id, w.node from worktrees w join nodes n on n.id = w.node
+where w.is_live and n.heartbeat_at < now() - make_interval(secs => $1)
+  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+order by w.id
+""")
 async def stranded(connection: Connection, timeout_seconds: float) -> list[tuple[int, str]]:
     """Return (worktree, node) where a turn waits for a node that has been silent for so long."""
-    return [
-        (row["id"], row["node"]) for row in await connection.fetch(WORKTREES_STRANDED_ON_SILENT_NODES, timeout_seconds)
-    ]
 
 
 async def lock_stranded(connection: Connection, worktree_id: int, timeout_seconds: float) -> Stranded | None:
     """Lock a stranded worktree until the transaction ends; None where its node is back. After `claims_of_node`."""
+    statement = "select id as turn_id, claim as token, worker from turns where worktree_id = $1 and state = 'running'"
     row = await connection.fetchrow(LOCK_STRANDED_WORKTREE, worktree_id, timeout_seconds)
     if row is None:
         return None
-    claims = await fetch_all(connection, Claim, RUNNING_IN, worktree_id)
+    claims = [read(Claim, claimed) for claimed in await connection.fetch(statement, worktree_id)]
     return Stranded(read(Repository, row), row["node_name"], tuple(claims))
 
 
@@ -139,7 +124,7 @@ async def move_waiting(connection: Connection, worktree_id: int, node: str, noti
 
     The old worktree is `lost`. Threads in which nothing waits keep it until they are asked. After `lock_stranded`.
     """
-    threads = await fetch_column(connection, WAITING_IN, worktree_id)
+    threads = [row["conversation_id"] for row in await connection.fetch(WAITING_IN, worktree_id)]
     if not threads:
         return None
     await connection.execute(
@@ -153,6 +138,11 @@ async def move_waiting(connection: Connection, worktree_id: int, node: str, noti
     return successor
 
 
+@statement("""
+-- The node is back. One that could not be removed is tried again a minute later.
+update worktrees set state = 'removing', removal = 'lost', updated_at = now()
+where node = $1 and state = 'lost' and updated_at < now() - interval '1 minute' and id <> all ($2::bigint[])
+returning id
+""")
 async def let_go(connection: Connection, node: str, busy: list[int]) -> list[int]:
     """Decide the removal of the node's lost worktrees, except those in which a run still winds down; return them."""
-    return await fetch_column(connection, REMOVE_LOST_WORKTREES, node, busy)

@@ -1,93 +1,18 @@
 """A claimed turn: what its run reads and writes, its end, and runs that were cut off."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
-from bot.store.database import Connection, fetch_all, fetch_one, read
+from bot.store.database import Connection, P, Statement, T, statement
 
 MOST_STEPS = 1000
+MOST_OUTPUT_BYTES = 512 * 1024
+"""All outputs of one turn's steps: when they are so many, no more are kept."""
 LONGEST_STEP = 300
 """In characters. Agents name their steps."""
-
-SAVE_ANSWER = """
-update turns set answer = $3, notices = $4 where id = $1 and claim = $2 returning id
-"""
-
-SAVE_PROGRESS = """
-update turns set plan = $3, latest_words = $4, phase = $5 where id = $1 and claim = $2
-"""
-
-STOP_REQUEST = """
--- Locked until the transaction ends: what it writes next does not come after the words of a process that ends the turn.
-select stop_requested_at is not null as stopping, stop_reason from turns where id = $1 and claim = $2 for share
-"""
-
-RECORD_READ = """
-update turns set read = $3, read_whole_thread = $4, waiting_since = null where id = $1 and claim = $2 returning id
-"""
-
-LAST_READ_IN_SESSION = """
--- Only a request whose prompt held all that was new: what could not be read then is still new.
-select max(asked_at) from turns where session_id = $1 and id < $2 and read_whole_thread
-"""
-
-EARLIER_ANSWERS = """
--- The answers that the session does not know, newest first: to a new one all, to a resumed one ($4: since when) those
--- of other threads that share its worktree.
-select c.number, t.answer from turns t join conversations c on c.id = t.conversation_id
-where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id <> $2
-  and ($4::timestamptz is null or (c.id <> $3 and t.finished_at > $4))
-order by t.id desc limit 3
-"""
-
-RECORD_USE = """
--- Agents report the cost of the session so far: the cost of the turn is the difference.
-with told as (
-    select t.id, s.id as session_id, s.cost_usd as before, $3::double precision as sum
-    from turns t join sessions s on s.id = t.session_id
-    where t.id = $1 and t.claim = $2 for update of s
-), summed as (
-    update sessions s set cost_usd = greatest(told.before, told.sum)
-    from told where s.id = told.session_id and told.sum is not null
-)
-update turns t set tokens = $4, model = left($5, 100),
-                   cost_usd = case when told.sum is not null then greatest(told.sum - told.before, 0) end
-from told where t.id = told.id returning t.cost_usd, t.tokens
-"""
-
-ADD_STEPS = """
-with mine as (select id from turns where id = $1 and claim = $2)
-insert into steps (turn_id, place, words)
-select mine.id, new.place + (select count(*) from steps where turn_id = $1), left(new.words, $4)
-from mine, unnest($3::text[]) with ordinality as new (words, place)
-where new.place + (select count(*) from steps where turn_id = $1) <= $5
-"""
-
-END_TURN = """
--- The time of a worktree that is being removed stays: it is when the removal was decided.
-with ended as (
-    update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
-                     claim = null, worker = null
-    where id = $1 and claim = $2 returning id, session_id, worktree_id
-), session as (
-    update sessions s set last_active_at = now() from ended where s.id = ended.session_id
-), worktree as (
-    update worktrees w set updated_at = now()
-    from ended where w.id = ended.worktree_id and w.is_live
-)
-select id from ended
-"""
-
-REQUEUE_TURN = """
--- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
-update turns set state = 'queued', claim = null, worker = null, resuming = true, not_before = null,
-                 cut_offs = cut_offs + $3::boolean::integer
-where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
-"""
 
 PUT_TURN_BACK = """
 -- The turn keeps its place. If it goes on then ($7), the wait does not count as its time; else it starts anew.
@@ -95,50 +20,6 @@ update turns set state = 'queued', claim = null, worker = null, reason = $3, not
                  notices = $6, resuming = resuming or $7,
                  started_at = case when $7 then started_at + ($4::timestamptz - $8::timestamptz) end
 where id = $1 and claim = $2 and stop_requested_at is null returning id
-"""
-
-RUNNING_ON_NODE = """
-select t.id as turn_id, t.claim as token, t.worker from turns t join worktrees w on w.id = t.worktree_id
-where t.state = 'running' and w.node = $1
-"""
-
-THREAD_OF_TURN = """
-select b.*,
-       t.conversation_id, t.worktree_id, t.requested_by, t.source_kind, t.source_id, c.number, t.answer, t.notices,
-       array(select words from steps where turn_id = t.id order by place) as steps
-from turns t
-join conversations c on c.id = t.conversation_id
-join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
-where t.id = $1
-"""
-
-SAVE_WORKTREE = """
-with mine as (update turns set head_before = coalesce(head_before, $5) where id = $1 and claim = $2
-              returning worktree_id, head_before)
-update worktrees w set state = 'ready', branch = $3, base_branch = $4, updated_at = now()
-from mine where w.id = mine.worktree_id returning mine.head_before
-"""
-
-RECORD_SETUP = """
-with mine as (select worktree_id from turns where id = $1 and claim = $2 for no key update)
-update worktrees w set setup_done = true from mine where w.id = mine.worktree_id returning w.id
-"""
-
-ACTIVE_SESSION = """
-select id, assistant_session_id from sessions where conversation_id = $1 and active
-"""
-
-START_SESSION = """
-insert into sessions (conversation_id, agent, assistant_session_id)
-select t.conversation_id, $3, $4 from turns t where t.id = $1 and t.claim = $2
-returning id
-"""
-
-USE_SESSION = """
--- The session is active now, so it does not expire.
-with mine as (update turns set session_id = $3, agent = (select s.agent from sessions s where s.id = $3)
-              where id = $1 and claim = $2 returning id)
-update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
 """
 
 
@@ -150,13 +31,19 @@ class Claim:
     token: UUID
     worker: str
 
+    @property
+    def key(self) -> tuple[int, UUID]:
+        """What statements about the turn begin with."""
+        return self.turn_id, self.token
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The cost of a turn in US dollars and in tokens; None where the agent does not report it."""
+    """The cost of a turn in US dollars, as its agent tells it, its tokens, and the model; None where it is unknown."""
 
     cost_usd: float | None = None
     tokens: int | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +51,8 @@ class ClaimedTurn:
     """A turn with everything that its run needs, as it was when it was claimed.
 
     `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
-    `steps` are those of the agent before the turn was cut off or put back.
+    `thread_answers` are those in threads of inline comments, each after the comment's id and a space. `steps` are those
+    of the agent before the turn was cut off or put back.
     """
 
     claim: Claim
@@ -187,7 +75,9 @@ class ClaimedTurn:
     use: Use
     worktree: WorktreeRow
     switch_to: str | None = None
+    retry_of: int | None = None
     review_parts: tuple[int, ...] = ()
+    thread_answers: tuple[str, ...] = ()
     was_put_back: bool = False
     waiting_since: datetime | None = None
     steps: tuple[str, ...] = ()
@@ -196,6 +86,16 @@ class ClaimedTurn:
     def id(self) -> int:
         """The turn's id."""
         return self.claim.turn_id
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFirst:
+    """Where the words of a request stand, who asked them of the bot, and when."""
+
+    target: Target
+    review_parts: tuple[int, ...]
+    requested_by_id: int
+    asked_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,131 +110,232 @@ class TurnThread:
     answer: str | None
     notices: tuple[str, ...]
     steps: tuple[str, ...]
+    agent: str | None
+    use: Use
 
 
 class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it stops and writes nothing more."""
 
 
+def under_claim(sql: str) -> Callable[[Callable[P, Awaitable[T]]], Statement[P, T]]:
+    """Let the function execute a statement about the turn $1 whose claim is $2, or raise ClaimLostError."""
+    return statement(sql, ClaimLostError)
+
+
+@under_claim("""
+-- Locked until the transaction ends: what it writes next does not come after the words of a process that ends the turn.
+select case when stop_requested_at is not null then stop_reason end from turns where id = $1 and claim = $2 for share
+""")
 async def stop_requested(connection: Connection, claim: Claim) -> str | None:
     """Return the reason to stop, or None to go on. Raises ClaimLostError if the run was replaced."""
-    row = await connection.fetchrow(STOP_REQUEST, claim.turn_id, claim.token)
-    if row is None:
-        raise ClaimLostError
-    return row["stop_reason"] if row["stopping"] else None
 
 
-async def write_under(connection: Connection, claim: Claim, statement: str, *args: object) -> Any:
-    """Execute a statement about the turn $1 whose claim is $2; return its value. Raises ClaimLostError without one."""
-    value = await connection.fetchval(statement, claim.turn_id, claim.token, *args)
-    if value is None:
-        raise ClaimLostError
-    return value
+@under_claim("""
+update turns set answer = $3, notices = $4, thread_answers = $5 where id = $1 and claim = $2 returning id
+""")
+async def save_answer(
+    connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...], in_threads: tuple[str, ...]
+) -> None:
+    """Save the agent's answers before anything is pushed: a run that is resumed does not ask the agent again."""
 
 
-async def save_answer(connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...]) -> None:
-    """Save the agent's answer before anything is pushed: a run that is resumed does not ask the agent again."""
-    await write_under(connection, claim, SAVE_ANSWER, answer, notices)
+@statement("""
+-- The turn whose request this one repeats, or itself.
+select first.source_kind, first.source_id, first.review_parts, t.requested_by_id, first.asked_at
+from requests own
+join requests first
+  on first.turn_id = coalesce((select turn_id from requests where turn_id = own.retry_of), own.turn_id)
+join turns t on t.id = first.turn_id
+where own.turn_id = $1
+""")
+async def asked_first(connection: Connection, turn_id: int) -> AskedFirst:
+    """Return where the request of a turn was written: a retry repeats the words of another turn."""
 
 
+@under_claim("""
+with mine as (select id from turns where id = $1 and claim = $2 for no key update)
+update requests set text = $3 from mine where turn_id = mine.id returning turn_id
+""")
+async def save_request(connection: Connection, claim: Claim, request: str) -> None:
+    """Record the request as it is asked by now."""
+
+
+@under_claim("""
+update turns set read = $3, read_whole_thread = $4, waiting_since = null where id = $1 and claim = $2 returning id
+""")
 async def record_read(connection: Connection, claim: Claim, read: tuple[str, ...], *, whole_thread: bool) -> None:
     """Record what the agent is given to read, right before it gets its prompt."""
-    await write_under(connection, claim, RECORD_READ, read, whole_thread)
 
 
+@statement("""
+-- Only a request whose prompt held all that was new: what could not be read then is still new.
+select max(asked_at) from turns join requests on turn_id = id
+where session_id = $1 and id < $2 and read_whole_thread
+""")
 async def last_read_in(connection: Connection, session: int, turn_id: int) -> datetime | None:
     """Return the time of the last request before this turn with which the session was told the whole thread."""
-    last: datetime | None = await connection.fetchval(LAST_READ_IN_SESSION, session, turn_id)
-    return last
 
 
+@statement("""
+-- The answers that the session does not know: to a new one the last fifty, to a resumed one ($4: since when) those of
+-- other threads that share its worktree.
+select number, answer from (
+    select t.id, c.number, t.answer from turns t join conversations c on c.id = t.conversation_id
+    where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id <> $2
+      and ($4::timestamptz is null or (c.id <> $3 and t.finished_at > $4))
+    order by t.id desc limit 50) newest
+order by id
+""")
 async def earlier_answers(
-    connection: Connection, turn: ClaimedTurn, since: datetime | None
-) -> tuple[tuple[int, str], ...]:
+    connection: Connection, worktree_id: int, turn_id: int, conversation_id: int, since: datetime | None
+) -> list[tuple[int, str]]:
     """Return the last answers in the turn's worktree that its session does not know, each with its thread's number.
 
-    `since` is None for a new session. The newest comes first.
+    `since` is None for a new session. The oldest comes first.
     """
-    rows = await connection.fetch(EARLIER_ANSWERS, turn.worktree.id, turn.id, turn.conversation_id, since)
-    return tuple((row["number"], row["answer"]) for row in rows)
 
 
+@statement("update turns set notices = notices || $2::text where id = $1 and state = 'queued'")
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
     """Add a notice to the reply of a turn that waits."""
-    await connection.execute(
-        "update turns set notices = notices || $2::text where id = $1 and state = 'queued'", turn_id, notice
-    )
 
 
+@under_claim("""
+with mine as (update turns set head_before = coalesce(head_before, $5) where id = $1 and claim = $2
+              returning worktree_id, head_before)
+update worktrees w set state = 'ready', branch = $3, base_branch = $4, updated_at = now()
+from mine where w.id = mine.worktree_id returning mine.head_before
+""")
 async def save_worktree(
     connection: Connection, claim: Claim, branch: str | None, base_branch: str | None, head: str
 ) -> str:
     """Record that the worktree is made; return the commit at which the turn began: `head`, unless it is resumed."""
-    head_before: str = await write_under(connection, claim, SAVE_WORKTREE, branch, base_branch, head)
-    return head_before
 
 
+@under_claim("""
+with mine as (select worktree_id from turns where id = $1 and claim = $2 for no key update)
+update worktrees w set setup_done = true from mine where w.id = mine.worktree_id returning w.id
+""")
 async def record_setup(connection: Connection, claim: Claim) -> None:
     """Record that the set-up script succeeded in the turn's worktree. Raises ClaimLostError."""
-    await write_under(connection, claim, RECORD_SETUP)
 
 
-async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None] | None:
-    """Return (id, the agent's own id) of the active session, or None."""
-    row = await connection.fetchrow(ACTIVE_SESSION, conversation_id)
-    return (row["id"], row["assistant_session_id"]) if row else None
+@statement("select id, assistant_session_id, agent from sessions where conversation_id = $1 and active")
+async def active_session(connection: Connection, conversation_id: int) -> tuple[int, str | None, str] | None:
+    """Return (id, the agent's own id, the agent) of the active session, or None."""
 
 
+@under_claim("""
+insert into sessions (conversation_id, agent, assistant_session_id)
+select t.conversation_id, $3, $4 from turns t where t.id = $1 and t.claim = $2
+returning id
+""")
 async def start_session(connection: Connection, claim: Claim, agent: str, assistant_session_id: str) -> int:
     """Start a session of the turn's conversation; return its id."""
-    return int(await write_under(connection, claim, START_SESSION, agent, assistant_session_id))
 
 
+@under_claim("""
+-- The session is active now, so it does not expire.
+with mine as (update turns set session_id = $3, agent = (select s.agent from sessions s where s.id = $3)
+              where id = $1 and claim = $2 returning id)
+update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
+""")
 async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
     """Record that the turn runs in this session."""
-    await write_under(connection, claim, USE_SESSION, session_id)
 
 
+@under_claim("""
+-- Agents report the cost of the session so far: the cost of the turn is what its runs added to that.
+with session as (
+    select s.id, s.cost_usd as before from turns t join sessions s on s.id = t.session_id
+    where t.id = $1 and t.claim = $2 and $3::double precision is not null for update of s
+), summed as (
+    update sessions s set cost_usd = greatest(before, $3) from session where s.id = session.id
+)
+update turns t set tokens = coalesce($4, t.tokens), model = coalesce($5, t.model),
+                   cost_usd = coalesce(t.cost_usd + added, added, t.cost_usd)
+from (select (select greatest($3 - before, 0) from session) as added) as told
+where t.id = $1 and t.claim = $2 returning t.cost_usd, t.tokens, t.model
+""")
 async def record_use(
     connection: Connection, claim: Claim, session_cost_usd: float | None, tokens: int | None, model: str | None
 ) -> Use:
-    """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost."""
-    told = claim.turn_id, claim.token, session_cost_usd, tokens, model
-    use = await fetch_one(connection, Use, RECORD_USE, *told)
-    if use is None:
-        raise ClaimLostError
-    return use
+    """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost.
+
+    None is what is not known: what is recorded stays. May be repeated.
+    """
 
 
-async def add_steps(connection: Connection, claim: Claim, steps: Sequence[str]) -> None:
-    """Add to the steps of the turn, up to MOST_STEPS; those of a lost claim are dropped."""
-    await connection.execute(ADD_STEPS, claim.turn_id, claim.token, steps, LONGEST_STEP, MOST_STEPS)
-
-
-async def save_progress(
-    connection: Connection, claim: Claim, plan: Sequence[str], latest_words: str, phase: str | None
-) -> None:
-    """Write the agent's plan, each entry after its state and a space, the end of what it says, and the phase before."""
-    await connection.execute(SAVE_PROGRESS, claim.turn_id, claim.token, plan, latest_words, phase)
-
-
-async def end(
+@statement("""
+insert into steps (turn_id, place, words, output)
+select t.id, new.place, left(new.words, $6), case when kept.bytes < $8 then new.output end
+from turns t, unnest($3::integer[], $4::text[], $5::text[]) as new (place, words, output),
+     (select coalesce(sum(octet_length(output)), 0) as bytes from steps where turn_id = $1) as kept
+where t.id = $1 and t.claim = $2 and new.place <= $7
+on conflict (turn_id, place) do update set words = excluded.words, output = coalesce(excluded.output, steps.output)
+""")
+async def save_steps(
     connection: Connection,
     claim: Claim,
-    state: TurnState,
-    reason: str | None,
-    notices: tuple[str, ...] | None = None,
+    places: Sequence[int],
+    words: Sequence[str],
+    outputs: Sequence[str | None],
+    longest: int = LONGEST_STEP,
+    most: int = MOST_STEPS,
+    most_output: int = MOST_OUTPUT_BYTES,
+) -> None:
+    """Write steps of the turn by their place, up to MOST_STEPS, with outputs; those of a lost claim are dropped."""
+
+
+@statement("""
+update turns set plan = $3, latest_words = $4, phase = $5, tokens = $6, model = $7 where id = $1 and claim = $2
+""")
+async def save_progress(
+    connection: Connection,
+    claim: Claim,
+    plan: Sequence[str],
+    latest_words: str,
+    phase: str | None,
+    tokens: int | None,
+    model: str | None,
+) -> None:
+    """Write the agent's plan, each entry after its state and a space, the end of what it says, the phase before, and
+    the tokens so far with the model.
+    """
+
+
+@under_claim("""
+-- The time of a worktree that is being removed stays: it is when the removal was decided.
+with ended as (
+    update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
+                     claim = null, worker = null
+    where id = $1 and claim = $2 returning id, session_id, worktree_id
+), session as (
+    update sessions s set last_active_at = now() from ended where s.id = ended.session_id
+), worktree as (
+    update worktrees w set updated_at = now()
+    from ended where w.id = ended.worktree_id and w.is_live
+)
+select id from ended
+""")
+async def end(
+    connection: Connection, claim: Claim, state: TurnState, reason: str | None, notices: tuple[str, ...] | None = None
 ) -> None:
     """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
-    await write_under(connection, claim, END_TURN, state, reason, notices)
 
 
+@statement("""
+-- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
+update turns set state = 'queued', claim = null, worker = null, resuming = true, not_before = null,
+                 cut_offs = cut_offs + $3::boolean::integer
+where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
+""")
 async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False) -> bool:
     """Queue a running turn again because its process stops, or `crashed`; False if the claim was lost.
 
     False also if the turn's process crashed before.
     """
-    return await connection.fetchval(REQUEUE_TURN, claim.turn_id, claim.token, crashed) is not None
 
 
 async def put_back(
@@ -359,11 +360,23 @@ async def put_back(
     return False
 
 
+@statement("""
+select t.id as turn_id, t.claim as token, t.worker from turns t join worktrees w on w.id = t.worktree_id
+where t.state = 'running' and w.node = $1
+""")
 async def running_on(connection: Connection, node: str) -> list[Claim]:
     """Return all claims on this node."""
-    return await fetch_all(connection, Claim, RUNNING_ON_NODE, node)
 
 
+@statement("""
+select b.*,
+       t.conversation_id, t.worktree_id, r.requested_by, r.source_kind, r.source_id, c.number, t.answer, t.notices,
+       t.agent, t.cost_usd, t.tokens, t.model,
+       array(select words from steps where turn_id = t.id order by place) as steps
+from turns t join requests r on r.turn_id = t.id
+join conversations c on c.id = t.conversation_id
+join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+where t.id = $1
+""")
 async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
     """Return the thread of the turn's answer."""
-    return read(TurnThread, await connection.fetchrow(THREAD_OF_TURN, turn_id))

@@ -1,18 +1,19 @@
-"""Regular work of a worker: the deletion of old rows, sessions of suspended processes, the name of a repository."""
+"""Regular work of a worker: the deletion of old rows, sessions of suspended processes, unused clones."""
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import structlog
 
 from bot.model import Repository
-from bot.store.database import APPLICATION, Connection, change, fetch_one
+from bot.store.database import APPLICATION, Connection, change, statement
 
-CODEBASE_NAMED = """
--- A reused name belongs to the repository that last had it.
-select * from codebases
-where platform = $1 and lower(owner) = lower($2) and lower(name) = lower($3)
-order by updated_at desc limit 1
-"""
+
+def _delete(table: str, condition: str) -> str:
+    """Return the statement that deletes some of the rows that fulfil the condition."""
+    some = f"select ctid from {table} o where {condition} limit $2 for update skip locked"  # noqa: S608 - of constants
+    return f"delete from {table} where ctid = any (array({some}))"  # noqa: S608 - of constants
+
 
 DELETE_OLD = {
     # What waits keeps its body, however late it is.
@@ -22,48 +23,30 @@ where ctid = any (array(select ctid from deliveries
                         where body is not null and state <> 'received' and received_at < now() - $1::interval
                         limit $2 for update skip locked))
 """,
-    "deliveries": """
-delete from deliveries
-where ctid = any (array(select ctid from deliveries where state <> 'received' and received_at < now() - $1::interval
-                        limit $2 for update skip locked))
-""",
-    "effects": """
-delete from effects
-where ctid = any (array(select ctid from effects where seen_at < now() - $1::interval limit $2
-                        for update skip locked))
-""",
+    "deliveries": _delete("deliveries", "state <> 'received' and received_at < now() - $1::interval"),
+    "effects": _delete("effects", "seen_at < now() - $1::interval"),
     "texts": """
 with old as (
-    select id from turns where request is not null and finished_at < now() - $1::interval
+    select id from turns where not expired and finished_at < now() - $1::interval
     order by finished_at limit $2 for update skip locked
 ), gone as (
     delete from steps using old where turn_id = old.id
+), asked as (
+    update requests set text = '', context = '' from old where turn_id = old.id
 )
-update turns set request = null, context = '', answer = null, notices = '{}', read = '{}',
-                 plan = '{}', latest_words = '', phase = null
+update turns set expired = true, answer = null, notices = '{}', read = '{}', plan = '{}', latest_words = '',
+                 phase = null, thread_answers = '{}'
 from old where turns.id = old.id
 """,
     # A comment that is to be sent needs the address of the one that it links.
-    "outbox": """
-delete from outbox
-where ctid = any (array(select ctid from outbox o
-                        where state in ('sent', 'failed') and created_at < now() - $1::interval
-                          and not exists (select from outbox linking where linking.waits_for = o.id
-                                          and linking.state in ('waiting', 'sending'))
-                        limit $2 for update skip locked))
+    "outbox": _delete(
+        "outbox",
+        """
+state in ('sent', 'failed') and created_at < now() - $1::interval
+and not exists (select from outbox linking where linking.waits_for = o.id and linking.state in ('waiting', 'sending'))
 """,
-    "operations": """
-delete from operations
-where ctid = any (array(select ctid from operations where finished_at < now() - $1::interval limit $2
-                        for update skip locked))
-""",
-    "jobs": """
-delete from procrastinate_jobs
-where id in (select id from procrastinate_jobs j
-             where status in ('succeeded', 'failed', 'cancelled', 'aborted')
-               and not exists (select from procrastinate_events e where e.job_id = j.id and e.at > now() - $1::interval)
-             limit $2 for update skip locked)
-""",
+    ),
+    "operations": _delete("operations", "finished_at < now() - $1::interval"),
 }
 """What is kept for a time, by the clock of the database, which dates all of it. $1: the time, $2: the most at once."""
 
@@ -79,16 +62,28 @@ where datname = current_database() and usename = current_user and application_na
 
 AT_ONCE = 2000
 KEPT_A_YEAR = timedelta(days=365)
-FINISHED_JOBS_KEPT = timedelta(days=30)
 SUSPENDED_AFTER = timedelta(seconds=15)
 """A process that lives sends the rest of a statement at once, and gives a statement up after 60 seconds."""
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class CloneUse:
+    """The use of a clone. `busy`: a turn runs in one of its worktrees. The heads are those at which worktrees are."""
+
+    default_branch: str | None
+    busy: bool
+    pull_request_heads: tuple[str, ...]
+
+
+@statement("""
+-- A reused name belongs to the repository that last had it.
+select * from codebases
+where platform = $1 and lower(owner || '/' || name) = lower($2)
+order by updated_at desc limit 1
+""")
 async def codebase_named(connection: Connection, platform: str, full_name: str) -> Repository | None:
     """Return the repository that is called `owner/name` now."""
-    owner, _, name = full_name.partition("/")
-    return await fetch_one(connection, Repository, CODEBASE_NAMED, platform, owner, name)
 
 
 async def delete_old(connection: Connection, bodies: timedelta, history: timedelta) -> None:
@@ -100,11 +95,10 @@ async def delete_old(connection: Connection, bodies: timedelta, history: timedel
         "texts": history,
         "outbox": history,
         "operations": history,
-        "jobs": FINISHED_JOBS_KEPT,
     }
-    for what, statement in DELETE_OLD.items():
+    for what, delete in DELETE_OLD.items():
         deleted = 0
-        while (count := await change(connection, statement, kept[what], AT_ONCE)) > 0:
+        while (count := await change(connection, delete, kept[what], AT_ONCE)) > 0:
             deleted += count
         if deleted:
             _log.info("rows-expired", what=what, count=deleted)
@@ -114,3 +108,35 @@ async def end_suspended(connection: Connection, after: timedelta = SUSPENDED_AFT
     """End the sessions of processes that were suspended in the middle of a statement: others wait for their locks."""
     for row in await connection.fetch(END_SUSPENDED, APPLICATION, after):
         _log.warning("suspended-session-ended", pid=row["pid"])
+
+
+@statement("""
+-- 'lost' worktrees belong to the node until it has rescued them.
+select b.default_branch,
+       exists (select from turns t join worktrees w on w.id = t.worktree_id
+               where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+                 and t.state = 'running') as busy,
+       array(select distinct w.start_ref from worktrees w
+             where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+               and w.start_kind = 'detached' and w.state <> 'removed') as pull_request_heads
+from codebases b where b.folder = $1
+""")
+async def use_of(connection: Connection, folder: str, node: str) -> CloneUse | None:
+    """Return the use of the clone in this folder on the node; None for a repository without a row."""
+
+
+@statement("""
+-- No worktree of the repository is on the node, nothing is rescued there, and no thread was used since $3.
+select b.created_at < $3
+       and not exists (select from worktrees w
+                       where (w.platform, w.repository_id, w.node) = (b.platform, b.repository_id, $2)
+                         and (w.state <> 'removed' or exists (select from rescues r where r.worktree_id = w.id)))
+       and not exists (select from conversations c
+                       where (c.platform, c.repository_id) = (b.platform, b.repository_id) and c.updated_at >= $3)
+       and not exists (select from conversations c join turns t on t.conversation_id = c.id
+                       where (c.platform, c.repository_id) = (b.platform, b.repository_id)
+                         and t.state in ('queued', 'running'))
+from codebases b where b.folder = $1
+""")
+async def is_unused(connection: Connection, folder: str, node: str, since: datetime) -> bool:
+    """Return whether nothing needs the clone in this folder on the node; False for a repository without a row."""

@@ -1,50 +1,18 @@
 """Rows of worktrees as operations and turns change them."""
 
-from dataclasses import dataclass
-from datetime import datetime
-
 import structlog
 
-from bot.model import EndReason, Repository, WorktreeState
-from bot.store.database import Connection, change, fetch_column, fetch_one
-from bot.store.doorbell import ring_for_work
+from bot.model import EndReason, Repository, WorktreeOfThread
+from bot.store.database import Connection, change, statement
+from bot.store.jobs import ring_for_work
 
 _log = structlog.get_logger()
-
-LOCK_WORKTREE = """
--- A separate statement: the next one must see the writes of the previous holder of the lock.
-select id from worktrees where id = $1 for no key update
-"""
 
 REMOVE_FOR_SPACE_UNLESS_BUSY = """
 update worktrees w set state = 'removing', removal = 'purged', updated_at = now()
 where w.id = $1 and w.state = 'ready'
   and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
 returning w.node
-"""
-
-WORKTREE_OF_THREAD = """
-select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
-       array(select o.number from conversations o
-             where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
-       greatest(w.updated_at, (select max(greatest(t.started_at, t.finished_at)) from turns t
-                               where t.conversation_id = c.id and t.worktree_id = w.id)) as active_at
-from conversations c join worktrees w on w.id = c.worktree_id and w.is_live
-where c.id = $1
-"""
-
-THREADS_AT_PATH = """
-select distinct c.number from worktrees gone
-join worktrees w on w.node = gone.node and w.path = gone.path and w.is_live
-join conversations c on c.worktree_id = w.id
-where gone.id = $1 order by c.number
-"""
-
-RECORD_CHECKOUT = """
--- The cause of an earlier, failed removal is cleared.
-update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
-                     setup_done = setup_done and not $4, removal = null
-where id = $1 and is_live
 """
 
 RESERVE_AGAIN = """
@@ -69,47 +37,41 @@ update sessions set active = false, ended_at = now(), end_reason = $2
 where active and conversation_id in (select id from conversations where worktree_id = $1)
 """
 
-WITH_ALL_THREADS_CLOSED = """
--- Worktrees of the repository whose threads are all closed; locked, always in the same order.
-select w.id from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.is_live
-  and exists (select from conversations c where c.worktree_id = w.id)
-  and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
-order by w.id for no key update of w
-"""
 
-
-@dataclass(frozen=True, slots=True)
-class WorktreeOfThread:
-    """The live worktree of a thread; `others` are the numbers of the other threads that use it."""
-
-    id: int
-    state: WorktreeState
-    branch: str | None
-    detached: bool
-    others: tuple[int, ...]
-    active_at: datetime
-
-
+@statement("""
+select w.id, w.state, w.branch, w.start_kind = 'detached' as detached,
+       array(select o.number from conversations o
+             where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
+       greatest(w.updated_at, (select max(greatest(t.started_at, t.finished_at)) from turns t
+                               where t.conversation_id = c.id and t.worktree_id = w.id)) as active_at
+from conversations c join worktrees w on w.id = c.worktree_id and w.is_live
+where c.id = $1
+""")
 async def worktree_of_thread(connection: Connection, conversation_id: int) -> WorktreeOfThread | None:
     """Return the thread's live worktree, None without one."""
-    return await fetch_one(connection, WorktreeOfThread, WORKTREE_OF_THREAD, conversation_id)
 
 
+@statement("select exists (select from worktrees where id = $1 and state = 'removing')")
 async def is_removing(connection: Connection, worktree_id: int) -> bool:
     """Return whether the worktree is being removed: it can be made again afterwards."""
-    return bool(
-        await connection.fetchval(
-            "select exists (select from worktrees where id = $1 and state = 'removing')", worktree_id
-        )
-    )
 
 
+@statement("""
+select distinct c.number from worktrees gone
+join worktrees w on w.node = gone.node and w.path = gone.path and w.is_live
+join conversations c on c.worktree_id = w.id
+where gone.id = $1 order by c.number
+""")
 async def threads_at_path(connection: Connection, worktree_id: int) -> tuple[int, ...]:
     """Return the threads that use the live worktree at the path of this one."""
-    return tuple(await fetch_column(connection, THREADS_AT_PATH, worktree_id))
 
 
+@statement("""
+-- The cause of an earlier, failed removal is cleared.
+update worktrees set state = 'ready', branch = $2, base_branch = coalesce($3, base_branch), updated_at = now(),
+                     setup_done = setup_done and not $4, removal = null
+where id = $1 and is_live
+""")
 async def record_checkout(
     connection: Connection, worktree_id: int, branch: str | None, base_branch: str | None, *, fresh: bool
 ) -> None:
@@ -117,7 +79,6 @@ async def record_checkout(
 
     `base_branch` None leaves the known one.
     """
-    await connection.execute(RECORD_CHECKOUT, worktree_id, branch, base_branch, fresh)
 
 
 async def reserve_again(connection: Connection, worktree_id: int, threads: tuple[int, ...]) -> bool:
@@ -137,14 +98,21 @@ async def end_sessions(connection: Connection, worktree_id: int, reason: EndReas
         _log.info("sessions-ended", count=ended, worktree=worktree_id, reason=reason)
 
 
+@statement("""
+-- Worktrees of the repository whose threads are all closed; locked, always in the same order.
+select w.id from worktrees w
+where w.platform = $1 and w.repository_id = $2 and w.is_live
+  and exists (select from conversations c where c.worktree_id = w.id)
+  and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
+order by w.id for no key update of w
+""")
 async def with_all_threads_closed(connection: Connection, repository: Repository) -> list[int]:
     """Return the live worktrees of the repository whose threads are all closed, locked in the caller's transaction."""
-    return await fetch_column(connection, WITH_ALL_THREADS_CLOSED, repository.platform, repository.id)
 
 
+@statement("select id from worktrees where id = $1 for no key update")
 async def lock_worktree(connection: Connection, worktree_id: int) -> None:
     """Lock the worktree's row until the caller's transaction ends, so that nothing else releases or claims it."""
-    await connection.execute(LOCK_WORKTREE, worktree_id)
 
 
 async def purge(connection: Connection, worktree_id: int) -> None:
@@ -158,11 +126,21 @@ async def purge(connection: Connection, worktree_id: int) -> None:
         await ring_for_work(connection, node)
 
 
+@statement("update worktrees set ask_closes = $2 where id = $1")
+async def ask_what_it_closes(connection: Connection, worktree_id: int, *, is_due: bool) -> None:
+    """Record whether GitHub is still to be asked which issues the worktree's pull request closes."""
+
+
+@statement("select setup_done from worktrees where id = $1")
 async def is_set_up(connection: Connection, worktree_id: int) -> bool:
     """Return whether the repository's set-up script succeeded in this checkout."""
-    return bool(await connection.fetchval("select setup_done from worktrees where id = $1", worktree_id))
 
 
+@statement("update worktrees set setup_done = true where id = $1")
+async def record_setup(connection: Connection, worktree_id: int) -> None:
+    """Record that the set-up script succeeded in this checkout."""
+
+
+@statement("update worktrees set setup_done = false where id = $1 and setup_done")
 async def forget_setup(connection: Connection, worktree_id: int) -> None:
     """Let the set-up script run again: the checkout is new, or was reset."""
-    await connection.execute("update worktrees set setup_done = false where id = $1 and setup_done", worktree_id)

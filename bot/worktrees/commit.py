@@ -2,20 +2,27 @@
 
 import os
 import stat
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from bot.clones.admin import real_path
-from bot.clones.check_out import ignored_in_the_way, marked
+from bot.clones.check_out import EMPTY_TREE, ignored_in_the_way, marked
 from bot.clones.checkout import Checkout
 from bot.clones.importing import import_commit, import_commits, move_branch
 from bot.clones.status import Change
 from bot.git import refs
-from bot.git.runner import Identity, failure
-from bot.rescue.save import rescue_stray_work
-from bot.sandbox.untrusted_files import status_of_untrusted
+from bot.git.runner import LARGE_FILE_BYTES, NO_LEVEL, UNCOMPRESSED, Identity, failure
+from bot.lfs.objects import MAX_OBJECT_BYTES
+from bot.lfs.pointers import LFS, filters_of
+from bot.messages.notices import LeftOut
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import rescue_checkout
+from bot.sandbox.untrusted_files import open_untrusted, status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
+_SAMPLE_BYTES, _DENSE = 64 << 10, 0.97
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +38,17 @@ class StrayWork:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit. `left_out` stays in the worktree: too big, or a repository of its own, or changed in a submodule."""
+    """A commit. `left_out` stays in the worktree."""
 
     sha: str
-    left_out: tuple[str, ...]
+    left_out: Mapping[LeftOut, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToCommit:
     """Nothing but `left_out` was uncommitted."""
 
-    left_out: tuple[str, ...]
+    left_out: Mapping[LeftOut, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Unresolved:
     files: tuple[str, ...]
 
 
-async def return_to_branch(checkout: Checkout, branch: str, rescue: str, identity: Identity) -> StrayWork | None:
+async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) -> StrayWork | None:
     """Put the worktree back on its branch, which gets commits made elsewhere that continue it; others are rescued.
 
     Ignored files stay, even where another `.gitignore` hid them, but for those that the branch has files in the place
@@ -73,27 +80,25 @@ async def return_to_branch(checkout: Checkout, branch: str, rescue: str, identit
     if tip is not None:
         # What is in the index is rescued, ignored or not.
         await _stage(checkout, await ignored_in_the_way(checkout, head, tip))
-    rescued = await rescue_stray_work(checkout, rescue, branch, identity)
+    rescued = await rescue_checkout(checkout, label)
+    before = rescued.sha if rescued is not None else head
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
     # Repositories inside the worktree are in no rescue and stay.
     changed = await checkout.changed_files()
     await _stage(checkout, [name for name in changed if not name.endswith("/")])
-    with marked(checkout, rescued.sha, tip or rescued.sha):
+    with marked(checkout, before, tip or before or EMPTY_TREE):
         await checkout.git("symbolic-ref", "HEAD", ref)
         await checkout.git("reset", "--quiet", "--hard")
     await import_commits(checkout, branch)
     uncovered = [name for name in await checkout.changed_files() if not name.endswith("/")]
-    return StrayWork(rescued.ref, tuple(uncovered))
+    return StrayWork(rescued.ref, tuple(uncovered)) if rescued is not None else None
 
 
 async def commit_all(
     checkout: Checkout, message: str, author: Identity, co_author: Identity | None
 ) -> Committed | NothingToCommit | Unresolved:
-    """Commit what is neither ignored, nor over MAX_FILE_BYTES, nor a repository inside, nor a change in a submodule.
-
-    Raises GitError, OSError.
-    """
+    """Commit what is neither ignored nor to be left out, see `_reasons`. Raises GitError, OSError."""
     await checkout.unblock()
     if checkout.head.commit is not None:
         await import_commit(checkout, checkout.head.commit)
@@ -101,11 +106,15 @@ async def commit_all(
     unresolved = tuple(change.name for change in changed if change.unresolved)
     if unresolved:
         return Unresolved(unresolved)
-    inside = await _unpublished_inside(checkout, changed)
-    left_out = tuple(one.name for one in changed if one.name in inside or not _fits(checkout.path, one.name))
-    wanted = [change for change in changed if change.name not in left_out]
+    reasons = await _reasons(checkout, changed)
+    left_out: dict[LeftOut, tuple[str, ...]] = {}
+    for change in changed:
+        if (why := reasons.get(change.name)) is not None:
+            named = change.product if why == "product" and change.product else change.name
+            left_out[why] = tuple(dict.fromkeys((*left_out.get(why, ()), named)))
+    wanted = [change for change in changed if change.name not in reasons]
     await _stage(checkout, [change.name for change in wanted if change.unstaged != "."])
-    await _unstage(checkout, [change.name for change in changed if change.name in left_out and change.is_staged])
+    await _unstage(checkout, [change.name for change in changed if change.name in reasons and change.is_staged])
     is_sure = wanted and checkout.operation_in_progress() is None
     if not is_sure and not await _has_staged(checkout):
         return NothingToCommit(left_out)
@@ -133,17 +142,64 @@ def _message(message: str, co_author: Identity | None) -> bytes:
     return (message.replace("\0", " ").rstrip() + trailer + "\n").encode(errors="replace")
 
 
-def _fits(path: Path, name: str) -> bool:
+async def _reasons(checkout: Checkout, changed: Sequence[Change]) -> dict[str, LeftOut]:
+    """Return why some of these files are not committed.
+
+    They are over MAX_FILE_BYTES (under Git LFS over its own limit), a repository inside, changed in a submodule, under
+    another filter, or build products.
+    """
+    inside = await _unpublished_inside(checkout, changed)
+    there = [one.name for one in changed if status_of_untrusted(checkout.path, PurePath(one.name)) is not None]
+    filters = await _filters(checkout, there)
+    # git-lfs makes pointers of these, and the host uploads their objects.
+    limits = {name: MAX_OBJECT_BYTES for name, value in filters.items() if value == LFS and checkout.clone.git.lfs}
+    large = [
+        one.name
+        for one in changed
+        if one.name in inside or not _fits(checkout.path, one.name, limits.get(one.name, MAX_FILE_BYTES))
+    ]
+    filtered = await _unknown(checkout, [name for name in filters if name not in large and name not in limits])
+    products = {one.name: one.product for one in changed if one.product is not None}
+    if products:
+        tracked = (await checkout.git("ls-files", "-z", "--", *sorted(set(products.values())))).fields
+        products = {name: one for name, one in products.items() if not any(file.startswith(one) for file in tracked)}
+    reasons: dict[str, LeftOut] = dict.fromkeys(products, "product")
+    return reasons | dict.fromkeys(filtered, "filter") | dict.fromkeys(large, "large")
+
+
+async def _filters(checkout: Checkout, names: Sequence[str]) -> dict[str, str]:
+    """Return the files that attributes give a filter, with its name."""
+    asked = b"".join(os.fsencode(name) + b"\0" for name in names)
+    return filters_of(await checkout.git("check-attr", "--stdin", "-z", "filter", input=asked)) if names else {}
+
+
+async def _unknown(checkout: Checkout, found: list[str]) -> list[str]:
+    """Return the files under a filter whose content HEAD has nowhere: the filter has to replace it.
+
+    A file that was only moved has content that HEAD knows. No filter is run: it is a program that settings name.
+    """
+    hashed = [name for name in found if "\n" not in name]
+    if not hashed:
+        return found
+    files = b"".join(os.fsencode(name) + b"\n" for name in hashed)
+    objects = (await checkout.git("hash-object", "--no-filters", "--stdin-paths", input=files)).text.split("\n")
+    listed = (await checkout.git("ls-tree", "-r", "-z", "--full-tree", "HEAD", check=False)).fields
+    committed = {facts.split(" ")[2] for facts, _, _ in (entry.partition("\t") for entry in listed)}
+    moved = {name for name, sha in zip(hashed, objects, strict=True) if sha in committed}
+    return [name for name in found if name not in moved]
+
+
+def _fits(path: Path, name: str, most_bytes: int) -> bool:
     """Return whether git can commit what is at `name`, and it is not too large. A file that is gone fits."""
     if name.endswith("/"):
         return False
     status = status_of_untrusted(path, PurePath(name))
     if status is None or stat.S_ISDIR(status.st_mode):
         return True
-    return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and status.st_size <= MAX_FILE_BYTES
+    return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and status.st_size <= most_bytes
 
 
-async def _unpublished_inside(checkout: Checkout, changed: list[Change]) -> set[str]:
+async def _unpublished_inside(checkout: Checkout, changed: Sequence[Change]) -> set[str]:
     """Return the submodules with uncommitted changes of their own, or at a commit that only this worktree has."""
     inside = [change for change in changed if change.inside]
     return {one.name for one in inside if one.uncommitted or not await has_published(checkout, one.name, "HEAD")}
@@ -165,9 +221,29 @@ async def _stage(checkout: Checkout, names: list[str]) -> None:
     """Stage files as they are on disk, deleted ones too. Names go to stdin, since argv has a limit."""
     if not names:
         return
-    listed = b"".join(os.fsencode(name) + b"\0" for name in names)
+    dense = {name for name in names if _is_dense(checkout.path, name)}
     arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    await checkout.git(*arguments, input=listed)
+    if others := [name for name in names if name not in dense]:
+        await checkout.git(*arguments, input=_listed(others))
+    if dense:
+        await checkout.git(UNCOMPRESSED, *arguments, input=_listed(dense), environment=NO_LEVEL)
+
+
+def _listed(names: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def _is_dense(path: Path, name: str) -> bool:
+    """Return whether a large file, judged by its middle, gets no smaller when it is compressed."""
+    try:
+        with open_untrusted(path, PurePath(name)) as descriptor:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size < LARGE_FILE_BYTES:
+                return False
+            sample = os.pread(descriptor, _SAMPLE_BYTES, status.st_size // 2)
+    except OSError:
+        return False
+    return len(zlib.compress(sample, 1)) > _DENSE * len(sample)
 
 
 async def _unstage(checkout: Checkout, names: list[str]) -> None:

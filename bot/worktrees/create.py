@@ -20,18 +20,27 @@ from bot.clones.admin import (
     register,
 )
 from bot.clones.check_out import put_back
-from bot.clones.checkout import DAMAGE, Checkout, Head, Valid, examine, on_record, open_checkout
+from bot.clones.checkout import (
+    DAMAGE,
+    Checkout,
+    Head,
+    Valid,
+    examine,
+    on_record,
+    open_checkout,
+    restore_admin_directory,
+)
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.entries import keep_head, registered_head, restore_admin_directory
-from bot.clones.start import Refused, RefusedReason, StartPoint, resolve, start_branch
+from bot.clones.start import CheckoutRefused, StartPoint, resolve, start_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
+from bot.lfs.objects import write_again
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.sandbox.untrusted_files import entries_below
+from bot.worktrees.remove import unlink_worktree
 from bot.worktrees.sync import import_readable_commits
-from bot.worktrees.unlink import unlink_worktree
 
 _CHECKOUT_TIMEOUT_SECONDS = 1800.0
 
@@ -58,7 +67,7 @@ class Reopened:
     mended: bool = False
 
 
-async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Created | Refused:
+async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Created | CheckoutRefused:
     """Create the worktree, after a fetch. A finished one of the same start is returned as it is; all else at `path`
     is kept, and commits that only it reached under the ref `rescue`. Raises GitError, InvalidNameError.
     """
@@ -66,9 +75,9 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
     state = await examine(checkout) if isinstance(checkout, Checkout) else checkout
     if isinstance(state, Valid) and (made := await _found(lock, state, start)) is not None:
         return made
-    await import_readable_commits(checkout if isinstance(checkout, Checkout) else on_record(lock, path))
+    await import_readable_commits(checkout if isinstance(checkout, Checkout) else await on_record(lock, path))
     point = await resolve(lock, start)
-    return point if isinstance(point, Refused) else await _make(lock, path, point, rescue)
+    return point if isinstance(point, CheckoutRefused) else await _make(lock, path, point, rescue)
 
 
 async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | Missing:
@@ -76,11 +85,14 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | 
     checkout, mended = await open_checkout(lock, path), False
     if isinstance(checkout, Missing) and (mended := restore_admin_directory(lock, path, branch)):
         checkout = await open_checkout(lock, path)
-        await import_readable_commits(checkout if isinstance(checkout, Checkout) else on_record(lock, path), branch)
+        await import_readable_commits(
+            checkout if isinstance(checkout, Checkout) else await on_record(lock, path), branch
+        )
     if isinstance(checkout, Missing):
         return checkout
     try:
         await put_back(checkout)
+        await write_again(checkout)
     except GitError as error:
         if error.problem not in DAMAGE:  # which `examine` finds too
             raise
@@ -95,7 +107,7 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | 
 
 async def recreate(
     lock: CloneLock, path: Path, branch: str | None, tip: str | None, rescue: str, start: Start | None = None
-) -> Created | Refused:
+) -> Created | CheckoutRefused:
     """Create a lost worktree again at the same path: from its branch with its commits, else the remote's, else where
     its HEAD was, else `tip`, else from `start`. `branch` is None for a detached one. Raises GitError, InvalidNameError,
     OSError.
@@ -104,25 +116,25 @@ async def recreate(
     found = await reopen(lock, path, branch)
     if isinstance(found, Reopened):
         return Created(branch, None, found.state.head or "")
-    await import_readable_commits(on_record(lock, path), branch)
+    await import_readable_commits(await on_record(lock, path), branch)
     candidates = (refs.local(branch), refs.remote(branch)) if branch else ()
-    for revision in (*candidates, await _head_on_record(clone, path), tip):
+    for revision in (*candidates, await _head_on_record(lock, path), tip):
         commit = await clone.commit_at(revision) if revision else None
         if commit is not None:
             known = await clone.commit_at(refs.local(branch)) if branch else None
             return await _make(lock, path, StartPoint(branch, None, commit, known), rescue)
     if start is None:
-        return Refused(RefusedReason.COMMITS_GONE, reasons.COMMITS_GONE)
+        return CheckoutRefused(reasons.COMMITS_GONE)
     point = await resolve(lock, start)
-    return point if isinstance(point, Refused) else await _make(lock, path, point, rescue)
+    return point if isinstance(point, CheckoutRefused) else await _make(lock, path, point, rescue)
 
 
-async def _head_on_record(clone: Clone, path: Path) -> str | None:
+async def _head_on_record(lock: CloneLock, path: Path) -> str | None:
     """Return the commit of the worktree's HEAD, or the last one in its log where its branch is gone."""
-    if (admin := find_admin_directory(clone.path, path)) is None:
+    if (known := await on_record(lock, path)) is None:
         return None
-    logged = recorded(admin / "logs" / "HEAD").splitlines()
-    return await registered_head(clone, path) or (logged[-1].split(" ")[1] if logged else None)
+    logged = recorded(known.admin / "logs" / "HEAD").splitlines()
+    return known.head.commit or (logged[-1].split(" ")[1] if logged else None)
 
 
 async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
@@ -142,11 +154,11 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
     return Created(state.branch, base, state.head) if fits and state.head else None
 
 
-async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | Refused:
+async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | CheckoutRefused:
     clone, branch = lock.clone, point.branch
     holder = other_holder(clone.path, path, branch) if branch else None
     if holder is not None and branch is not None:
-        return Refused(RefusedReason.BRANCH_IN_USE, reasons.branch_checked_out(branch, holder.name))
+        return CheckoutRefused(reasons.branch_checked_out(branch, holder.name), "branch-in-use")
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if branch and point.moves_from and point.moves_from != point.commit:
@@ -188,8 +200,11 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
     """Free the path; return the name under which its directory is kept, None where it held nothing."""
     if await asyncio.to_thread(_is_free, lock.clone, path):
         return None
-    imported = await import_readable_commits(on_record(lock, path))
-    await keep_head(lock, path, rescue)
+    known = await on_record(lock, path)
+    imported = await import_readable_commits(known)
+    head = known.head.commit if known is not None else None
+    if head and await lock.clone.count("--max-count=1", "--single-worktree", head, "--not", "--all"):
+        await lock.clone.run("update-ref", rescue, head)
     whole = not imported or await asyncio.to_thread(_holds_something, lock.clone, path)
     gone = await asyncio.to_thread(unlink_worktree, lock, path, refs.rescue_time(rescue), whole=whole)
     return gone.kept.name if gone.kept else None

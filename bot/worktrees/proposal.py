@@ -7,6 +7,8 @@ from bot.git import refs
 
 MOST_COMMITS = 200
 TEMPLATE_BYTES = 20_000
+DIFF_CHARACTERS = 60_000
+_MOST_FILES = 200
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
 _FOLDERS = (".github", "", "docs")
 _FILES = ("pull_request_template.md", "pull_request_template.txt")
@@ -53,6 +55,17 @@ async def proposal_of(
     if onto is None or await clone.is_ancestor(tip, onto):
         return NothingNew(into, tip)
     return Proposal(into, tip, await _subjects(clone, tip, onto), await _template(clone, default_branch or into))
+
+
+async def net_diff(clone: Clone, found: Proposal) -> str:
+    """Return what the branch changes since it left its base: how much in which files, then the lines; a long one is
+    cut. Raises GitError where the two have no common commit.
+    """
+    shown = ("--no-color", "--no-ext-diff", "--no-textconv", f"{refs.remote(found.base)}...{found.tip}", "--")
+    files = (await clone.run("diff", "--stat=100", f"--stat-count={_MOST_FILES}", *shown)).stdout
+    lines = (await clone.run("diff", *shown)).stdout
+    text = (files + b"\n" + lines).decode("utf-8", "replace")
+    return text if len(text) <= DIFF_CHARACTERS else f"{text[:DIFF_CHARACTERS]}\n[The rest did not fit.]"
 
 
 async def _subjects(clone: Clone, tip: str, onto: str) -> tuple[str, ...]:

@@ -4,16 +4,19 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from bot.clones import branch_history
 from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout
-from bot.clones.clone import Clone
-from bot.clones.fetch import fetch
+from bot.clones.clone import Clone, CloneLock
+from bot.clones.fetch import PUSH_REMOTE, fetch
 from bot.clones.importing import import_commit, import_commits
+from bot.clones.published import publish
 from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.errors import GitProblem
+from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Identity, failure
 
 
@@ -56,6 +59,7 @@ class DiffStat:
     deletions: int
 
 
+_log = structlog.get_logger()
 AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
 _COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
 
@@ -64,13 +68,7 @@ BeforePush = Callable[[str, str], Awaitable[None]]
 
 
 async def push(
-    checkout: Checkout,
-    branch: str,
-    park_as: str,
-    identity: Identity,
-    check: BeforePush,
-    *,
-    is_new: bool = False,
+    checkout: Checkout, branch: str, park_as: str, identity: Identity, check: BeforePush, *, is_new: bool = False
 ) -> PushResult:
     """Push `branch` only, without force. Where the remote has newer commits, merge once, else push to `park_as`;
     to `park_as` too where commits were removed from the remote's branch, which a merge would bring back.
@@ -85,7 +83,7 @@ async def push(
         if tip is None or not (is_new or await _has_commits_to_push(clone, branch, before, tip)):
             return NothingToPush()
         await check(tip, branch)
-        refused = await _push_commit(clone, tip, branch)
+        refused = await _push_commit(lock, tip, branch)
         if refused is None:
             reached("branch-pushed")
             await branch_history.record_pushed(lock, branch, tip)
@@ -94,7 +92,7 @@ async def push(
         if await in_its_way(clone, "refs/remotes/origin/", branch) is not None:
             other = branch.replace("/", "-")
             await check(tip, other)
-            refused = await _push_commit(clone, tip, other)
+            refused = await _push_commit(lock, tip, other)
             return Parked(other, name_taken=True) if refused is None else Rejected(refused)
         if not _is_race(refused):
             return Rejected(refused)
@@ -103,17 +101,18 @@ async def push(
         ):
             continue
         await check(tip, park_as)
-        refused = await _push_commit(clone, tip, park_as)
+        refused = await _push_commit(lock, tip, park_as)
         return Parked(park_as) if refused is None else Rejected(refused)
     raise AssertionError("the second round ends in every case")
 
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
-    # An amended first commit has no ancestor in common with what it was.
-    base = (await clone.run("merge-base", before, after, check=False)).text or before
-    counts = (await clone.run("diff", "--shortstat", *AS_IT_IS, base, after, "--")).text
-    return DiffStat(*(int(found[1]) if (found := count.search(counts)) else 0 for count in _COUNTS))
+    shown = await clone.run("diff", "--shortstat", *AS_IT_IS, f"{before}...{after}", "--", check=False)
+    if shown.status != 0:
+        # An amended first commit has no ancestor in common with what it was.
+        shown = await clone.run("diff", "--shortstat", *AS_IT_IS, before, after, "--")
+    return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
 
 
 async def as_patch(checkout: Checkout, base: str) -> bytes:
@@ -132,11 +131,17 @@ async def _has_commits_to_push(clone: Clone, branch: str, before: str | None, af
     return await clone.unpublished(after) > 0 and after != await branch_history.last_pushed(clone, branch)
 
 
-async def _push_commit(clone: Clone, commit: str, target: str) -> str | None:
+async def _push_commit(lock: CloneLock, commit: str, target: str) -> str | None:
     """Push; return None where the remote took it, else its words. Raises GitError for anything but a refusal."""
-    refspec = f"{commit}:{refs.local(target)}"
-    done = await clone.run("push", "--porcelain", "--no-verify", "origin", refspec, check=False)
+    clone, refspec = lock.clone, f"{commit}:{refs.local(target)}"
+    done = await clone.run("push", "--porcelain", "--no-verify", PUSH_REMOTE, refspec, check=False)
     if done.status == 0:
+        reached("push-accepted")
+        try:
+            await publish(lock, [commit])
+            await clone.run("update-ref", refs.remote(target), commit)
+        except (GitError, OSError) as error:  # the next fetch does the same
+            _log.warning("push-not-noted", clone=str(clone.path), branch=target, error=str(error))
         return None
     refusals = [line.split("\t", 2)[-1] for line in done.text.splitlines() if line.startswith("!\t")]
     if not refusals:

@@ -1,26 +1,42 @@
-"""A worktree is removed: what exists only there is rescued, then its directory and git's entry are renamed away."""
+"""A worktree is removed: what exists only there is rescued, then its directory and git's folders are renamed away.
+
+git's own `worktree remove` refuses some of the shapes, and looks at all worktrees of the clone each time.
+"""
 
 import asyncio
+import errno
 import os
+import stat
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from bot.clones.admin import Missing, is_unfinished
+from bot.clones import trash
+from bot.clones.admin import Missing, admin_directory, holders, is_unfinished, pointing_to, real_path, recorded
 from bot.clones.branch_history import is_merged
-from bot.clones.check_out import put_back
-from bot.clones.checkout import Checkout, open_checkout
+from bot.clones.checkout import open_checkout
 from bot.clones.clone import Clone, CloneLock
-from bot.clones.importing import import_commits, private_commits
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.messages import reasons
-from bot.rescue.contents import flagged_file
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import KeepDirectory, Rescued, stashes_not_rescued
-from bot.worktrees.unlink import is_checked_out_elsewhere, rescue_first, rescued_commit, unlink_worktree
+from bot.rescue.message import RescueLabel, drop_rescue, read_rescue
+from bot.rescue.restore import progress_file
+from bot.rescue.save import KeepDirectory, Rescued, rescued_commit, save_rescue, work_only_here
+from bot.rescue.snapshot import flagged_file
+from bot.sandbox.cage import Cage
+from bot.sandbox.disk import used_bytes
+from bot.sandbox.view import name_of
+
+# What broken files raise, and a full disk or too many open files do not.
+_BROKEN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL, errno.ENXIO}
+)
+
 
 _log = structlog.get_logger()
 
@@ -58,14 +74,30 @@ class NotRemoved:
     in_use: bool = False
 
 
-async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
+@dataclass(frozen=True, slots=True)
+class Unlinked:
+    """Nothing is at the path, and git has no entry for it. `trashed`: what must be deleted.
+
+    `kept`: the directory, if it was kept whole; git's folders for it are beside it in `<kept>.git`.
+    """
+
+    kept: Path | None
+    trashed: tuple[Path, ...]
+
+
+async def remove(
+    lock: CloneLock, path: Path, label: RescueLabel, remote: Remote, *, only_clean: bool = False
+) -> Removed | NotRemoved:
     """Remove the worktree of the branch in `label`, after a fetch, and its branch if its commits are elsewhere.
 
-    It can be repeated with the same label after it was cut off, and ends the same. Raises InvalidNameError.
+    With `only_clean` one that needs a rescue stays. It can be repeated with the same label after it was cut off, and
+    ends the same. Raises InvalidNameError.
     """
     if label.branch is not None:
         refs.local(label.branch)
     try:
+        if only_clean and (why := await _reason_to_keep(lock, path, label)) is not None:
+            return NotRemoved(why, in_use=True)
         found, shared = await asyncio.gather(
             rescue_first(lock, path, label, published=remote.counts), _is_shared(lock.clone, path, label.branch)
         )
@@ -82,49 +114,18 @@ async def remove(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote
     return Removed(rescued, departed.kept, deleted, departed.trashed)
 
 
-async def remove_if_clean(lock: CloneLock, path: Path, label: RescueLabel, remote: Remote) -> Removed | NotRemoved:
-    """Remove the worktree, after a fetch, if it has nothing that needs a rescue. Raises InvalidNameError."""
-    try:
-        checkout = await open_checkout(lock, path)
-        if isinstance(checkout, Missing):
-            return NotRemoved(reasons.no_worktree_here(checkout.why), in_use=True)
-        await put_back(checkout)
-        await import_commits(checkout, label.branch)
-        why, shared = await asyncio.gather(
-            _reason_to_keep(checkout, label.branch), _is_shared(lock.clone, path, label.branch)
-        )
-        if why is not None:
-            return NotRemoved(why, in_use=True)
-        departed = unlink_worktree(lock, path, label.at, whole=False)
-    except (GitError, OSError) as error:
-        return NotRemoved(reasons.not_examined(error))
-    deleted = not shared and await _delete_branch(lock, path, label.branch, None, remote)
-    reached("branch-deleted")
-    return Removed(None, departed.kept, deleted, departed.trashed)
-
-
-async def _reason_to_keep(checkout: Checkout, branch: str | None) -> str | None:
-    """Return what a removal of this worktree would lose, or None. Raises GitError, OSError if that is unknown."""
-    clone = checkout.clone
+async def _reason_to_keep(lock: CloneLock, path: Path, label: RescueLabel) -> str | None:
+    """Return why this worktree needs a rescue, or None. Raises GitError, OSError if that is unknown."""
+    checkout = await open_checkout(lock, path)
+    if isinstance(checkout, Missing):
+        return reasons.no_worktree_here(checkout.why)
     if is_unfinished(checkout.admin):
         return reasons.UNFINISHED_WORKTREE
-    if await private_commits(checkout):
-        return reasons.PRIVATE_COMMITS
-    if operation := checkout.operation_in_progress():
-        return reasons.operation_in_progress(operation)
-    if changed := await checkout.changed_files():
-        return reasons.uncommitted_files(len(changed), changed[0])
     if (flagged := await flagged_file(checkout)) is not None:
         return reasons.hidden_edits(flagged)
     if os.path.lexists(checkout.state / "modules"):  # noqa: ASYNC240
         return reasons.SUBMODULES
-    if await stashes_not_rescued(clone, {branch}):
-        return reasons.STASHES
-    for revision in (checkout.head.commit, refs.local(branch) if branch else None):
-        commit = await clone.commit_at(revision) if revision else None
-        if commit and (unpublished := await clone.unpublished(commit)):
-            return reasons.unpushed(unpublished)
-    return None
+    return await work_only_here(checkout, label)
 
 
 async def _is_shared(clone: Clone, path: Path, branch: str | None) -> bool:
@@ -158,3 +159,149 @@ async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | 
         return False
     base = await clone.commit_at(refs.remote(remote.base_branch)) if remote.base_branch else None
     return await is_merged(clone, tip, base, remote.merged_head)
+
+
+async def rescue_first(
+    lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
+) -> Rescued | KeepDirectory | None:
+    """Rescue the work at `path`; return the rescue of an earlier call with this label if nothing was added since.
+
+    Without `published` no commit counts as published. Raises GitError, OSError when it cannot be told what there is to
+    rescue.
+    """
+    clone = lock.clone
+    earlier = await _earlier(clone, label)
+    try:
+        _open_up(path)
+        found = await save_rescue(lock, path, label, published=published)
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno not in _BROKEN:
+            raise
+        return KeepDirectory(f"it cannot be read: {error}", await _hold_head(clone, path, label, published))
+    if earlier is None or isinstance(found, KeepDirectory):
+        return found
+    if isinstance(found, Rescued) and found.ref != earlier.ref:
+        elsewhere = ("--not", "--remotes=origin") if published else ()
+        # One of the new commits is the rescue itself.
+        if found.files or await clone.count(found.sha, f"^{earlier.sha}", *elsewhere) > 1:
+            return found
+        await drop_rescue(lock, found.ref)
+    return earlier
+
+
+def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Unlinked:
+    """Move what is at `path` away, after its rescue: to the trash, or with `whole` to DATA_DIR/kept.
+
+    After it was cut off it can be repeated with the same `at`; what is at `path` then is not kept again. Raises OSError
+    (a mount, another file system) with everything where it was.
+    """
+    clone = lock.clone
+    known = _git_folders(clone, path)
+    if isinstance(cage := clone.git.cage, Cage):
+        cage.enforcement.remove_group(name_of(cage.private_folder(real_path(path))))
+    place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
+    git_state = place.with_name(place.name + trash.GIT_STATE)
+    kept_before = os.path.lexists(place)
+    if whole and kept_before and os.path.lexists(path):
+        raise FileExistsError(f"another directory is kept as {place.name}")
+    whole = whole or kept_before
+    moved: list[tuple[Path, Path]] = []
+    progress_file(clone.data_dir, path).unlink(missing_ok=True)
+
+    def away(folder: Path, kept: Path) -> None:
+        to = kept if whole and not os.path.lexists(kept) else trash.place_for(clone.data_dir, folder)
+        if os.path.lexists(folder):
+            trash.move(folder, to)
+            moved.append((folder, to))
+
+    try:
+        away(path, place)
+        reached("trashed")
+        for folder, name in known:
+            away(folder, git_state / name)
+        reached("entry-dropped")
+        if any(os.path.lexists(folder) for folder in (path, *(folder for folder, _ in known))):
+            raise FileExistsError("something made it again while it was taken away")
+    except OSError:
+        for folder, to in reversed(moved):
+            with suppress(OSError):
+                trash.move(to, folder)
+        raise
+    if whole and not os.path.lexists(place):
+        place.mkdir(parents=True)
+    trashed = tuple(to for _, to in moved if to != place and git_state not in to.parents)
+    return Unlinked(place if whole else None, trashed)
+
+
+def bytes_at(clone: Clone, path: Path) -> int:
+    """Return the bytes on disk that `unlink_worktree` moves away."""
+    return used_bytes((path, *(folder for folder, _ in _git_folders(clone, path))), sys.maxsize)
+
+
+def _git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:
+    """Return git's folders for the worktree at `path`, each with its name beside a directory that is kept whole."""
+    known = [(admin, f"worktrees/{admin.name}") for admin in admin_directories_of(clone.path, path)]
+    if isinstance(cage := clone.git.cage, Cage):
+        known.append((cage.private_folder(real_path(path)), "private"))
+    return known
+
+
+async def _earlier(clone: Clone, label: RescueLabel) -> Rescued | None:
+    """Return the rescue of an attempt that was cut off after the directory was moved."""
+    ref = refs.rescue_ref(str(label.worktree_id), label.at)
+    sha = await clone.commit_at(ref)
+    kept = await read_rescue(clone, sha) if sha is not None else None
+    return Rescued(ref, sha, kept.files, kept.commits) if sha is not None and kept is not None else None
+
+
+async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
+    """Make a ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
+    ref = refs.rescue_ref(str(label.worktree_id), label.at)
+    for admin in admin_directories_of(clone.path, path):
+        head = recorded(admin / "HEAD")
+        if (
+            refs.is_commit(head)
+            and await clone.commit_at(head) is not None
+            and (commits := await (clone.unpublished(head) if published else clone.count(head)))
+        ):
+            if await clone.commit_at(ref) != head:
+                await clone.run("update-ref", ref, head, "0" * len(head))
+            return Rescued(ref, head, 0, commits)
+    return None
+
+
+def _open_up(path: Path) -> None:
+    """Give the owner all permissions on the directory: without them it cannot be examined."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
+            path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+    except FileNotFoundError:
+        return
+
+
+def admin_directories_of(clone: Path, path: Path) -> list[Path]:
+    """Return git's folders for the worktree at `path`, whatever they hold: one, if it and `path` name each other."""
+    try:
+        linked = admin_directory(clone, path)
+    except OSError:
+        linked = Missing("it cannot be read")
+    if not isinstance(linked, Missing):
+        return [linked]
+    named = recorded(path / ".git").removeprefix("gitdir:").strip()
+    return [admin for admin in pointing_to(clone, path) if _belongs(admin, path, named)]
+
+
+def is_checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
+    """Return whether another worktree than the one at `path` has this branch. It reads the HEAD of all of them."""
+    found = holders(clone, branch)
+    own = admin_directories_of(clone, path) if found else []
+    return any(admin not in own for admin in found)
+
+
+def _belongs(admin: Path, path: Path, named: str) -> bool:
+    pointer = recorded(admin / "gitdir")
+    if pointer:
+        return pointer == str(real_path(path) / ".git")
+    # It names no place any more. No worktree is being made now: the clone is locked.
+    return str(admin) == named or is_unfinished(admin)

@@ -83,13 +83,13 @@ async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, the
         return Summary(size)  # a broken worktree is listed like any other
 
 
-def last_change(clone: Clone, path: Path) -> datetime | None:
+def last_change(clone: Clone | None, path: Path) -> datetime | None:
     """Return the newest time of the files, the index and HEAD; None if nothing is there. It writes nothing.
 
     Every file counts, also one that is committed or ignored: to keep a worktree for longer loses nothing.
     """
-    admin = admin_directory(clone.path, path)
-    states = [clone.view(path, admin).state] if isinstance(admin, Path) else []
+    admin = admin_directory(clone.path, path) if clone else None
+    states = [clone.view(path, admin).state] if clone and isinstance(admin, Path) else []
     top = (path, *(state / name for state in states for name in _STATE))
     files = chain((str(place) for place in top), (child.path for child in entries_below(path)))
     newest = max(map(_changed_at, files), default=_NEVER)

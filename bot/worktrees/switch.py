@@ -1,7 +1,5 @@
 """A worktree is switched to another branch, only where that loses and overwrites nothing."""
 
-from dataclasses import dataclass
-
 from bot.clones.admin import other_holder
 from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout
@@ -9,44 +7,39 @@ from bot.clones.importing import import_commits, move_branch, private_commits
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.rescue.contents import flagged_file
 from bot.rescue.save import stashes_not_rescued
+from bot.rescue.snapshot import flagged_file
 from bot.sharing_rules import Misfit
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """The worktree has the branch checked out; the branch it had before stays where it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class DoesNotFit:
-    """The worktree is as it was."""
-
-    why: Misfit
-
-
-async def switch(checkout: Checkout, before: str, after: str) -> Switched | DoesNotFit:
+async def switch(checkout: Checkout, before: str, after: str) -> Misfit | None:
     """Check out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
 
-    An interrupted switch is continued. Raises GitError, InvalidNameError, OSError.
+    Return why that was not done; then the worktree is as it was. The branch that it had before stays where it was. An
+    interrupted switch is continued. Raises GitError, InvalidNameError, OSError.
     """
     clone = checkout.clone
     theirs = await clone.commit_at(refs.remote(after))
-    if theirs is None:
-        return DoesNotFit("branch-gone")
-    why = await _why_not_leave(checkout, before, after, theirs) or await _why_not_enter(checkout, after, theirs)
-    if why is not None:
-        return DoesNotFit(why)
+    why = await obstacle(checkout, before, after)
+    if theirs is None or why is not None:
+        return why
     reached("switch-checked")
     if checkout.head.branch != after:
         await move_branch(checkout, refs.local(after), theirs, await clone.commit_at(refs.local(after)))
         await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
         if not await check_out(checkout, after, theirs):
-            return DoesNotFit("in-the-way")
+            return "in-the-way"
     await import_commits(checkout, after)
     reached("switch-checked-out")
-    return Switched()
+    return None
+
+
+async def obstacle(checkout: Checkout, before: str, after: str) -> Misfit | None:
+    """Return why the worktree cannot be switched, or None; that another one has the branch comes last."""
+    theirs = await checkout.clone.commit_at(refs.remote(after))
+    if theirs is None:
+        return "branch-gone"
+    return await _why_not_leave(checkout, before, after, theirs) or await _why_not_enter(checkout, after, theirs)
 
 
 async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: str) -> Misfit | None:
@@ -67,7 +60,7 @@ async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: st
             return "not-contained"
     if await flagged_file(checkout) is not None:
         return "hidden-edits"
-    if await checkout.changed_files():
+    if await checkout.work():
         return "uncommitted"
     if await private_commits(checkout) or await stashes_not_rescued(clone, {before}):
         return "only-here"

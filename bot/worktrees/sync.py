@@ -11,7 +11,7 @@ from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout, Valid
 from bot.clones.clone import Clone, CloneLock, DefaultBranch
 from bot.clones.fetch import remote_default_branch
-from bot.clones.importing import import_commits
+from bot.clones.importing import import_commits, lend
 from bot.clones.start import StartPoint, resolve
 from bot.failpoints import reached
 from bot.git import refs
@@ -22,22 +22,8 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class UpToDate:
-    """Clean, and at the remote's branch."""
-
-
-@dataclass(frozen=True, slots=True)
 class FastForwarded:
     """Clean, and fast-forwarded by `commits`."""
-
-    before: str
-    after: str
-    commits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Clean, with commits that were not pushed."""
 
     commits: int
 
@@ -59,7 +45,6 @@ class Dirty:
     """Uncommitted files; left as it is."""
 
     files: int
-    ahead: int
     behind: int
 
 
@@ -71,27 +56,20 @@ class OffBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class NoRemoteBranch:
-    """There is nothing to compare with: never pushed, or detached."""
-
-
-@dataclass(frozen=True, slots=True)
 class BranchDeleted:
     """The branch was deleted on the remote, and its commits are not in the base; left as it is."""
-
-    files: int
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The branch was merged, so the worktree is now on `branch`, which starts at `head` of `base_branch`."""
+    """The branch was merged, so the worktree is now on `branch`, which starts at `base_branch`."""
 
     branch: str
     base_branch: str | None
-    head: str
 
 
-Synced = UpToDate | FastForwarded | Ahead | Diverged | Dirty | OffBranch | NoRemoteBranch | BranchDeleted | Continued
+# None: clean, and at the remote's branch or ahead of it, or there is nothing to compare with: never pushed, detached.
+Synced = FastForwarded | Diverged | Dirty | OffBranch | BranchDeleted | Continued | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +89,29 @@ async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None
     clone, current = checkout.clone, checkout.head.branch
     imported = await import_readable_commits(checkout, branch)
     if branch is None:
-        return NoRemoteBranch()
+        return None
     if current != branch:
         return await _continued_before(checkout, branch, current, of) or OffBranch(current)
-    files = seen.files if seen is not None else len(await checkout.changes())
+    files = seen.files if seen is not None else len(await checkout.work())
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     if not imported or mine is None:
         # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
-        return Dirty(files, 0, 0) if files else NoRemoteBranch()
+        return Dirty(files, 0) if files else None
     if of is not None and not files and (followed := await _follow_base(checkout, branch, of)) is not None:
         return followed
     if theirs is None:
         if await branch_history.last_pushed(clone, branch) is not None:
-            return BranchDeleted(files)
-        return Dirty(files, 0, 0) if files else NoRemoteBranch()
+            return BranchDeleted()
+        return Dirty(files, 0) if files else None
     ahead, behind = await clone.ahead_behind(mine, theirs)
     if files:
-        return Dirty(files, ahead, behind)
+        return Dirty(files, behind)
     if ahead and behind:
         return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
     if behind and not await _fast_forward(checkout, branch, theirs):
         return Diverged(0, behind)
     await branch_history.record_pushed(checkout.lock, branch, theirs)
-    if ahead:
-        return Ahead(ahead)
-    return FastForwarded(mine, theirs, behind) if behind else UpToDate()
+    return FastForwarded(behind) if behind else None
 
 
 async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
@@ -145,17 +121,17 @@ async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
     clone, head = checkout.clone, checkout.head.commit
     await import_readable_commits(checkout, None)
     if head is None or head == onto:
-        return UpToDate()
-    files = len(await checkout.changes())
+        return None
+    files = len(await checkout.work())
     commits = await clone.count(onto, f"^{head}")
     if files:
-        return Dirty(files, 0, commits)
+        return Dirty(files, commits)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
     if not await check_out(checkout, None, onto):
         return Diverged(0, commits)
     await import_readable_commits(checkout, None)
-    return FastForwarded(head, onto, commits)
+    return FastForwarded(commits)
 
 
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
@@ -178,7 +154,7 @@ async def _fast_forward(checkout: Checkout, branch: str, onto: str) -> bool:
     return True
 
 
-async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced | None:
+async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
     clone = checkout.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
@@ -191,7 +167,7 @@ async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced |
             return None
         if not await _fast_forward(checkout, branch, base.tip):
             return None
-        return FastForwarded(mine, base.tip, await clone.count(base.tip, f"^{mine}"))
+        return FastForwarded(await clone.count(base.tip, f"^{mine}"))
     return await _continue(checkout, of) if await _is_finished(clone, branch, base) else None
 
 
@@ -208,7 +184,7 @@ async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     return await is_merged(clone, known, base.tip, None)
 
 
-async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced | None:
+async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced:
     """Finish a move to the issue's next branch that was cut off before its row was written, or return None."""
     clone = checkout.clone
     was, now = (refs.sequel_of(name, of.number) if of and name else None for name in (branch, current))
@@ -219,8 +195,7 @@ async def _continued_before(checkout: Checkout, branch: str, current: str | None
         return None
     await import_commits(checkout, current)
     await branch_history.record_pushed(checkout.lock, current, await clone.commit_at(refs.remote(current)))
-    tip = await clone.commit_at(refs.local(current))
-    return Continued(current, base.name, tip) if tip else None
+    return Continued(current, base.name)
 
 
 async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
@@ -232,17 +207,19 @@ async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
     return default if isinstance(default, DefaultBranch) else None
 
 
-async def _continue(checkout: Checkout, of: OfIssue) -> Synced | None:
+async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
     """Check out the issue's next branch; the merged one stays. None where that is not possible."""
     clone = checkout.clone
     start = await resolve(checkout.lock, IssueBranch(of.number))
     if not isinstance(start, StartPoint) or start.branch is None:
         return None
     # A branch that is here already only moves forward, as `resolve` promises.
-    taken = other_holder(clone.path, checkout.path, start.branch) is not None
-    if taken or not await check_out(checkout, start.branch, start.commit):
+    if other_holder(clone.path, checkout.path, start.branch) is not None:
+        return None
+    await lend(clone, checkout.view, start.commit)
+    if not await check_out(checkout, start.branch, start.commit):
         return None
     reached("next-branch-checked-out")
     await import_commits(checkout, start.branch)
     await branch_history.record_pushed(checkout.lock, start.branch, await clone.commit_at(refs.remote(start.branch)))
-    return Continued(start.branch, start.base_branch, start.commit)
+    return Continued(start.branch, start.base_branch)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.agents.driver import AgentDone, AgentDriver, AgentEvent, Launch, Outcome, PromptLimits, SessionOpened
+from bot.agents.driver import AgentDone, AgentEvent, Launch, Outcome, PromptLimits, SessionOpened
 from bot.agents.opening import driver_for
 from bot.agents.presets import Access, NotInstalled, Preset, command_of, preset
+from bot.agents.prompt_loop import AgentDriver
 from tests.agents.install import PROGRAMS, node_folder
 from tests.support.models.server import SimulatedModels
 

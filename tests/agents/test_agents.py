@@ -18,6 +18,7 @@ from bot.agents.driver import (
     ToolStarted,
     Usage,
 )
+from bot.agents.presets import Access
 from tests.agents.conftest import KEY, Heard, Stage, ask
 from tests.agents.planted import plant
 
@@ -126,19 +127,19 @@ async def test_an_empty_answer_is_a_failure(stage: Stage) -> None:
     assert isinstance(outcome, Failed), outcome
 
 
-async def test_the_tokens_of_a_turn_and_the_cost_of_the_session_are_reported(stage: Stage) -> None:
-    first, one = await stage.says("say one")
-    _, two = await stage.says("say two", resume=first.assistant_session_id)
-    assert isinstance(one.usage, Usage)
-    assert isinstance(two.usage, Usage)
-    assert one.usage.input_tokens
-    assert one.usage.output_tokens
+async def test_the_cost_of_the_session_is_reported(stage: Stage) -> None:
+    one, two = Heard(), Heard()
+    async with stage.session() as (driver, opened):
+        await ask(driver, "say one", heard=one)
+    async with stage.session(opened.assistant_session_id) as (driver, _):
+        await ask(driver, "say two", heard=two)
+    first, second = ([event.session_cost_usd for event in heard if isinstance(event, Usage)] for heard in (one, two))
     if stage.preset.agent in REPORT_COST:
-        assert one.usage.session_cost
-        assert two.usage.session_cost
-        assert two.usage.session_cost > one.usage.session_cost
+        assert first[-1] is not None
+        assert second[-1] is not None
+        assert second[-1] > first[-1]
     else:
-        assert one.usage.session_cost is None
+        assert not any((*first, *second))
 
 
 async def test_a_long_answer_arrives_complete(stage: Stage) -> None:
@@ -160,6 +161,15 @@ async def test_its_model_requests_go_to_the_base_url_with_the_key_it_was_given(s
     for request in answered:
         values = [request.headers.get(name, "") for name in ("authorization", "x-api-key", "x-goog-api-key")]
         assert any(KEY in value for value in values)
+
+
+async def test_the_model_that_the_operator_names_is_asked(stage: Stage) -> None:
+    api = stage.preset.apis[0]
+    access = Access(api, stage.models.url, KEY, "some-model-7")
+    named = stage.with_variables(**stage.preset.environment(access))
+    await named.says("say hi")
+    answered = [request for request in stage.models.requests if b"say hi" in request.body]
+    assert any(b"some-model-7" in request.body or "some-model-7" in request.path for request in answered)
 
 
 async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path) -> None:
@@ -189,6 +199,14 @@ async def test_instructions_in_the_worktree_are_not_read_by_the_agent_itself(sta
     sent = b"".join(request.body for request in stage.models.requests)
     assert b"say hi" in sent
     assert [name for name in INSTRUCTIONS if f"canary-{name}".encode() in sent] == []
+
+
+async def test_it_brings_no_instructions_of_its_own_on_commits(stage: Stage) -> None:
+    await stage.says("say hi")
+    sent = b"".join(request.body for request in stage.models.requests)
+    assert b"say hi" in sent
+    contradicting = (b"Co-Authored-By", b"End git commit messages", b"Generated with", b"commit your changes, unless")
+    assert [words for words in contradicting if words.lower() in sent.lower()] == []
 
 
 async def test_a_missing_program_is_named(stage: Stage) -> None:

@@ -49,9 +49,10 @@ async def outcome_of(launch: Launch, heard: Heard | None = None) -> Outcome:
         return await ask(driver, "hello", heard=heard)
 
 
-async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch]) -> None:
-    outcome = await outcome_of(odd({"prompt": [INIT, text("hi"), result(total_cost_usd=0.5)]}))
-    assert outcome == AgentDone("hi", Usage(7, 5, 12, 0.5, "USD"))
+async def test_the_cost_of_the_session_is_told(odd: Callable[[Plan], Launch]) -> None:
+    heard = Heard()
+    await outcome_of(odd({"prompt": [INIT, text("hi"), result(total_cost_usd=0.5)]}), heard)
+    assert heard[-1] == Usage(None, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ async def test_tokens_from_the_cache_count_as_input(odd: Callable[[Plan], Launch
         (result(subtype="error_max_turns"), "error_max_turns"),
         (result(stop_reason="max_tokens"), "limit of tokens"),
         (result(stop_reason="refusal"), "refused"),
-        (result(stop_reason="bored"), "unknown reason: `bored`"),
+        (result(stop_reason="bored"), "unknown reason (`bored`)"),
     ],
 )
 async def test_a_false_success_fails(odd: Callable[[Plan], Launch], end: dict[str, Any], words: str) -> None:

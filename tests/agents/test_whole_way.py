@@ -14,14 +14,17 @@ import pytest
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.compose.parts import Surroundings
 from bot.demo.pair import running_bot, settings_for
+from bot.messages import tracking
 from bot.simulated.github.server import SimulatedGitHub
 from tests.agents.conftest import AGENTS, END_SECONDS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant
+from tests.agents.test_agents import REPORT_COST
 from tests.agents.test_models import strings
 from tests.end_to_end.test_thread_context import PNG
 from tests.support import world as test_world
 from tests.support.clock import HandMovedClock
+from tests.support.models.script import DESCRIBE
 from tests.support.models.server import SimulatedModels
 from tests.support.patience import eventually
 from tests.support.world import open_world
@@ -62,7 +65,6 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
         await issue.hears("Opened the pull request [#2](")
         [pull] = world.repository.pulls
         assert pull.title == "Write the notes", "the agent names the commit, and so the pull request"
-        assert (pull.body or "").startswith("I will remember plum.\nI wrote it.")
 
         if agent != "gemini":  # In the same minute, Gemini's session could not be loaded (see bot.agents.opening).
             await issue.says("@threadtree-bot\nrecall")
@@ -129,6 +131,48 @@ async def test_the_model_is_sent_the_thread_the_instructions_and_the_image(
     assert [what for what, is_told in told.items() if is_told] == ["description", "comment", "AGENTS.md", "image"]
 
 
+@pytest.mark.parametrize("refusal", ["429", "529", "429 7200"])
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_a_model_that_asks_to_slow_down_is_told_of_and_waited_for(
+    agent: str, refusal: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    """Some agents give up after a while, others try until the turn's time is over."""
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "off", "TURN_TIMEOUT_SECONDS": "20"}
+    async with open_world(database_url, tmp_path, more) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says(f"@threadtree-bot\nrun true\nfail {refusal}")
+        if refusal == "529":  # which all try again
+            await issue.sees(tracking.MODEL_REFUSES)
+        busy = "Waiting. The agent's model takes no requests at the moment. The agent continues at "
+        limit = "Waiting. The usage limit of the agent's model is reached. The agent continues at "
+        await issue.sees(limit if " " in refusal else busy)
+        [(tokens, model)] = await world.turns("tokens", "model")
+        assert tokens > 0, "what it used before is counted"
+        assert model is not None
+        await issue.says("/stop")
+        assert "**Stopped**" in "".join(await issue.hears_all())
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
+async def test_the_pull_request_is_described_in_the_session_from_the_net_diff(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "AUTO_PULL_REQUEST": "ready"}
+    async with open_world(database_url, tmp_path, more) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        text = "describe Title: Greet everybody\\n\\nAdds a greeting; `pytest`: 1 passed."
+        await issue.says(f"@threadtree-bot\nwrite notes.txt: canary-hello\n{text}\nsay I wrote it.")
+        await issue.hears("I wrote it.", "[Pull request #2](")
+        await world.quiet()
+        [pull] = world.repository.pulls
+        assert pull.title == "Greet everybody"
+        assert "\nAdds a greeting; `pytest`: 1 passed.\n\nRequested by maria" in (pull.body or "")
+    # A shorter one asks for a title of the session.
+    asked = max((one.body for one in models.requests if DESCRIBE.encode() in one.body), key=len)
+    assert b"+canary-hello" in asked
+    assert b"say I wrote it." in asked, "it is the same session"
+
+
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
 async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
@@ -162,6 +206,12 @@ async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
             await eventually(sleeping, PATIENCE_SECONDS, running)
             await maria.comment(issue, "/stop")
             await hears("**Stopped**")
+            [stopped] = [said.body for said in issue.comments_by(github.bot) if "**Stopped**" in said.body]
+            if agent in REPORT_COST:
+                assert re.search(r"· \$\d\.\d\d · ", stopped), stopped
+            else:
+                assert re.search(r"· [\d,]+ tokens · ", stopped), stopped
+            assert f"· {agent} ·" not in stopped, "the model is named"
 
         async def none_is_left() -> bool:
             return not await asyncio.to_thread(in_homes, settings.data_dir)

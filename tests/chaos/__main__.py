@@ -92,10 +92,11 @@ def _line(outcome: Outcome) -> str:
 
 
 def _report(rounds: list[dict[str, Any]]) -> int:
-    faults, states, broken = Counter[str](), Counter[str](), Counter[str]()
+    faults, states, broken, interrupted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for one in rounds:
         faults.update(one["faults"])
         states.update(one["states"])
+        interrupted.update(one["interrupted"])
         broken.update(violation["kind"] for violation in one["violations"])
     seconds, kills = sum(one["seconds"] for one in rounds), sum(faults[kind] for kind in KILLS)
     others = [f"{kind} {faults[kind]}" for kind in faults if kind not in KILLS]
@@ -105,6 +106,7 @@ def _report(rounds: list[dict[str, Any]]) -> int:
         "other faults": ", ".join(others),
         "deliveries": sum(one["deliveries"] for one in rounds),
         "requests": f"{sum(one['requests'] for one in rounds)} ({', '.join(f'{k} {v}' for k, v in states.items())})",
+        "interrupted by": "; ".join(f"{n} × ({ends})" for ends, n in interrupted.items()),
         **{kind: broken[kind] for kind in KINDS},
     }
     _say("\n" + "\n".join(f"{name:<20}{figure}" for name, figure in figures.items()))

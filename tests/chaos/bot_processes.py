@@ -20,12 +20,16 @@ END_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Place:
-    """One process of the bot, whichever instance runs now. `armed` is the file that names failpoints for it."""
+    """One process of the bot, whichever instance runs now.
+
+    `armed` is the file that names failpoints for it, `skew` the one that tells how wrong its clock is.
+    """
 
     name: str
     command: str
     settings: dict[str, str]
     armed: Path
+    skew: Path
     process: BotProcess | None = None
     restart_seconds: float = 0.0
     """The pause before the next start."""
@@ -94,7 +98,9 @@ class Places:
         while not self._stopping:
             place.suspended = False
             place.process = process = await self._here.start_program(
-                *(program.__file__, str(place.armed), place.command), command=place.name, **place.settings
+                *(program.__file__, str(place.armed), str(place.skew), place.command),
+                command=place.name,
+                **place.settings,
             )
             while process.is_running:
                 await asyncio.sleep(LOOK_SECONDS)

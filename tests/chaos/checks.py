@@ -34,7 +34,8 @@ _MOVED = "[Go to the answer]"
 _KEPT, _GONE = "could not be pushed", "is no longer on GitHub"
 
 TURNS = """
-select t.id, t.state, t.reason, t.cut_offs, t.source_id, t.conversation_id, t.claim from turns t order by t.id
+select t.id, t.state, t.reason, t.cut_offs, r.source_id, t.conversation_id, t.claim
+from turns t join requests r on r.turn_id = t.id order by t.id
 """
 WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"
 STUCK_ROWS = """
@@ -43,13 +44,13 @@ select 'delivery ' || guid || ' is ' || state || ': ' || coalesce(error, '') fro
 where state in ('received', 'failed', 'dead')
 union all select 'turn ' || id || ' is ' || state from turns where state in ('queued', 'running') or claim is not null
 union all select 'operation ' || id || ' (' || kind || ') is ' || state from operations
-where state in ('queued', 'running') or claim is not null
+where state in ('queued', 'running')
 union all select 'outbox row ' || id || ' is ' || state || ': ' || coalesce(error, '') from outbox
 where state in ('waiting', 'sending', 'failed')
-union all select 'worktree ' || id || ' is ' || state || ', claim ' || coalesce(claim::text, 'none') from worktrees
-where state in ('removing', 'lost') or claim is not null
+union all select 'worktree ' || id || ' is ' || state from worktrees
+where state in ('removing', 'lost') or removal_began
 union all select 'job ' || id || ' (' || task_name || ') is ' || status from procrastinate_jobs
-where status <> 'succeeded'
+where status <> 'succeeded' and (task_name <> 'chore' or status = 'failed') -- chores come again every second
 """
 
 
@@ -255,6 +256,16 @@ def taken_from_the_living(lives: Iterable[tuple[BotProcess, float]]) -> Iterable
                 yield Violation(TOGETHER, f"turn {turn} was taken from process {running[turn][1]}, which lived")
             case _:
                 running.pop(turn, None)
+
+
+def interrupted_by(lives: Iterable[tuple[BotProcess, float]], turns: Iterable[asyncpg.Record]) -> Counter[str]:
+    """Count the turns that ended `interrupted` by how their processes ended: `killed`, or they `lived` all the time."""
+    starts: dict[object, list[str]] = {turn["id"]: [] for turn in turns if turn["state"] == "interrupted"}
+    for process, _ in lives:
+        for line in process.events("turn-started"):
+            if line.get("turn") in starts:
+                starts[line["turn"]].append("killed" if process.is_killed else "lived")
+    return Counter(", ".join(sorted(ends)) for ends in starts.values())
 
 
 def _accepted_at(stream: Stream) -> dict[int, Any]:

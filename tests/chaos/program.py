@@ -1,9 +1,12 @@
-"""Run `threadtree COMMAND …` with short waits, killed at a failpoint that FILE names: arguments FILE COMMAND …"""
+"""Run `threadtree COMMAND …` with short waits: arguments ARMED SKEW COMMAND …
+
+It is killed at a failpoint that the file ARMED names; its clock is wrong by as many seconds as the file SKEW says.
+"""
 
 import os
 import signal
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +19,7 @@ from bot.node import identity, transactions
 from bot.reply import outbox, pacing
 from bot.run import turn_run, waiting
 from bot.settings import Settings
-from bot.store import engine
+from bot.store import engine, recoveries
 
 NODE_TIMEOUT_SECONDS = 4.0
 """Shorter than the settings allow."""
@@ -27,6 +30,7 @@ SHORT: tuple[tuple[ModuleType, str, object], ...] = (
     (engine, "HEARTBEAT_SECONDS", 0.8),
     (engine, "STALLED_AFTER_SECONDS", 3.0),
     (engine, "POLL_SECONDS", 0.7),
+    (recoveries, "LEASE", timedelta(seconds=2)),
     (pacing, "SPACING", timedelta()),
     (pacing, "MOST_A_MINUTE", NO_LIMIT),
     (pacing, "MOST_AN_HOUR", NO_LIMIT),
@@ -45,12 +49,17 @@ SHORT: tuple[tuple[ModuleType, str, object], ...] = (
 """What the bot waits for, with seconds instead of minutes. Relations between them stay as they are."""
 
 
-def hurry() -> None:
-    """Shorten the waits of this process."""
+def shorten_waits() -> None:
+    """Let this process wait for seconds where the bot waits for minutes."""
     for module, name, value in SHORT:
         if not hasattr(module, name):
             raise AttributeError(f"{module.__name__} has no {name}")
         setattr(module, name, value)
+
+
+def hurry() -> None:
+    """Shorten the waits of this process, and the time after which a node counts as silent."""
+    shorten_waits()
     load = settings.load
 
     def load_with_short_timeout(*args: object, **needs: object) -> Settings:
@@ -74,8 +83,26 @@ def arm(armed: Path) -> None:
     failpoints.listener = kill
 
 
+def skew_clock(skew: Path) -> None:
+    """Let the bot read a clock that is wrong."""
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Wrong":
+            try:
+                seconds = float(skew.read_text() or 0)
+            except FileNotFoundError:
+                seconds = 0
+            return super().now(tz) + timedelta(seconds=seconds)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("bot.") and vars(module).get("datetime") is datetime:
+            setattr(module, "datetime", Wrong)  # noqa: B010 - a class is replaced
+
+
 if __name__ == "__main__":
     hurry()
     arm(Path(sys.argv[1]))
-    del sys.argv[1]
+    skew_clock(Path(sys.argv[2]))
+    del sys.argv[1:3]
     main()

@@ -10,10 +10,11 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import orjson
 
 from bot.demo.pair import agent_in_a_folder
 from bot.postgres.embedded import embedded_postgres
-from bot.sandbox.cage import Usable, cage_for
+from bot.sandbox.cage import Unusable, cage_for
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
 from bot.store.migrate import migrate
 from tests.chaos.bot_processes import Place, Places, end_process, gits_of, none_left_over
@@ -31,12 +32,14 @@ from tests.chaos.checks import (
     STUCK,
     Evidence,
     Violation,
+    interrupted_by,
     stuck,
     taken_from_the_living,
     unanswered,
     violations,
 )
 from tests.chaos.journal import Journal
+from tests.chaos.outages import step_clock, until, with_a_locked_table, without_postgres
 from tests.chaos.program import NODE_TIMEOUT_SECONDS
 from tests.chaos.stream import Stream
 from tests.support.postgres import execute, with_database
@@ -46,10 +49,10 @@ from tests.support.world import NOTHING_LEFT
 TEMPLATE = "chaos_template"
 ENGINE_WITHOUT_DATABASE = "ConnectorException"
 """What the job engine logs as an error while its database is away."""
-OFTEN = ("clone-initialised", "clone-fetched", "branch-pushed", "turn-end-written")
+OFTEN = ("clone-initialised", "clone-fetched", "push-accepted", "branch-pushed", "turn-end-written")
 SELDOM = (
     *("worktree-registered", "worktree-checked-out", "worktree-locked", "operation-carried-out"),
-    *("rescue-committed", "rescued", "reset-rescued", "reset-checked-out", "reset-done"),
+    *("rescue-committed", "rescued", "reset-rescued", "reset-done"),
     *("trashed", "entry-dropped", "branch-deleted", "metadata-deleted", "restore-begun", "files-restored"),
     *("commits-restored", "next-branch-checked-out"),
 )
@@ -63,7 +66,11 @@ WEIGHTS = {
     "postgres": 5,
     "suspended worker": 6,
     "suspended web": 3,
+    "suspended node": 2,
     "cut off": 7,
+    "postgres away": 2,
+    "locked table": 2,
+    "clock": 4,
 }
 KILLS = ("worker", "web", "agent", "git", "failpoint", "postgres", "node")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
@@ -106,6 +113,8 @@ class Outcome:
     requests: int = 0
     states: dict[str, int] = field(default_factory=dict)
     sandbox: str = ""
+    interrupted: dict[str, int] = field(default_factory=dict)
+    """How the processes ended that had begun with turns that ended `interrupted`."""
     failures: list[str] = field(default_factory=list)
     """Why turns failed: to be read, like the errors."""
     seconds: float = 0.0
@@ -254,6 +263,7 @@ class Round:
         outcome.sandbox = self._sandbox
         outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
         outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
+        outcome.interrupted = dict(interrupted_by(places.lives, evidence.turns))
         outcome.failures = [turn["reason"] for turn in evidence.turns if turn["state"] == "failed"]
 
     def _places(self) -> list[Place]:
@@ -267,7 +277,7 @@ class Round:
             "MAX_CONCURRENT_TURNS": "3",
             "MAX_TURNS_PER_REPOSITORY": "3",
             "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
-            "RECOVER_INTERVAL_SECONDS": "3",
+            "RECOVER_INTERVAL_SECONDS": "2",
             "SHUTDOWN_GRACE_SECONDS": "5",
             "GITHUB_WEBHOOK_SECRET": SECRET,
             "LOG_FORMAT": "json",
@@ -278,7 +288,7 @@ class Round:
         def place(name: str, command: str, node: str) -> Place:
             settings = {**common, "NODE_NAME": node, "DATA_DIR": str(self._directory / "data" / node)}
             Path(settings["DATA_DIR"]).mkdir(parents=True, exist_ok=True)
-            return Place(name, command, settings, self._directory / f"armed-{name}")
+            return Place(name, command, settings, self._directory / f"armed-{name}", self._directory / f"skew-{name}")
 
         workers = [place(f"worker-{n}", "worker", node) for n, node in enumerate(names, 1)]
         return [place("web", "web", "node-1"), *workers]
@@ -334,9 +344,30 @@ class Round:
                 return True
             case "node":
                 return self._lose_node(places)
+            case "suspended node":
+                span = NODE_TIMEOUT_SECONDS * self._rng.uniform(0.5, 2)
+                node = [one for one in places.all if one.settings["NODE_NAME"] == place.settings["NODE_NAME"]]
+                suspended = [self._suspend(one, span) for one in node]
+                return any(suspended)
+            case "postgres away":
+                hold = self._longer_than_a_node_is_waited_for()
+                hangs = self._rng.choice((True, False))
+                self._later(without_postgres(self._server.directory, hold, hangs=hangs))
+                return True
+            case "locked table":
+                hold = self._longer_than_a_node_is_waited_for()
+                self._later(with_a_locked_table(self._here.dsn, self._rng, hold))
+                return True
+            case "clock":
+                step_clock(self._rng.choice(places.all).skew, self._rng)
+                return True
             case _:
                 raise ValueError(kind)
         return False
+
+    def _longer_than_a_node_is_waited_for(self) -> Callable[[], Awaitable[None]]:
+        seconds = NODE_TIMEOUT_SECONDS * self._rng.uniform(0.5, 2.5)
+        return partial(until, seconds, lambda: self._calm)
 
     def _lose_node(self, places: Places) -> bool:
         """Kill all processes of one node, for longer than the others wait for it."""
@@ -359,9 +390,7 @@ class Round:
         if process is None or not place.runs or place.armed.exists():
             return
         place.armed.write_text(names)
-        until = time.monotonic() + FAILPOINT_SECONDS
-        while process.is_running and place.armed.exists() and time.monotonic() < until and not self._calm:
-            await asyncio.sleep(0.02)
+        await until(FAILPOINT_SECONDS, lambda: self._calm or not process.is_running or not place.armed.exists())
         if place.armed.exists():
             place.armed.unlink(missing_ok=True)
         else:
@@ -383,19 +412,16 @@ class Round:
         return True
 
     async def _resume(self, place: Place, seconds: float) -> None:
-        process, until = place.process, time.monotonic() + seconds
-        while time.monotonic() < until and not self._calm:
-            await asyncio.sleep(0.05)
+        process = place.process
+        await until(seconds, lambda: self._calm)
         if place.process is process:
             place.send(signal.SIGCONT)
             place.suspended = False
 
     async def _cut_off(self) -> None:
         fault, method, path = self._rng.choice(CUTS)
-        until = time.monotonic() + self._rng.uniform(*CUT_SECONDS)
         self._here.github.faults.add(fault, method=method, path=path, times=None)
-        while time.monotonic() < until and not self._calm:
-            await asyncio.sleep(0.05)
+        await until(self._rng.uniform(*CUT_SECONDS), lambda: self._calm)
         self._here.github.faults.clear()
 
     async def _quiet(self, stream: Stream) -> None:
@@ -432,7 +458,7 @@ class Round:
                 told = max(
                     one.delivered_at + timedelta(seconds=one.duration_seconds) for one in self._here.github.deliveries
                 )
-                compared = await connection.fetchval("select count(*) from recoveries where seen_until > $1", told)
+                compared = await connection.fetchval("select count(*) from recoveries where compared_at > $1", told)
                 return compared == len(stream.repositories) and bool(await connection.fetchval(NOTHING_LEFT))
             finally:
                 await connection.close()
@@ -497,7 +523,7 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
 
 
 def _has_sandbox(data_dir: Path) -> bool:
-    return isinstance(cage_for(data_dir, os.environ["PATH"]).probe(), Usable)
+    return not isinstance(cage_for(data_dir, os.environ["PATH"]).probe(), Unusable)
 
 
 def _free_port() -> int:

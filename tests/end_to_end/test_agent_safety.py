@@ -14,7 +14,7 @@ async def test_the_agents_environment_has_nothing_of_the_bots(world: World) -> N
     issue = await world.maria.opens_issue("Look around")
     await issue.says("@threadtree-bot env")
 
-    assert (await issue.hears()).startswith("HOME, LANG, PATH\n")
+    assert (await issue.hears()).startswith("HOME, LANG, PATH, THREADTREE_OUT\n")
 
 
 async def test_the_agent_gets_the_variables_that_the_operator_named(a_world: Worlds) -> None:

@@ -16,14 +16,16 @@ async def is_left_unanswered(world: World, said: Said) -> None:
     assert await world.turns() == []
 
 
-async def test_an_outsider_gets_a_confused_face_and_nothing_else(world: World) -> None:
+async def test_an_outsider_hears_once_why_and_then_only_gets_a_confused_face(world: World) -> None:
     issue = await world.maria.opens_issue("For everybody")
     said = await issue.says("@threadtree-bot write x.txt: x", by=world.olaf)
-
+    await issue.hears("Nothing was done for `olaf`: only people with write access can ask the bot here")
     await said.gets("😕")
 
+    other = await world.olaf.opens_issue("Again", "@threadtree-bot say hello")
+    await other.opening.gets("😕")
     await world.quiet()
-    assert (said.reactions, await world.turns(), issue.from_bot) == (["😕"], [], [])
+    assert (said.reactions, await world.turns(), other.from_bot) == (["😕"], [], [])
 
 
 @pytest.mark.parametrize("permission", ["read", "triage"])
@@ -32,6 +34,7 @@ async def test_permission_below_write_is_not_enough(world: World, permission: st
     issue = await world.olaf.opens_issue("Mine", "@threadtree-bot say hello")
 
     await issue.opening.gets("😕")
+    await issue.hears(f"the permission is {permission}")
     assert await world.turns() == []
 
 
@@ -58,6 +61,7 @@ async def test_an_outsider_cannot_use_commands(world: World) -> None:
 
     said = await issue.says("/stop all", by=world.olaf)
     await said.gets("😕")
+    await issue.hears("Nothing was done for `olaf`")
     gate.open()
 
     await issue.hears("Finished.")
@@ -72,8 +76,17 @@ async def test_a_failed_permission_lookup_is_retried(world: World) -> None:
     assert await world.turns("state") == ["done"]
 
 
+async def test_a_permission_lookup_that_is_forbidden_for_some_seconds_costs_nothing(world: World) -> None:
+    world.clock.move(60)  # no longer a new credential
+    world.faults.add(FailBefore(403, "Resource not accessible by integration"), path=PERMISSION, times=2)
+    issue = await world.maria.opens_issue("A new right", "@threadtree-bot say hello")
+
+    await issue.hears("hello")
+
+
 @pytest.mark.expects_errors
 async def test_a_forbidden_permission_lookup_means_no_run(world: World) -> None:
+    # It may pass: it is asked for some seconds.
     world.faults.add(FailBefore(403), path=PERMISSION, times=None)
     issue = await world.maria.opens_issue("No answer", "@threadtree-bot say hello")
 
@@ -131,6 +144,7 @@ async def test_only_allowed_repositories_are_served(a_world: Worlds) -> None:
 
         await served.hears("hello")
         await refused.opening.gets("😕")
+        await refused.hears("the bot is not set up to work in this repository")
         assert len(await world.turns()) == 1
 
 
@@ -138,10 +152,11 @@ async def test_only_allowed_users_are_served(a_world: Worlds) -> None:
     async with a_world({"ALLOWED_USERS": "Maria"}) as world:
         world.repository.allow(world.olaf.user, "admin")
         issue = await world.maria.opens_issue("Mine", "@threadtree-bot say hello")
+        await issue.hears("hello")
         refused = await issue.says("@threadtree-bot say hello", by=world.olaf)
 
-        await issue.hears("hello")
         await refused.gets("😕")
+        await issue.hears("the bot is set up to work only for certain people")
         assert await world.turns("requested_by") == ["maria"]
 
 

@@ -290,13 +290,31 @@ async def test_a_turn_on_a_closed_thread_gets_the_work_and_the_worktree_is_remov
 async def test_close_with_a_comment_gets_the_work_although_the_removal_continues(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     world.faults.hold_webhooks("issue_comment", "created")
-    async with world.busy_clone():
-        await issue.closes("@threadtree-bot say one last thing")
-        await world.until("exists (select from worktrees where state = 'removing' and claim is not null)")
-        world.faults.release()
-        await world.until("exists (select from turns where state = 'queued')")
+    rescues = world.database.transaction()
+    await rescues.start()
+    # The end of the removal, which records a rescue, waits for this lock.
+    await world.database.execute("lock table rescues in exclusive mode")
+    await issue.closes("@threadtree-bot say one last thing")
+    await world.until("exists (select from worktrees where removal_began)")
+    world.faults.release()
+    await world.until("exists (select from turns where state = 'queued')")
+    await rescues.rollback()
 
     await issue.hears("one last thing", "1 file and 1 commit were restored before this request.")
+    assert await everything_is_gone(world)
+    assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
+
+
+async def test_close_with_a_comment_keeps_the_work_where_the_removal_has_not_begun(world: World) -> None:
+    issue = await an_issue_with_unsaved_work(world)
+    world.faults.hold_webhooks("issue_comment", "created")
+    async with world.busy_clone():
+        await issue.closes("@threadtree-bot say one last thing")
+        await world.until("exists (select from worktrees where state = 'removing')")
+        world.faults.release()
+        await world.until("exists (select from turns where state in ('queued', 'running'))")
+
+    assert "restored" not in await issue.hears("one last thing")
     assert await everything_is_gone(world)
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 

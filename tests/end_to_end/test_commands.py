@@ -46,7 +46,7 @@ async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> 
     await issue.sees_working()
     await issue.says("@threadtree-bot /stop")
     await issue.hears("**Stopped**")
-    assert len({turn["request"] for turn in await world.turns()}) == 1
+    assert len({turn["text"] for turn in await world.turns()}) == 1
 
 
 async def test_stop_kills_an_agent_that_ignores_it(world: World) -> None:
@@ -87,7 +87,7 @@ async def test_stop_keeps_queued_requests_and_stop_all_does_not(world: World) ->
     await issue.hears("**Stopped**")
     await issue.sees_working()
     await issue.says("/status")
-    await issue.sees("1 request queued.")
+    await issue.sees("Queued: [maria's request](")
     await issue.says("/stop all")
 
     heard = await issue.hears_all()
@@ -110,7 +110,7 @@ async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> N
     await issue.says("@threadtree-bot say Next.")
 
     await issue.says("/status")
-    await issue.hears("A request has been running for", "1 request queued.", "`threadtree/issue-1`")
+    await issue.hears("Working on [maria's request](", "Queued: [maria's request](", "Branch `threadtree/issue-1`")
     await issue.says("@threadtree-bot /help")
     await issue.hears("`@threadtree-bot`", "`/reset-context`", "`/stop all`")
 
@@ -201,3 +201,23 @@ async def test_a_doubled_webhook_runs_its_commands_once(world: World) -> None:
 
     assert len(await issue.hears_all()) == 1
     assert len({delivery.guid for delivery in world.github.deliveries if delivery.event == "issue_comment"}) >= 2
+
+
+async def test_status_after_a_reopen_knows_the_branch_on_github(world: World) -> None:
+    issue = await world.maria.opens_issue("Back again")
+    await issue.says("@threadtree-bot write a.txt: one\nsay Written.")
+    await issue.hears("Written.")
+    await world.maria.person.close(issue.thread)
+    await world.quiet()
+    await world.maria.person.reopen(issue.thread)
+    await world.quiet()
+
+    await issue.says("/status")
+
+    await issue.hears(
+        "The work so far is on [`threadtree/issue-1`](", "The next request starts a new conversation with the agent"
+    )
+    await issue.says("@threadtree-bot append a.txt: two\nsay Continued.")
+    await issue.hears("Continued.")
+    await issue.says("/status")
+    await issue.hears("Branch [`threadtree/issue-1`](", "1 file changed, 2 commits ahead of `main`, 0 behind")

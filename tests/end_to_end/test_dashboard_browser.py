@@ -34,12 +34,14 @@ TELEPHONE = {"width": 360, "height": 740}
 LIVE = "<img src=http://elsewhere.test/x onerror=alert(1)><script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
-update turns set requested_by = 'LIVE', agent = 'LIVE', model = 'LIVE', reason = 'LIVE', plan = '{pending LIVE}';
+update requests set requested_by = 'LIVE';
+update turns set agent = 'LIVE', model = 'LIVE', reason = 'LIVE', plan = '{pending LIVE}';
 update conversations set title = 'LIVE';
 update worktrees set branch = 'LIVE' where state <> 'removed';
 update nodes set name = 'LIVE';
 update operations set outcome = 'LIVE';
-insert into steps (turn_id, place, words) select id, 900, 'LIVE' from turns
+update turns set answer = 'LIVE', notices = '{LIVE}', read = '{LIVE}';
+insert into steps (turn_id, place, words, output) select id, 900, 'LIVE', 'LIVE' from turns
 """.replace("LIVE", LIVE)
 FAIL = """
 -- The oldest delivery was handled, so that nothing is done when it is replayed.
@@ -137,22 +139,32 @@ async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_rel
         issue = await world.maria.opens_issue(LIVE)
         gates = [world.gate(), world.gate()]
         await issue.says(
-            f"@threadtree-bot plan Read {LIVE} | Test\nsay I read {LIVE}.\n"
-            f"wait {gates[0]}\nsay I test.\nwait {gates[1]}\nsay Finished."
+            f"@threadtree-bot plan Read {LIVE} | Test\nsay I read {LIVE}.\nwrite b.txt: {LIVE}\ncommit Add {LIVE}\n"
+            f"wait {gates[0]}\nsay I test.\nwait {gates[1]}\nsay **Finished.**\nsay Commit: Add a file"
         )
-        await tab.sees("Turn 1", "acme/shop#1", "maria", f"Read {LIVE}", f"I read {LIVE}.", f"Wait for {gates[0]}")
+        await tab.sees("turn 1", "acme/shop#1", "maria", f"Read {LIVE}", f"I read {LIVE}.", f"Wait for {gates[0]}")
+        printed = page.get_by_text(re.compile("output, "))
+        await printed.click()
+        await tab.sees("file changed, 1 insertion")
         await expect(page.locator("main").get_by_text(re.compile(r"\d s\b")).first).to_be_visible()
         await tab.is_shown("running")
         gates[0].open()
-        await tab.sees("I test.", f"Wait for {gates[1]}")
+        await tab.sees("I test.", f"Wait for {gates[1]}", "file changed, 1 insertion")
         gates[1].open()
-        await expect(page.get_by_role("region", name="Running")).not_to_contain_text("Turn 1")
+        await expect(page.get_by_role("region", name="Running")).not_to_contain_text("turn 1")
         assert await page.evaluate("window.isSameDocument"), "the page was loaded again"
         await issue.hears("Finished.")
+        await page.get_by_role("link", name=re.compile("^plan Read")).first.click()
+        await expect(page.locator(".answer strong")).to_have_text("Finished.")
+        await tab.sees(f"Add {LIVE}", f"+{LIVE}", "diff on GitHub", "read: the title")
+        await expect(page.locator(".said.answer")).not_to_contain_text("Commit:")
+        await tab.is_shown("done")
+        assert await live_elements(page) == []
 
         second = world.gate()
         await issue.says(f"@threadtree-bot write a.txt: <b>\nwait {second}")
-        await page.get_by_role("link", name="Turn 2").first.click()
+        await tab.opens("/")
+        await page.get_by_role("link", name=re.compile("^write a.txt")).first.click()
         await tab.sees("running", f"Wait for {second}")
         await page.evaluate("window.isSameDocument = true")
         async with tab_of(browser, tab.url) as other:
@@ -214,6 +226,20 @@ async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(browser:
             assert world.text_of(worktree, "by-hand.txt") == "not committed\n"
             await tab.opens("/operations/2")
             await tab.sees("restore", "done")
+            await tab.opens("/worktrees")
+            await tab.page.get_by_role("link", name="Prune: worktrees").click()
+            await tab.page.get_by_label("Only what was not used").fill("0s")
+            await tab.presses("Only show what would be removed")
+            await world.until("exists (select from operations where kind = 'prune' and state = 'done')")
+            await tab.page.reload()
+            await tab.sees("What a prune would remove", "1 would be removed, 0 kept, 0 failed")
+            await tab.is_shown("prune-shown")
+            assert world.text_of(worktree, "by-hand.txt") == "not committed\n"
+            await tab.presses("Remove these")
+            await world.until("2 = (select count(*) from operations where kind = 'prune' and state = 'done')")
+            await tab.page.reload()
+            await tab.sees("1 removed, 0 kept, 0 failed")
+            assert world.text_of(worktree, "by-hand.txt") is None
 
         guid = await world.database.fetchval(FAIL, "GitHub answered 502")
         async with tab_of(browser, world.pair.url) as tab:
@@ -242,7 +268,7 @@ async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wro
         await world.until("exists (select from turns where state = 'queued')")
         await world.database.execute(HOSTILE)
         guid = await world.database.fetchval(FAIL, LIVE)
-        values = {"id": "1", "guid": guid, "owner": "acme", "name": "shop", "number": "1"}
+        values = {"id": "1", "guid": guid, "owner": "acme", "name": "shop", "number": "1", "place": "1"}
         pages = [re.sub(r"{(\w+)}", lambda name: values[name[1]], view.path) for view in VIEWS if view.method == "GET"]
         pages += ["/turns/2", "/turns/3", "/no-such-page"]
         grounds = []

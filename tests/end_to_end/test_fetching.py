@@ -1,14 +1,29 @@
 """A turn begins with a fetch."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from bot.clones import arriving
+from bot.clones.arriving import _receive
+from bot.clones.clone import Clone
 from bot.simulated.github.faults import Held
 from tests.support.git_repositories import git
+from tests.support.patience import until_true
 from tests.support.world import Talk, World
 
 GIT_REQUESTS = "*/info/refs"
+
+
+def clone_of(world: World) -> Path:
+    return world.data_dir / "repos" / "acme" / "shop.git"
+
+
+def here(world: World) -> dict[str, str]:
+    """Return GitHub's branches as the clone knows them."""
+    listed = git(clone_of(world), "for-each-ref", "--format=%(refname:lstrip=3) %(objectname)", "refs/remotes/origin")
+    return dict(line.split(" ") for line in listed.splitlines())
 
 
 @pytest.fixture
@@ -29,14 +44,37 @@ async def test_a_request_finds_what_was_pushed_and_deleted_before_it(world: Worl
 
     await other.says(f"@threadtree-bot wait {gate}\nsay Done so.")
     await other.sees_working()
-    await world.until("exists (select from worktrees where path like '%issue-2' and state = 'ready')")
-    clone = world.data_dir / "repos" / "acme" / "shop.git"
-    here = git(clone, "for-each-ref", "--format=%(refname:lstrip=3) %(objectname)", "refs/remotes/origin")
+    assert git(clone_of(world), "rev-parse", "refs/heads/threadtree/issue-2") == main
+    branches = await world.branches()
+    await until_true(lambda: here(world) == branches)
     gate.open()
     await other.hears("Done so.")
 
-    assert dict(line.split(" ") for line in here.splitlines()) == await world.branches()
-    assert git(clone, "rev-parse", "refs/heads/threadtree/issue-2") == main
+
+async def test_a_branch_that_no_turn_needs_arrives_while_an_agent_works(
+    world: World, thread: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, gate, sent, receive = await world.maria.pushes("art", {"a": "1"}), world.gate(), asyncio.Event(), _receive
+
+    async def slowly(clone: Clone, arriving: Path) -> bool:
+        await sent.wait()
+        return await receive(clone, arriving)
+
+    monkeypatch.setattr(arriving, "_receive", slowly)
+    await thread.says(f"@threadtree-bot wait {gate}\nsay Small.")
+    await thread.sees_working()
+    # Another request of the repository does not wait for it either.
+    other = await world.maria.opens_issue("Something else")
+    await other.says("@threadtree-bot write other.txt: other\nsay Small too.")
+    await other.hears("Small too.", "1 file +")
+    assert "art" not in here(world)
+    assert large not in git(clone_of(world), "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+
+    sent.set()
+    await until_true(lambda: "art" in here(world))
+    gate.open()
+    await thread.hears("Small.")
+    assert not (clone_of(world) / "arriving" / "objects").exists()
 
 
 async def test_a_request_can_be_stopped_while_github_is_asked(world: World, thread: Talk) -> None:

@@ -69,6 +69,20 @@ async def test_changes_of_workflows_on_the_default_branch_do_not_count(world: Wo
     await issue.hears("Here.", "1 file +")
 
 
+async def test_a_branch_that_was_protected_while_the_agent_worked_for_long_is_not_pushed(world: World) -> None:
+    issue, gate = await world.maria.opens_issue("Greet people"), world.gate()
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await issue.hears("1 file +")
+    await issue.says(f"@threadtree-bot wait {gate}\nappend hello.txt: more\nsay Longer now.")
+    await issue.sees_working()
+    asked = "/repos/acme/shop/branches/threadtree/issue-1"
+    await world.github.wait_for(lambda: sum(one.path == asked for one in world.github.requests) > 1)
+    world.repository.protect("threadtree/issue-1")
+    world.clock.move(61)
+    gate.open()
+    await issue.hears("Longer now.", "Not pushed", "protected or the default branch")
+
+
 async def test_a_branch_that_was_protected_since_the_last_request_is_not_pushed(world: World) -> None:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write a.txt: one")
@@ -105,3 +119,18 @@ async def test_commits_of_the_agent_that_mention_or_close_are_named(a_world: Wor
 
         await issue.says("@threadtree-bot write b.txt: x\ncommit Closes #2")
         assert "Messages of the agent's commits" not in await issue.hears("1 file")
+
+
+async def test_files_under_a_filter_are_left_out_and_told_to_both_sides(world: World) -> None:
+    await world.maria.pushes("main", {".gitattributes": "*.bin filter=git-crypt diff=git-crypt\n", "a.bin": "sealed"})
+    talk = await world.maria.opens_issue("Pictures")
+    await talk.says(
+        "@threadtree-bot echo prompt\nwrite a.bin: the new picture\nwrite b.bin: another\nwrite c.txt: text"
+    )
+
+    await talk.hears("*.bin filter=git-crypt", "Not committed, because `.gitattributes`", "`a.bin`, `b.bin`")
+
+    files = await world.files(f"threadtree/issue-{talk.number}")
+    assert files["a.bin"] == "sealed"
+    assert "b.bin" not in files
+    assert files["c.txt"] == "text"

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 
@@ -48,7 +49,7 @@ async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> Non
     await issue.sees_working()
     gate.open()
 
-    await issue.hears("Finished.", "1 step of the agent")
+    await issue.hears("Finished.", " · 1 step · read the title · ")
     assert len(issue.from_bot) == 1
     [step] = await world.database.fetch("select turn_id, place, words from steps")
     assert (step["turn_id"], step["place"], "wait" in step["words"].lower()) == (1, 1, True), step["words"]
@@ -255,3 +256,64 @@ async def test_a_question_of_the_agent_ends_its_turn_and_the_next_mention_answer
     await issue.says("@threadtree-bot recall")
     await issue.hears("I remember: plum.")
     assert len(await world.sessions()) == 1
+
+
+async def test_an_answer_that_claims_a_change_says_that_no_file_was_changed(world: World) -> None:
+    issue = await world.maria.opens_issue("Cookie")
+    await issue.says("@threadtree-bot say The cookie is lax now.\nsay Commit: Make the cookie lax")
+    answer = await issue.hears("The cookie is lax now.", "> [!NOTE]\n> No file was changed.")
+    assert "Commit:" not in answer
+
+    await issue.says("@threadtree-bot say It is a cookie.")
+    assert "No file was changed" not in await issue.hears("It is a cookie.")
+
+
+async def test_a_review_gets_eyes_one_summary_and_answers_in_its_threads(world: World) -> None:
+    await world.maria.pushes("feature", {"a.py": "x = 1\ny = 2\n"})
+    pull = await world.maria.opens_pull("A feature", head="feature")
+    earlier = await world.maria.person.review_comment(pull.pull, "a.py", 2, "Why not z?")
+    await world.maria.pushes("other", {"b.py": "x = 1\n"})
+    others = await world.maria.opens_pull("Another", head="other")
+    elsewhere = await world.maria.person.review_comment(others.pull, "b.py", 1, "Elsewhere.")
+    await world.quiet()
+    asked_id = world.github.world.next_id() + 2  # after the review's
+    left = [
+        {"comment_id": asked_id, "body": "I kept `x`: @olaf uses it. Fixes #1"},
+        {"comment_id": earlier.id, "body": "Is z free?"},
+        {"comment_id": elsewhere.id, "body": "Of another pull request."},
+        {"comment_id": 999, "body": "Of nothing."},
+    ]
+    words = f"@threadtree-bot please look\nout threads.json: {json.dumps(left)}\nsay Done but for one."
+    review = await pull.reviews(words, ("a.py", 1, "rename x"))
+    (asked,) = (one for one in pull.pull.review_comments if one.review is review)
+    assert asked.id == asked_id
+
+    summary = await pull.hears("Done but for one.", "Left out: 2 answers of the agent to inline comments. ")
+    await pull.hears("I kept")
+    await pull.hears("Is z free?")
+    await world.quiet()
+
+    assert len(pull.pull.comments_by(world.github.bot)) == 1
+    answers = {one.in_reply_to: one.body for one in pull.pull.review_comments if one.author.id == world.github.bot.id}
+    assert set(answers) == {asked, earlier}
+    assert answers[asked].startswith("I kept `x`: @\u2060olaf uses it.")
+    assert re.fullmatch(r"Is z free\?\n\n<!-- threadtree:reply=\d+ -->", answers[earlier])
+    assert [one.content for one in review.reactions] == ["eyes"]
+    assert pull.pull.reactions == []
+    assert others.pull.review_comments == [elsewhere]
+    assert await world.turns("state") == ["done"], "the bot's own answers ask for nothing"
+    assert summary.count("Done but for one.") == 1
+
+
+async def test_no_answer_of_an_earlier_request_is_posted_in_a_thread_again(world: World) -> None:
+    await world.maria.pushes("feature", {"a.py": "x = 1\n"})
+    pull = await world.maria.opens_pull("A feature", head="feature")
+    remark = await world.maria.person.review_comment(pull.pull, "a.py", 1, "Why x?")
+    left = json.dumps([{"comment_id": remark.id, "body": "For short."}])
+    await pull.says(f"@threadtree-bot out threads.json: {left}\nsay One.")
+    await pull.hears("One.")
+    await pull.hears("For short.")
+    await pull.says("@threadtree-bot say Two.")
+    await pull.hears("Two.")
+    await world.quiet()
+    assert [one.body.partition("\n")[0] for one in pull.pull.review_comments] == ["Why x?", "For short."]

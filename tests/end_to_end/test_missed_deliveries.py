@@ -1,15 +1,23 @@
 """What was said while nothing listened is fetched from GitHub's log, or read on the threads."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
 
 import pytest
 
-from bot.receive import acts
+from bot import worker
+from bot.authority import Policy
+from bot.github import client
+from bot.github.client import GitHub
+from bot.receive import acts, recover
+from bot.simulated.github import graphql
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
+from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub
+from bot.store.database import Pool
 from tests.end_to_end.conftest import Worlds
-from tests.support.world import World
+from tests.support.world import Talk, World
 
 DEAD = "http://127.0.0.1:9/webhooks/github"
 OFTEN = {"RECOVER_INTERVAL_SECONDS": "0.3"}
@@ -38,13 +46,21 @@ async def guids(world: World) -> list[str]:
     return [row["guid"] for row in rows]
 
 
+def as_app(github: SimulatedGitHub) -> dict[str, str]:
+    return {**OFTEN, "GITHUB_APP_ID": str(github.app_id), "GITHUB_PRIVATE_KEY": github.app_private_key_pem}
+
+
+async def with_a_request(world: World) -> Talk:
+    known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
+    await known.hears("First.")
+    await world.until("exists (select from recoveries where compared_at is not null)")
+    return known
+
+
 @pytest.mark.parametrize("way", ["app", "hooks", "threads"])
 async def test_requests_missed_in_an_outage_are_run_once(
     a_world: Worlds, way: Literal["app", "hooks", "threads"]
 ) -> None:
-    def as_app(github: SimulatedGitHub) -> dict[str, str]:
-        return {**OFTEN, "GITHUB_APP_ID": str(github.app_id), "GITHUB_PRIVATE_KEY": github.app_private_key_pem}
-
     more = {"installation_id": 77} if way == "app" else {}
     async with a_world(as_app if way == "app" else OFTEN, **more) as world:
         if way == "hooks":
@@ -123,10 +139,12 @@ async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_worl
             await own.closes(by=world.maria)
         await labelled.hears("Labelled.")
         await assigned.hears("Assigned.")
-        for talk in (edited, known, pull):
+        for talk in (known, pull):
             await talk.hears("/status")
+        await edited.sees("/status")
         await world.until("(select count(*) = 1 from conversations where state = 'closed')")
-        await edited.opening.gets("😕")  # olaf's label
+        await edited.sees("Nothing was done for `olaf`")  # of his label
+        await edited.hears_all()
         # What GitHub sends late is known by its effect.
         missed = {delivery.guid for delivery in world.github.deliveries} - sent
         for guid in missed:
@@ -147,7 +165,7 @@ async def test_an_edit_is_found_after_a_label_got_its_reaction(a_world: Worlds) 
         await answered.hears("/status")
         async with Outage(world):
             await world.olaf.person.label(edited.thread, "threadtree")
-            await edited.opening.gets("😕")
+            await edited.hears("Nothing was done for `olaf`")
             await world.maria.person.edit(edited.thread, asks)
             # What it asked before is not known.
             await world.maria.person.edit(answered.thread, f"{asks}, please")
@@ -173,3 +191,96 @@ async def test_what_no_log_tells_any_more_is_found(a_world: Worlds) -> None:
             await world.database.execute("update recoveries set seen_until = now() + interval '1 day'")
             await world.database.execute("update conversations set updated_at = now() - interval '5 days'")
         await world.until("(select bool_and(state = 'removed') from worktrees)")
+
+
+async def test_a_log_longer_than_a_round_may_read_is_read_on(a_world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PER_PAGE", 5)
+    monkeypatch.setattr(recover, "MOST_PAGES", 2)
+    monkeypatch.setattr(recover, "MOST_FETCHED", 10)
+    async with a_world(as_app, installation_id=77) as world:
+        known = await with_a_request(world)
+        async with Outage(world):
+            world.faults.add(FailBefore(502), path="/app/hook/deliveries", times=None)
+            await known.says("@threadtree-bot say Second.")
+            for number in range(30):
+                await known.says(f"others talk {number}", by=world.olaf)
+            await known.says("@threadtree-bot say Third.")
+        world.faults.clear()
+        # It says what it has not compared yet.
+        await world.until("exists (select from recoveries where problem like '%log is long%')")
+        await known.hears("Second.")
+        await known.hears("Third.")
+        await world.until("exists (select from recoveries where problem is null and log_cursor is null)")
+
+
+@pytest.mark.parametrize("status", [404, 422, 500])
+async def test_a_delivery_that_github_does_not_show_holds_up_nothing(a_world: Worlds, status: int) -> None:
+    async with a_world(as_app, installation_id=77) as world:
+        known = await with_a_request(world)
+        async with Outage(world):
+            # The rounds begin at once: held back until all are in the log.
+            world.faults.add(FailBefore(503), path="/app/hook/deliveries", times=None)
+            await known.says("nothing for the bot", by=world.olaf)
+            await known.says("@threadtree-bot say Missed.")
+        first = min(one.id for one in world.github.deliveries if one.status_code != 202)
+        world.faults.clear()
+        world.faults.add(FailBefore(status), path=f"/app/hook/deliveries/{first}", times=None)
+        await known.hears("Missed.")
+        left = "(select count(*) from missed_deliveries)"
+        await world.until(f"{left} = {int(status == 500)}")
+        world.faults.clear()
+        await world.until(f"{left} = 0")
+
+
+async def test_an_app_whose_log_is_too_short_reads_the_threads(a_world: Worlds) -> None:
+    async with a_world(as_app, installation_id=77) as world:
+        known = await with_a_request(world)
+        async with Outage(world):
+            world.faults.add(FailBefore(502), path="/app/hook/deliveries", times=None)
+            await known.says("@threadtree-bot say Missed.")
+        world.github.deliveries.clear()
+        await world.database.execute("update recoveries set compared_at = now() - interval '4 days'")
+        # A comparison that began before that could still read the empty log as a whole one.
+        await world.until(f"exists (select from recoveries where tried_at > '{world.clock().isoformat()}')")
+        world.faults.clear()
+        await known.hears("Missed.")
+        await world.until(
+            "exists (select from recoveries where problem is null and compared_at > now() - interval '1 day')"
+        )
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("way", ["app", "threads"])
+async def test_a_wrong_clock_of_this_machine_hides_nothing(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch, way: str, hours: int
+) -> None:
+    async def skewed(pool: Pool, github: GitHub, platform: str, policy: Policy, now: datetime) -> object:
+        return await recover.recover(pool, github, platform, policy, now + timedelta(hours=hours))
+
+    monkeypatch.setattr(worker, "recover", skewed)
+    more = {"installation_id": 77} if way == "app" else {}
+    async with a_world(as_app if way == "app" else OFTEN, **more) as world:
+        known = await with_a_request(world)
+        async with Outage(world):
+            await known.says("@threadtree-bot say Missed.")
+        await known.hears("Missed.")
+
+
+async def test_a_thread_that_graphql_does_not_show_holds_up_nothing(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = graphql._Resolvers._node_in
+
+    def one_is_hidden(resolvers: graphql._Resolvers, repository: Repository, wanted: str) -> object:
+        return None if wanted == hidden.thread.node_id else shown(resolvers, repository, wanted)
+
+    async with a_world(OFTEN) as world:
+        known = await with_a_request(world)
+        hidden = await world.maria.opens_issue("Not shown", "Nothing for the bot.")
+        monkeypatch.setattr(graphql._Resolvers, "_node_in", one_is_hidden)
+        async with Outage(world):
+            await known.says("@threadtree-bot say Missed.")
+            # Whether it was edited is not known: it is nobody's request.
+            await world.maria.person.edit(hidden.thread, "@threadtree-bot say Wrong.")
+        await known.hears("Missed.")
+        await world.quiet()

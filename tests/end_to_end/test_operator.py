@@ -10,6 +10,7 @@ import pytest
 
 from bot import worker
 from tests.end_to_end.conftest import Worlds
+from tests.support.world import World
 
 TOKEN = "a-token-of-the-tests"
 
@@ -46,6 +47,7 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
                 gate.open()
                 assert (await api.post("/turns/1/retry")).status_code == 202
                 await issue.hears("Finished.")
+
             await world.until("exists (select from counters where name = 'threadtree_github_rate_remaining')")
             await world.until("exists (select from counters where name = 'threadtree_acknowledgement_seconds_bucket')")
             await world.until("exists (select from nodes where (disk ->> 'worktrees')::bigint > 0)")
@@ -55,6 +57,24 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
             assert 'threadtree_github_requests_total{status="200"}' in figures
             assert 'threadtree_disk_free_bytes{node="here"}' in figures
             assert await world.turns("state", "requested_by") == [("stopped", "maria"), ("done", "maria")]
+
+            old = {"older_than": "0s", "repo": "acme/shop"}
+            shown = await pruned(world, api, **old, dry_run=True)
+            assert [one["id"] for one in shown["report"]["deleted"]] == [made["id"]]
+            assert shown["report"]["deleted"][0]["bytes"] > 0
+            assert (await api.get("/worktrees")).json()["items"][0]["state"] == "ready", "nothing was removed"
+            done = await pruned(world, api, **old)
+            assert done["report"]["deleted"][0]["id"] == made["id"]
+            assert done["outcome"].startswith("1 removed, 0 kept, 0 failed; ")
+            assert (await api.get("/worktrees")).json()["items"][0]["state"] == "removed"
+
+
+async def pruned(world: World, api: httpx.AsyncClient, **asked: object) -> dict[str, Any]:
+    """Ask for a prune, and return the operation of the one node once it has ended."""
+    [operation] = (await api.post("/worktrees/prune", json=asked)).json()["operations"]
+    await world.until(f"exists (select from operations where id = {operation} and finished_at is not null)")
+    found: dict[str, Any] = (await api.get(f"/operations/{operation}")).json()
+    return found
 
 
 async def heard_until(events: httpx.Response, latest_words: str) -> dict[str, Any]:

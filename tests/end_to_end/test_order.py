@@ -41,7 +41,11 @@ async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
         await second.sees("Queued.")
         # The command is answered after it, so the turn could have been claimed.
         await second.says("/status")
-        await second.hears("1 request queued.")
+        await second.hears(
+            "A request waits. This starts when",
+            "has room. It works on 1 request, 1 of this repository.",
+            "Queued: [maria's request](",
+        )
         assert await world.turns("state") == ["running", "queued"]
 
         gate.open()

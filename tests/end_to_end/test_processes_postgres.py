@@ -144,6 +144,19 @@ async def test_every_webhook_answered_202_during_outages_is_decided(tmp_path: Pa
         assert serve.is_running
 
 
+async def test_a_request_made_during_an_outage_runs_soon_after_it(tmp_path: Path, server: Server) -> None:
+    async with deployment(tmp_path, server.dsn) as here:
+        here.tolerated = ENGINE_WITHOUT_DATABASE
+        serve = await here.start_listening(RECOVER_INTERVAL_SECONDS="3600")
+        issue = await here.ask("say First.")
+        await here.answered(issue, "First.")
+        async with server.away():
+            await serve.said("database-away")
+            await here.ask("say Missed.", issue)
+            await answered_with(here, 503, at_least=1)
+        await here.answered(issue, "Missed.")
+
+
 @pytest.mark.parametrize("task", ["decide", "outbox"])
 async def test_a_connection_lost_at_the_end_of_a_job_does_not_keep_its_lock(
     task: str, tmp_path: Path, database_url: str

@@ -170,7 +170,7 @@ async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_
         # The operator brings it back there.
         restored = await here.run("rescues", "restore", "1", **on_first)
         assert await restored.ended() == 0
-        assert restored.stdout.decode().splitlines()[-1] == f"Worktree 1: {tree}"
+        assert restored.stdout.decode().splitlines()[0] == f"Worktree 1: {tree}"
         assert (tree / "unpushed.txt").read_text() == "two\n"
 
 

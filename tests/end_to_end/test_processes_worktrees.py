@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import BotProcess, Deployment, deployment
+from tests.support.world import World
 
 
 async def command(here: Deployment, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
@@ -71,7 +72,7 @@ async def test_a_worktree_is_removed_and_restored_while_nothing_else_runs(tmp_pa
         assert older["id"] == rescue["id"]
         assert (without["id"], without["name"]) == (None, name)
         assert name in (await command(here, "rescues", "list")).stdout.decode()
-        assert "is newer" in complaint(await command(here, "rescues", "restore", str(older["id"]), status=2))
+        assert "is newer" in complaint(await command(here, "rescues", "restore", str(older["id"]), status=1))
         for gone in (str(newest["id"]), str(older["id"]), name):
             await command(here, "rescues", "drop", gone)
         for wrong in ("999", "../repos", name):
@@ -95,13 +96,38 @@ async def test_prune_lists_old_worktrees_first_and_then_removes_them(tmp_path: P
 
         told = await command(here, "worktrees", "prune", "--older-than", "0s", "--dry-run")
         assert "WOULD REMOVE" in told.stdout.decode()
+        assert {"worktree-pruned", "prune-ended"} <= {json.loads(line)["event"] for line in told.lines}
+        quiet = ("worktrees", "prune", "--older-than", "0s", "--dry-run")
+        assert (await command(here, *quiet, LOG_LEVEL="warning")).lines == []
         assert os.path.lexists(path)  # noqa: ASYNC240
+        filtered = ("worktrees", "prune", "--older-than", "0s", "--json")
+        for other in (("--repo", "acme/other"), ("--kind", "orphan")):
+            assert json.loads((await command(here, *filtered, *other)).stdout)["deleted"] == []
         gone = json.loads((await command(here, "worktrees", "prune", "--older-than", "0s", "--json")).stdout)
         assert [one["path"] for one in gone["deleted"]] == [str(path)]
         assert gone["bytes_reclaimed"] > 0
         assert not os.path.lexists(path)  # noqa: ASYNC240
         assert "Nothing to repair." in (await command(here, "worktrees", "repair")).stdout.decode()
-        assert (await command(here, "sessions", "prune", "--json")).stdout == b'{"deleted":0}\n'
+        assert json.loads((await command(here, "sessions", "prune", "--json")).stdout)["deleted"] == 0
+
+
+async def test_a_worktree_that_is_made_or_reset_is_set_up_and_the_last_line_says_so(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        script = {".threadtree/setup": "echo set up >> made\n", ".gitignore": "/made\n"}
+        await here.maria.push(here.repository, "main", script, "Set-up")
+        thread = f"{here.repository.full_name}#{await opened(here)}"
+
+        created = await command(here, "worktrees", "create", thread, SETUP_SCRIPT="true")
+        [row] = await listed(here)
+        reset = await command(here, "worktrees", "reset", str(row["id"]), SETUP_SCRIPT="true")
+
+        *_, place, last = created.stdout.decode().splitlines()
+        assert place == f"Worktree {row['id']}: {row['path']}"
+        assert last == "The worktree is ready, on threadtree/issue-1. .threadtree/setup ran for 1 s."
+        assert reset.stdout.decode().endswith("with the agent. .threadtree/setup ran for 1 s.\n")
+        assert World.text_of(row["path"], "made") == "set up\n"
 
 
 async def opened(here: Deployment) -> int:
@@ -116,9 +142,13 @@ async def test_an_unknown_name_is_one_line_with_the_next_step(tmp_path: Path, da
             (("restore", "/no/such/path"), 2, "There is no worktree /no/such/path"),
             (("touch", "no-number"), 2, "There is no worktree no-number"),
             (("create", "acme"), 2, "write it like octo/hello#42"),
-            (("create", f"{name}#99"), 1, f"GitHub shows the bot no {name}#99"),
-            (("create", "acme/nothing#1"), 1, "GitHub shows the bot no acme/nothing#1"),
-            (("prune", "--older-than", "soon"), 2, "--older-than 'soon' is not an age"),
+            (("create", f"{name}#99"), 2, f"GitHub shows the bot no {name}#99"),
+            (("create", "acme/nothing#1"), 2, "GitHub shows the bot no acme/nothing#1"),
+            (
+                ("prune", "--older-than", "soon"),
+                2,
+                "older_than cannot be 'soon'; give 24h or 7d, say: a number and s, m, h, d or w.",
+            ),
         ):
             told = complaint(await command(here, "worktrees", *arguments, status=status))
             assert words in told, told
@@ -149,5 +179,15 @@ async def test_damage_is_reported_and_repaired(tmp_path: Path, database_url: str
         assert {one["path"] for one in done} == {str(path), str(stranger)}
         assert path.with_name(f"{path.name}.json").is_file()
         assert stranger.is_dir()
+        path.with_name(f"{path.name}.json").unlink()
         touched = await command(here, "worktrees", "touch", str(path))
         assert b"counts as used now" in touched.stdout
+        assert path.with_name(f"{path.name}.json").is_file(), "missing metadata is made"
+        told = await command(here, "worktrees", "restore", str(stranger), status=1)
+        assert "Nothing tells whose" in complaint(told)
+        await command(here, "worktrees", "remove", str(stranger))
+        assert not stranger.exists()
+        [kept] = json.loads((await command(here, "rescues", "list", "--json")).stdout)
+        assert kept["name"].startswith("stranger.")
+        await command(here, "rescues", "drop", kept["name"])
+        assert json.loads((await command(here, "worktrees", "list", "--state", "orphan", "--json")).stdout) == []

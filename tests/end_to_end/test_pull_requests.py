@@ -1,6 +1,7 @@
 """`/pr` and AUTO_PULL_REQUEST: one pull request for the thread's branch, and what people read where there is none."""
 
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -46,9 +47,12 @@ async def test_pr_opens_one_with_what_the_agent_did_and_links_it_the_second_time
     [pull] = opened(world)
     asked = f"{world.github.server_url}/acme/shop/issues/1#issuecomment-{request.comment.id}"
     assert (pull.title, pull.draft, pull.base_ref) == ("Count empty carts", False, "main")
-    assert pull.body == (
-        f"The total of an empty cart is 0 now, @\u2060olaf.\n\nRequested by maria ([request]({asked})).\n\nCloses #1."
-    )
+    await world.quiet()
+    described = "<!-- threadtree:description -->\n{}\n\nRequested by maria ([request](" + asked + ")).\n\nCloses #1.\n"
+    described += "<!-- /threadtree:description -->"
+    assert pull.revisions[0].body == described.format("The total of an empty cart is 0 now, @\u2060olaf.")
+    assert pull.body == described.format("Changes `cart.py`. Nothing was run."), "the agent was asked after the answer"
+    world.clock.move(1)
     await issue.says("/pr draft Another title")
     await issue.hears("The pull request [#2](", "is open for this branch already.")
     assert opened(world) == [pull]
@@ -56,7 +60,7 @@ async def test_pr_opens_one_with_what_the_agent_did_and_links_it_the_second_time
     # The new pull request goes on in the worktree of the issue, and the issue's answers link it.
     talk = world.listen(pull, world.maria)
     await talk.says("@threadtree-bot append cart.py: # done")
-    await talk.hears("on the files of #1", "**Changed** [`threadtree/issue-1`]")
+    await talk.hears("**Changed** [`threadtree/issue-1`]")
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1, 2])]
     await talk.says("/pr")
     await talk.hears("This thread is a pull request already")
@@ -78,10 +82,20 @@ async def test_pr_waits_for_the_running_request_and_follows_the_template_with_ti
     await issue.hears("Opened the draft pull request [#2](")
 
     [pull] = opened(world)
-    assert (pull.title, pull.draft) == ("Carts: olaf, count them", True)
-    described = pull.body or ""
-    assert described.startswith("## Description\n\nIt is 0 now. ")
-    assert described.endswith("<!-- What does it change? -->\n\n## Related issue\n\nFixes #1\n\n- [ ] Tests pass")
+    await world.quiet()
+    assert (pull.title, pull.draft) == ("Carts: olaf, count them", True), "a person gave the title"
+    text = "<!-- threadtree:description -->\n## Description\n\n{}Requested by maria ([request]("
+    end = (
+        "<!-- What does it change? -->\n\n## Related issue\n\nFixes #1\n\n- [ ] Tests pass\n"
+        "<!-- /threadtree:description -->"
+    )
+    for described, words in (
+        (pull.revisions[0].body, "It is 0 now. Fixes\u2060 #9.\n\n"),
+        (pull.body, "Changes `cart.py`. "),
+    ):
+        assert described is not None
+        assert described.startswith(text.format(words).partition("Requested")[0])
+        assert described.endswith(end)
     assert [one.number for one in world.maria.person.acts.closing_issues(pull)] == [1], "only the issue itself"
 
 
@@ -116,9 +130,10 @@ async def test_pr_after_a_squash_merge_names_the_pull_request_that_was_merged(wo
 async def test_a_repository_without_drafts_gets_one_that_is_ready_and_refusals_are_told(world: World) -> None:
     world.repository.allows_drafts = False
     issue = await changed(world)
-    world.faults.add(FailBefore(403), method="POST", path="/repos/acme/shop/pulls")
+    world.faults.add(FailBefore(403), method="POST", path="/repos/acme/shop/pulls", times=None)
     await issue.says("/pr")
     await issue.hears("The pull request was not opened. GitHub says: ", "[Open it yourself](", "quick_pull=1")
+    world.faults.clear()
 
     await issue.says("/pr draft")
     await issue.hears("Opened the pull request [#2](", "does not allow draft pull requests")
@@ -169,3 +184,133 @@ async def test_the_first_push_opens_a_pull_request_where_the_operator_wants_that
         await issue.says("@threadtree-bot append cart.py: # more")
         assert "[Open a pull request](" in await issue.hears("**Changed**"), "a person closed it"
         assert opened(world) == [pull]
+
+
+async def test_its_text_is_the_net_change_after_each_push_and_people_keep_what_they_wrote(
+    a_world: Worlds, matches_snapshot: Callable[[str, str], None]
+) -> None:
+    """What a reviewer reads after each of five pushes."""
+    template = "## What and why\n<!-- Be brief. -->\n\n## How was it tested?\n\n- [ ] Tests pass\n"
+    async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        await world.maria.pushes("main", {".github/pull_request_template.md": template})
+        issue = await world.maria.opens_issue("Login fails on Safari", "It drops the cookie.")
+        texts = list[str]()
+
+        async def read(when: str) -> str:
+            await world.quiet()
+            text = f"{pull.title}\n\n{pull.body}".replace(world.github.server_url, "https://github.example")
+            texts.append(f"=== {when}\n{re.sub(r'#issuecomment-[0-9]+', '#issuecomment-1', text)}")
+            return pull.body or ""
+
+        await issue.says(
+            "@threadtree-bot write session.py: SameSite=None\n"
+            "say Safari drops the cookie. I set `SameSite=None; Secure`, @olaf. Fixes #9.\n"
+            "describe with fail The model is away."
+        )
+        await issue.hears("**Changed**", "[Pull request #2](")
+        [pull] = opened(world)
+        body = await read("the first push; the model fails, so the text is made from the answer and the commits")
+        before, after = "For @olaf:\r\n\r\n", "\r\n\r\nDeploy on *Monday*,\ttogether with #9.  "
+        await world.maria.person.edit(pull, before + body + after)
+
+        await issue.says(
+            "@threadtree-bot write session.py: SameSite=Lax\nsay I changed it to Lax.\n"
+            "describe Title: Set SameSite=Lax on the session cookie\\n\\n"
+            "## What and why\\nSafari drops a cookie without `SameSite`. It is `Lax` now, fixes #9, thanks @olaf.\\n\\n"
+            "## How was it tested?\\n`pytest tests/test_session.py`: 3 passed.\\n\\n- [x] Tests pass"
+        )
+        await issue.hears("**Changed**")
+        body = await read("the second push, after people wrote around the marks")
+        assert body.startswith(before)
+        assert body.endswith(after)
+        world.maria.person.acts.edit_thread(world.maria.user, pull, title="Keep Safari logged in")
+
+        talk = world.listen(pull, world.maria)
+        await talk.says(
+            "@threadtree-bot write test_session.py: assert True\n"
+            "describe Title: Never seen\\n\\nSets `SameSite=Lax`, and tests it.\\n\\n```\\n1 passed"
+        )
+        await talk.hears("**Changed**")
+        body = await read("the third push, by the pull request, after a person changed the title; no template")
+        await world.maria.person.edit(pull, body.replace("tests it", "tests it on *iOS*"))
+
+        await talk.says("@threadtree-bot append session.py: # 1")
+        await talk.hears(
+            "The description of #2 was edited by hand, so it is left as it is. To have it written again, delete the "
+            "text between its two `threadtree:description` marks."
+        )
+        body = await read("the fourth push, after a person changed what is between the marks")
+        await issue.says("@threadtree-bot append session.py: # 2")
+        assert "edited by hand" not in await issue.hears("**Changed**"), "it is said once"
+
+        marks = re.compile("(?<=description -->).*(?=<!-- /)", re.DOTALL)
+        await world.maria.person.edit(pull, marks.sub("\r\n", body))
+        await talk.says("@threadtree-bot append session.py: # 3\ndescribe Title: No\\n\\nIt is *Lax* now.")
+        await talk.hears("**Changed**")
+        await read("the sixth push, after a person emptied it")
+        matches_snapshot("pull-request-texts", "\n\n".join(texts))
+        assert await world.turns("state") == ["done"] * 6
+
+
+async def test_the_answer_comes_before_the_text_and_the_next_request_after_it(a_world: Worlds) -> None:
+    async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        issue = await changed(world)
+        await world.quiet()
+        [pull] = opened(world)
+        gate = world.gate()
+        await issue.says(f"@threadtree-bot append cart.py: # more\nsay More.\ndescribe with wait {gate}")
+        await issue.hears("More.")
+        assert "Changes `cart.py`." in (pull.body or "")
+        await issue.says("@threadtree-bot say Later.")
+        await issue.sees("Queued.")
+        gate.open()
+        await issue.hears("Later.")
+        assert "Commits:\n\n- `Empty carts`\n- `Empty carts`" in (pull.body or ""), "the agent gave no description"
+
+
+@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), FailBefore(502), SecondaryRateLimit(retry_after=30)])
+async def test_a_failure_while_the_text_is_written_leaves_it_written_once(a_world: Worlds, fault: Fault) -> None:
+    async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        world.faults.add(fault, method="PATCH", path="/repos/acme/shop/pulls/2")
+        await changed(world)
+        await world.quiet()
+        [pull] = opened(world)
+        assert "Changes `cart.py`." in (pull.body or "")
+        assert len(pull.revisions) == 2
+
+
+async def test_a_text_that_github_refuses_for_good_holds_up_no_later_request(a_world: Worlds) -> None:
+    async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        world.faults.add(FailBefore(403), method="PATCH", path="/repos/acme/shop/pulls/2", times=None)
+        issue = await changed(world)
+        await issue.says("@threadtree-bot say Next.")
+        await issue.hears("Next.")
+        assert await world.database.fetchval("select array_agg(state) from operations") == ["failed"]
+
+
+async def test_an_agent_that_is_silent_has_its_text_made_from_the_commits_and_counts_nothing_twice(
+    a_world: Worlds,
+) -> None:
+    async with a_world({"AUTO_PULL_REQUEST": "ready", "TURN_IDLE_TIMEOUT_SECONDS": "2"}) as world:
+        issue = await changed(world, f"{WORK}\ncost 0.25\ndescribe with hang")
+        await world.quiet()
+        [pull] = opened(world)
+        assert "The total of an empty cart is 0 now" in (pull.body or "")
+        await issue.says("@threadtree-bot append cart.py: # more\ncost 0.50\ndescribe with cost 0.75")
+        await issue.hears("$0.25")
+        await world.quiet()
+        assert await world.turns("cost_usd") == [0.25, 0.50], "the description belongs to the turn that pushed"
+        await issue.says("@threadtree-bot say Done.\ncost 1.00")
+        await issue.hears("$0.25")
+
+
+async def test_who_describes_changes_no_file_and_the_worktree_is_purged_afterwards(
+    a_world: Worlds, caged_settings: dict[str, str]
+) -> None:
+    more = {"AUTO_PULL_REQUEST": "ready", "WORKTREE_PURGE_ON_SUCCESS": "true"}
+    async with a_world({**caged_settings, **more}) as world:
+        await changed(world, f"{WORK}\ndescribe with append cart.py: evil")
+        await world.quiet()
+        [pull] = opened(world)
+        assert "The total of an empty cart is 0 now" in (pull.body or "")
+        assert await world.worktrees("state", "removal") == [("removed", "purged")], "it is clean"

@@ -21,8 +21,8 @@ async def rounds(world: World, path: str, number: int = 2) -> None:
 
 
 async def requests(world: World) -> list[tuple[str, str]]:
-    rows = await world.database.fetch("select requested_by, request from turns order by id")
-    return [(row["requested_by"], row["request"]) for row in rows]
+    rows = await world.database.fetch("select requested_by, text from requests order by turn_id")
+    return [(row["requested_by"], row["text"]) for row in rows]
 
 
 async def test_a_maintainers_edit_does_not_run_an_outsiders_request(a_world: Worlds) -> None:
@@ -32,6 +32,7 @@ async def test_a_maintainers_edit_does_not_run_an_outsiders_request(a_world: Wor
         await known.hears("First.")
         first = await known.says("@threadtree-bot say Outsider one.", by=world.olaf)
         await first.gets("😕")
+        await known.hears("Nothing was done for `olaf`")
         second = await known.says("@threadtree-bot say Outsider two. password=hunter2", by=world.olaf)
         command = await known.says("/worktree remove", by=world.olaf)
         await world.quiet()

@@ -3,7 +3,9 @@
 import shutil
 
 import pytest
+from structlog.testing import capture_logs
 
+from bot.messages import notices
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
@@ -23,11 +25,55 @@ async def test_a_worktree_deleted_by_hand_is_made_again_at_the_same_path(world: 
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
 
     await issue.hears(
-        "This thread's files were missing and were checked out again from `threadtree/issue-1`", "I remember: nothing."
+        "This thread's files were missing and were checked out again from `threadtree/issue-1`",
+        notices.CONTEXT_ENDED,
+        "I remember: nothing.",
     )
     assert world.text_of(path, "hello.txt") == "hello\nagain\n"
     assert await world.worktrees("path", "state") == [(path, "ready")]
     assert await world.sessions("active", "end_reason") == [(False, "worktree-missing"), (True, None)]
+
+
+async def test_files_that_are_made_again_after_a_reset_of_the_context_end_no_context(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await issue.says("/reset-context")
+    await issue.hears("AI context reset.")
+    shutil.rmtree(*await world.worktrees("path"))
+
+    await issue.says("@threadtree-bot recall")
+
+    assert notices.CONTEXT_ENDED not in await issue.hears("This thread's files were missing", "I remember: nothing.")
+
+
+async def test_an_agent_that_the_operator_changed_is_named(world: World) -> None:
+    issue = await an_issue_with_work(world)
+    await world.database.execute("update sessions set agent = 'codex'")
+
+    await issue.says("@threadtree-bot recall")
+
+    said = await issue.hears("The agent is `custom` now.", "I remember: nothing.")
+    assert notices.CONTEXT_LOST not in said
+    assert await world.sessions("agent", "end_reason") == [("codex", "agent-changed"), ("custom", None)]
+
+
+@pytest.mark.parametrize("session", [True, False])
+async def test_a_worktree_that_vanished_is_one_line_in_the_log_with_its_path_and_the_reason(
+    world: World, *, session: bool
+) -> None:
+    issue = await an_issue_with_work(world)
+    if not session:
+        await issue.says("/reset-context")
+        await issue.hears("AI context reset")
+    [path] = await world.worktrees("path")
+    shutil.rmtree(path)
+
+    with capture_logs() as logs:
+        await issue.says("@threadtree-bot say here")
+        await issue.hears("here")
+
+    [line] = [line for line in logs if line["event"] == "worktree-missing"]
+    assert path.endswith(line["path"])
+    assert (line["why"], line["log_level"]) == ("the directory is gone", "warning")
 
 
 async def test_commits_that_were_never_pushed_survive_the_deletion_of_the_worktree(world: World) -> None:
@@ -192,3 +238,15 @@ async def test_the_cost_of_a_turn_is_the_increase_of_its_session(world: World) -
     await issue.hears("AI context reset.")
     await issue.says("@threadtree-bot cost 0.05\nsay Three.")
     await issue.hears("Three.", "$0.05")
+
+
+async def test_failed_and_stopped_turns_have_their_cost_too(world: World) -> None:
+    issue = await world.maria.opens_issue("Spend in vain")
+    await issue.says("@threadtree-bot cost 0.10\nfail No.")
+    await issue.hears("**Failed:**", "$0.10")
+    await issue.says(f"@threadtree-bot cost 0.35\nwait {world.gate()}")
+    await issue.sees("Wait for")
+    await issue.says("/stop")
+    assert "$0.25" in "".join(await issue.hears_all())
+    await issue.says("@threadtree-bot cost 0.40\nsay Done.")
+    await issue.hears("Done.", "$0.05")

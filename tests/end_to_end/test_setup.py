@@ -1,14 +1,19 @@
 """SETUP_SCRIPT: the default branch's `.threadtree/setup` prepares a new worktree before the agent works in it."""
 
+import asyncio
 import shutil
+from contextlib import AsyncExitStack
 
+import httpx
 import pytest
 
 from bot import failpoints
 from tests.end_to_end.conftest import Worlds
+from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
 
+TOKEN = "a-token-of-the-tests"
 IGNORED = "/made\n/seen\n"
 
 
@@ -17,6 +22,12 @@ def settings(request: pytest.FixtureRequest) -> dict[str, str]:
     """Return settings that run the script, without and with a cage."""
     caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
     return {"SETUP_SCRIPT": "true", **caged}
+
+
+@pytest.fixture
+def caged(caged_settings: dict[str, str]) -> dict[str, str]:
+    """Return settings that run the script in a cage."""
+    return {"SETUP_SCRIPT": "true", **caged_settings}
 
 
 async def has_script(world: World, script: str) -> None:
@@ -102,9 +113,11 @@ async def test_a_failed_script_is_shown_reported_and_retried(a_world: Worlds, se
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: a\necho prompt")
 
-        answer = await issue.hears("`.threadtree/setup` ended with status 3", "The end of its output", "1 file")
+        answer = await issue.hears("`.threadtree/setup` ended with exit status 3", "The end of its output", "1 file")
 
-        assert "`.threadtree/setup`, which prepares it, ended with status 3. It wrote last:" in answer, "it was told"
+        assert "`.threadtree/setup`, which prepares it, ended with exit status 3. It wrote last:" in answer, (
+            "it was told"
+        )
         fold = answer[answer.index("> [!NOTE]") :]
         assert "> 100\n> no ``` compiler [redacted]\n" in fold
         assert "\n> 42\n> 43\n" in fold
@@ -185,3 +198,128 @@ async def test_nothing_runs_unless_the_setting_says_so(world: World) -> None:
     await issue.says("@threadtree-bot say One.")
     await issue.hears("One.")
     assert world.text_of(await path_of(world), "made") is None
+
+
+# A worktree that is reset or made without a request
+
+
+async def test_a_reset_runs_the_script_and_says_how_it_ended(a_world: Worlds, caged: dict[str, str]) -> None:
+    async with a_world(caged) as world:
+        await has_script(world, "echo set up >> made\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot append made: agent\nsay One.")
+        await issue.hears("One.")
+
+        await issue.says("/reset")
+
+        await issue.sees("`.threadtree/setup` runs now. The next request waits for its end; `/stop` ends it.")
+        assert "conversation with the agent.\n\n`.threadtree/setup` ran for 1 s." in (await issue.hears_all())[-1]
+        path = await path_of(world)
+        assert world.text_of(path, "made") == "set up\n"
+        await issue.says("@threadtree-bot append made: again\nsay Two.")
+        await issue.hears("Two.")
+        assert world.text_of(path, "made") == "set up\nagain\n", "it does not run twice"
+
+
+async def test_a_script_that_fails_after_a_reset_is_shown_and_runs_again_at_the_next_request(
+    a_world: Worlds, caged: dict[str, str]
+) -> None:
+    async with a_world(caged) as world:
+        await has_script(world, "echo set up >> made\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot say One.")
+        await issue.hears("One.")
+        token = world.github.bot_token
+        await has_script(world, f"echo no compiler {token}\necho x > left\necho broken >> made\nexit 3\n")
+
+        await issue.says("/worktree reset")
+
+        answer = (await issue.hears_all())[-1]
+        assert "`.threadtree/setup` ended with exit status 3. The next request runs it again." in answer
+        assert "left files that git does not ignore: `left`. They count as changes of the next request;" in answer
+        assert "no compiler [redacted]" in answer[answer.index("The end of its output") :]
+        outcome = await world.database.fetchval("select outcome from operations")
+        assert outcome.endswith("an entry in .gitignore keeps them out.")
+        assert await world.worktrees("setup_done") == [False]
+        await has_script(world, "echo mended >> made\n")
+        await issue.says("@threadtree-bot say Two.")
+        await issue.hears("Two.")
+        assert world.text_of(await path_of(world), "made") == "broken\nmended\n"
+
+
+async def test_a_request_waits_for_the_script_of_a_reset_and_stop_ends_that(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot say One.")
+        await issue.hears("One.")
+        sleep = new_sleep()
+        await has_script(world, f"echo begun >> made\n{sleep}\n")
+        await issue.says("/reset")
+        await issue.hears("`.threadtree/setup` runs now.")
+        await until_true(lambda: runs(sleep))
+        await issue.says("@threadtree-bot append made: agent\nsay Two.")
+        await issue.sees("Queued. This starts when `.threadtree/setup` has ended.")
+        assert runs(sleep)
+        await has_script(world, "echo set up >> made\n")
+
+        await issue.says("/stop")
+
+        await issue.hears("`.threadtree/setup` was stopped by a request on the thread. The next request runs it again.")
+        await issue.hears("Two.")
+        assert not runs(sleep)
+        assert world.text_of(await path_of(world), "made") == "begun\nset up\nagent\n"
+
+
+@pytest.mark.parametrize("place", ["operation-noted", "worktree-set-up"])
+async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
+    a_world: Worlds, caged: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    reached: list[str] = []
+
+    def cut_off_once(name: str) -> None:
+        reached.append(name)
+        if name == place and reached.count(name) == 1:
+            raise asyncio.CancelledError
+
+    async with a_world(caged) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot say One.")
+        await issue.hears("One.")
+        await has_script(world, "echo set up >> made\n")
+        monkeypatch.setattr(failpoints, "listener", cut_off_once)
+
+        await issue.says("/reset")
+
+        assert "`.threadtree/setup` ran for " in (await issue.hears_all())[-1]
+        assert (reached.count("reset-done"), reached.count("operation-noted")) == (1, 2)
+        runs_twice = "set up\n" * (2 if place == "worktree-set-up" else 1)
+        assert world.text_of(await path_of(world), "made") == runs_twice
+        assert len(issue.from_bot) == 2, "one comment tells of the reset"
+
+
+async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_operation_ends(
+    a_world: Worlds, caged: dict[str, str]
+) -> None:
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(a_world({**caged, "ADMIN_TOKEN": TOKEN}))
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        api = await stack.enter_async_context(httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers))
+        await has_script(world, "echo set up >> made\n")
+        issue = await world.maria.opens_issue("Greet people")
+
+        async def outcome() -> str:
+            await world.quiet()
+            asked = (await api.post("/worktrees", json={"conversation": f"acme/shop#{issue.number}"})).json()
+            await world.quiet()
+            delivery = (await api.get(f"/deliveries/{asked['delivery']}")).json()
+            operation = (await api.get(f"/operations/{delivery['operation']}")).json()
+            return str(operation["outcome"])
+
+        assert ", on threadtree/issue-1. .threadtree/setup ran for " in await outcome()
+        assert world.text_of(await path_of(world), "made") == "set up\n"
+        assert (await outcome()).endswith(" .threadtree/setup was not run: it ran in this checkout before.")
+        await issue.says("@threadtree-bot append made: agent\nsay One.")
+        await issue.hears("One.")
+        assert world.text_of(await path_of(world), "made") == "set up\nagent\n"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot import failpoints
 from bot.handlers import assign_worktree
@@ -15,6 +16,18 @@ from tests.support.world import Talk, World
 
 IN_THE_ISSUES = "This request worked on the files of #1, which this pull request closes."
 ON_ITS_OWN = "so this request worked on files of its own on `feature`."
+NOT_TOLD = (
+    "GitHub did not say which issues this pull request closes, so this request worked on files of its own. The next "
+    "request asks again."
+)
+IN_THE_ISSUES_BY_NOW = (
+    "GitHub says by now that this pull request closes #1, so this request worked on the files of #1, in a new "
+    "conversation with the agent."
+)
+FROM_A_FORK = (
+    "The files of #1 are on a branch of this repository, and this pull request comes from a fork, so this request "
+    "worked on files of its own."
+)
 SWITCHED = "The files of #1 were switched from `threadtree/issue-1` to `feature` for this request."
 TOLD = "now shares this thread's worktree and switched it to its branch `feature`."
 
@@ -50,8 +63,9 @@ async def test_a_pull_request_that_fixes_an_issue_shares_its_worktree(world: Wor
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot append hello.txt: world")
 
-    await pull.hears(IN_THE_ISSUES, "1 file +1 −0")
+    answer = await pull.hears("1 file +1 −0")
 
+    assert "[!NOTE]" not in answer, "it is the issue's own branch"
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nworld"
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1, 2])]
     assert await world.sessions("number", "active") == [(1, True), (2, True)]
@@ -84,26 +98,96 @@ async def test_a_pull_request_on_the_issues_branch_shares_it_even_if_it_names_no
     assert await world.worktrees("conversations") == [[1, 2]]
 
 
-@pytest.mark.parametrize(("fault", "times"), [(GraphQLError(), None), (Trickle(1, 0.2), 1)])
+@pytest.mark.parametrize("fault", [GraphQLError(), Trickle(1, 0.2)])
 async def test_a_lookup_of_closing_references_that_fails_means_none_and_never_an_error(
-    world: World, fault: Fault, times: int | None, monkeypatch: pytest.MonkeyPatch
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0.5)
     await an_issue_with_work(world)
     await world.maria.pushes("feature", {"a.txt": "a\n"})
     pull = await world.maria.opens_pull("Feature", "Fixes #1", head="feature")
-    world.faults.add(fault, path="/graphql", times=times)
+    world.faults.add(fault, path="/graphql", times=None if isinstance(fault, GraphQLError) else 1)
     await pull.says("@threadtree-bot write b.txt: b")
 
-    await pull.hears("1 file +1 −0")
+    await pull.hears("1 file +1 −0", NOT_TOLD)
 
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
-
     assert await world.database.fetchval(SEEN_BEFORE_DECIDED)
-    # The thread has its worktree: what the pull request closes is not asked again.
-    monkeypatch.setattr(assign_worktree, "_closed_issues", None)
-    await pull.says("@threadtree-bot say again")
-    await pull.hears("again")
+
+
+async def test_a_lookup_that_failed_is_made_again_and_then_the_issues_worktree_is_shared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = await an_issue_with_work(world)
+    pull = await a_pull_request_that_goes_on(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0)
+        await pull.says("@threadtree-bot write left.txt: left\nfail It broke.")
+        await pull.hears("It broke.", NOT_TOLD)
+
+    await pull.says("@threadtree-bot write two.txt: two")
+    answer = await pull.hears("2 files +2 −0")
+    assert "GitHub " not in answer, "it is said once, and it had uncommitted work"
+    assert (await world.worktrees("conversations"))[1] == [2]
+    await pull.says("@threadtree-bot recall\nwrite three.txt: three")
+
+    await pull.hears("1 file +1 −0", IN_THE_ISSUES_BY_NOW, SWITCHED)
+    await issue.hears(f"#2 {TOLD}")
+    await world.quiet()
+    assert await world.worktrees("branch", "conversations", "state") == [
+        ("feature", [1, 2], "ready"),
+        ("feature", [], "removed"),
+    ]
+    assert (await world.files("feature"))["three.txt"] == "three"
+    await pull.says("@threadtree-bot write four.txt: four")
+    assert "GitHub says" not in await pull.hears("1 file +1 −0")
+
+
+async def test_a_pull_request_that_still_does_not_fit_stays_apart_and_is_not_asked_about_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await an_issue_with_work(world)
+    await world.maria.pushes("feature", {"a.txt": "a\n"})
+    pull = await world.maria.opens_pull("Feature", "Fixes #1", head="feature")
+    with monkeypatch.context() as patched:
+        patched.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0)
+        await pull.says("@threadtree-bot say One.")
+        await pull.hears("One.", NOT_TOLD)
+
+    await pull.says("@threadtree-bot say Two.")
+
+    await pull.hears("Two.", "The files of #1 have commits that this pull request does not have", ON_ITS_OWN)
+    await pull.says("@threadtree-bot say Three.")
+    assert "The files of #1" not in await pull.hears("Three.")
+
+
+async def test_a_fork_that_fixes_an_issue_is_told_once_why_it_does_not_share(world: World) -> None:
+    await an_issue_with_work(world)
+    fork = await world.github.fork(world.repository, world.olaf.user)
+    await world.olaf.pushes("idea", {"idea.txt": "mine\n"}, to=fork)
+    pull = await world.olaf.opens_pull("An idea", "Fixes #1", head="idea", fork=fork)
+    await pull.says("@threadtree-bot say One.", by=world.maria)
+
+    await pull.hears("One.", FROM_A_FORK)
+
+    assert await world.worktrees("conversations") == [[1], [2]]
+    await pull.says("@threadtree-bot say Two.", by=world.maria)
+    assert "The files of #1" not in await pull.hears("Two.")
+
+
+async def test_closing_references_that_come_too_late_count_as_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0.5)
+    await an_issue_with_work(world)
+    # It has the issue's commits: an answer within the limit would share the worktree.
+    pull = await a_pull_request_that_goes_on(world)
+    world.faults.add(Trickle(20, 0.2), path="/graphql")
+    await pull.says("@threadtree-bot say here")
+
+    await pull.hears("here")
+
+    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
 async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world: World) -> None:
@@ -111,7 +195,11 @@ async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world:
     pull = await a_pull_request_that_goes_on(world)
     before = (await world.branches())["threadtree/issue-1"]
     [path] = await world.worktrees("path")
-    await pull.says("@threadtree-bot append hello.txt: world")
+    with capture_logs() as logged:
+        await pull.says("@threadtree-bot append hello.txt: world")
+        await pull.sees(IN_THE_ISSUES)
+    [shared] = [line for line in logged if line["event"] == "worktree-shared"]
+    assert (shared["worktree"], shared["switch_to"]) == (1, "feature")
 
     await pull.hears(IN_THE_ISSUES, SWITCHED, "**Changed** [`feature`]", "1 file +1 −0")
     await issue.hears(f"#2 {TOLD}", "`threadtree/issue-1` is unchanged.")
@@ -146,14 +234,14 @@ async def test_status_names_the_branch_that_the_next_request_changes(world: Worl
         pull = await a_pull_request_that_goes_on(world)
         await pull.says("@threadtree-bot say Here.")
         await pull.says("@threadtree-bot /status")
-        await pull.hears("1 request queued.", "The branch is `feature`.")
+        await pull.hears("Queued: [maria's request](", "Branch `feature`")
         await issue.says("@threadtree-bot /status")
-        await issue.hears("The branch is `threadtree/issue-1`.")
+        await issue.hears("Branch [`threadtree/issue-1`](", "1 commit ahead of `main`, 0 behind")
 
     await pull.hears("Here.", "from `threadtree/issue-1` to `feature`")
     await issue.hears("now shares this thread's worktree")
     await issue.says("@threadtree-bot /status")
-    await issue.hears("The branch is `feature`.")
+    await issue.hears("Branch `feature`", "Files shared with #4")
 
 
 async def test_an_issue_that_asks_before_the_switch_keeps_its_worktree(world: World) -> None:
@@ -183,7 +271,7 @@ async def test_a_pull_request_of_the_issues_branch_keeps_another_from_switching(
         await second.sees("Queued.")
 
     await first.hears("First.", f"The files of #1 are also used by #5, {ON_ITS_OWN}")
-    await second.hears("Second.", IN_THE_ISSUES)
+    await second.hears("Second.")
     sharing = [row for row in await world.worktrees("branch", "conversations") if row[1] not in ([2], [3])]
     assert sharing == [("threadtree/issue-1", [1, 5]), ("feature", [4])]
 
@@ -391,7 +479,7 @@ async def test_the_one_of_two_closed_issues_on_the_head_branch_shares_its_worktr
     )
     await pull.says("@threadtree-bot say here")
 
-    await pull.hears("here", "This request worked on the files of #2")
+    await pull.hears("here")
 
     assert await world.worktrees("conversations") == [[1], [2, 3]]
 

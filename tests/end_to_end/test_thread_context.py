@@ -55,7 +55,7 @@ async def test_the_agent_reads_the_issue_and_its_files_and_people_read_what_it_w
 
         await issue.says(f"@threadtree-bot {SAVE}", by=world.maria)
 
-        await issue.hears("Read: nothing new")
+        assert " · read " not in await issue.hears("maria's request")
         again = await prompt_of(world)
         assert "It says 0." not in again
         assert "Run make test." not in again
@@ -77,9 +77,9 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
 
     head = pull.pull.head_sha
     read = (
-        "Read: the description, 1 comment, 1 earlier answer, 1 review thread, 1 failing check, 1 file of the diff, head"
+        "read the description, 1 comment, 1 earlier answer, 1 review thread, 1 failing check, 1 file of the diff, head"
     )
-    await pull.hears(f"{read} {head[:7]}, 1 attachment.")
+    await pull.hears(f"{read} {head[:7]}, 1 attachment · ")
     told = await prompt_of(world)
     assert "I count the items." in told.partition("## Description")[0], "it begins with what was done for the issue"
     for part in ("It says 0.", "One remark", "Why 1?", "+total = 1", "AssertionError: 1 != 2", "cart.py:1", "@@ "):

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from bot.receive.delivery import sign
+from bot.simulated.github.model import Comment
 from bot.store.deliveries import replay
 from bot.store.engine import MAX_STALLS
 from tests.support.world import Said, World
@@ -50,7 +51,14 @@ async def test_a_request_runs_without_the_fields_that_nothing_reads(world: World
         payload["issue"] = {key: issue[key] for key in ("number", "title")}
 
     issue = await world.maria.opens_issue("Reduced")
-    guid = await receives(world, await issue.says("nothing for the bot"), reduce)
+    said = await issue.says("nothing for the bot")
+
+    def reduce_and_ask(payload: Payload) -> None:
+        reduce(payload)
+        assert isinstance(said.comment, Comment)
+        said.comment.original = payload["comment"]["body"]  # GitHub shows the text that it sent
+
+    guid = await receives(world, said, reduce_and_ask)
 
     await issue.hears("hello")
     assert await delivery(world, guid) == ("done", None)
@@ -67,13 +75,13 @@ async def test_an_unreadable_request_fails_with_its_reason_and_the_thread_is_tol
 
     await issue.hears("could not read what GitHub sent", f"threadtree deliveries replay {guid}")
     await said.gets("😕")
-    assert await delivery(world, guid) == ("failed", "comment.node_id is not a string")
+    assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
     assert await world.turns() == []
     assert await replay(world.database, guid) == "replayed"
     await issue.hears("could not read what GitHub sent")
 
 
-async def test_an_unreadable_request_without_permission_only_gets_a_reaction(world: World) -> None:
+async def test_an_unreadable_request_without_permission_is_turned_away(world: World) -> None:
     def break_it(payload: Payload) -> None:
         payload["comment"]["body"] = "@threadtree-bot say hello"
         del payload["comment"]["node_id"]
@@ -82,8 +90,9 @@ async def test_an_unreadable_request_without_permission_only_gets_a_reaction(wor
     said = await issue.says("nothing for the bot", by=world.olaf)
     guid = await receives(world, said, break_it)
 
-    assert await delivery(world, guid) == ("failed", "comment.node_id is not a string")
-    assert (said.reactions, issue.from_bot) == (["😕"], [])
+    assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
+    await issue.hears("Nothing was done for `olaf`")
+    assert said.reactions == ["😕"]
 
 
 async def test_an_unreadable_comment_that_is_not_for_the_bot_fails_in_silence(world: World) -> None:
@@ -91,7 +100,7 @@ async def test_an_unreadable_comment_that_is_not_for_the_bot_fails_in_silence(wo
     said = await issue.says("> @threadtree-bot\n\nnothing for the bot")
     guid = await receives(world, said, lambda payload: payload["comment"].pop("node_id"))
 
-    assert await delivery(world, guid) == ("failed", "comment.node_id is not a string")
+    assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
     assert (said.reactions, issue.from_bot) == ([], [])
 
 
@@ -100,7 +109,7 @@ async def test_a_payload_that_names_no_thread_fails(world: World) -> None:
     said = await issue.says("nothing for the bot")
     guid = await receives(world, said, lambda payload: payload["issue"].pop("number"))
 
-    assert await delivery(world, guid) == ("failed", "issue.number is not an integer from 1 to 2147483647")
+    assert await delivery(world, guid) == ("failed", "issue.number: Field required")
     assert (said.reactions, issue.from_bot) == ([], [])
 
 

@@ -2,17 +2,19 @@
 
 import asyncio
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from bot.agents.acp import AcpDriver
-from bot.network.usage_limit import UsageLimit
+from bot.github import auth
+from bot.messages.tracking import MODEL_REFUSES
+from bot.network.model_answers import ModelAnswers
 from bot.node import room
-from bot.run import asking, turn, waiting
+from bot.run import asking, ending, turn
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait
-from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
+from bot.simulated.github.faults import FailBefore, Held, PrimaryRateLimit
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
@@ -43,7 +45,7 @@ async def test_a_request_waits_while_git_cannot_reach_github(world: World) -> No
     await issue.says("/stop")
     stopped, last, status = await issue.hears_all()
     assert "**Stopped** by `maria`." in stopped
-    assert "2 requests queued." in status
+    assert "\n2. [maria's request](" in status
     assert "last" in last
     assert await world.turns("state", "reason") == [("done", None), ("stopped", "Stopped by maria."), ("done", None)]
 
@@ -78,7 +80,7 @@ async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
 ) -> None:
     async def late(run: TurnRun, wait: Wait) -> bool:
         await world.database.execute("update turns set stop_requested_at = now(), stop_reason = 'Stopped by maria.'")
-        return await waiting.put_back(run, wait)
+        return await ending.put_back(run, wait)
 
     monkeypatch.setattr(turn, "put_back", late)
     world.faults.add(FailBefore(503), path=FETCH)
@@ -91,12 +93,12 @@ async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
 async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Reached(UsageLimit):
-        """The limit of a model that refuses the first request; the scripted agent has no model."""
+    class Reached(ModelAnswers):
+        """The answers of a model that refuses the first request; the scripted agent has no model."""
 
         until = world.clock() + timedelta(hours=3)
 
-    monkeypatch.setattr(asking, "UsageLimit", Reached)
+    monkeypatch.setattr(asking, "ModelAnswers", Reached)
     issue = await world.maria.opens_issue("Too much")
     await issue.says("@threadtree-bot write draft.txt: half\nfail The limit is reached")
     await issue.sees("Waiting. The usage limit of the agent's model is reached. The agent continues at ")
@@ -108,6 +110,50 @@ async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says
     answers = "".join(await issue.hears_all())
     assert "**Failed:**" in answers
     assert "interrupted" not in answers
+
+
+async def test_the_running_comment_says_that_the_model_refuses_and_that_it_does_not_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ModelAnswers] = []
+
+    class Heard(ModelAnswers):
+        """The answers to a turn's agent; the scripted one has no model."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            heard.append(self)
+
+    monkeypatch.setattr(asking, "ModelAnswers", Heard)
+    issue, gate = await world.maria.opens_issue("Overloaded"), world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Done.")
+    await issue.sees_working()
+    world.clock.move(700)  # by now the comment changes once a minute
+    (answers,) = heard
+    answers.begin("/v1/messages", 529, {})
+    await issue.sees(MODEL_REFUSES)
+    answers.begin("/v1/messages", 200, {})
+    # A change of the agent's plan would wait for a minute now.
+    await world.github.wait_for(lambda: MODEL_REFUSES not in issue.from_bot[0].body, 50)
+    gate.open()
+    assert "Done." in "".join(await issue.hears_all())
+
+
+async def test_a_turn_whose_clock_ends_while_the_model_refuses_waits(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refuses(ModelAnswers):
+        """The answers of a model that refuses each request."""
+
+        refuses = True
+
+    monkeypatch.setattr(asking, "ModelAnswers", Refuses)
+    async with a_world({"TURN_TIMEOUT_SECONDS": "1"}) as world:
+        issue = await world.maria.opens_issue("Overloaded")
+        await issue.says(f"@threadtree-bot wait {world.gate()}")
+        await issue.sees("Waiting. The agent's model takes no requests at the moment. The agent continues at ")
+        await issue.says("/stop")
+        assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
 
 
 async def test_a_model_that_takes_no_requests_is_waited_for_until_somebody_stops_it(world: World) -> None:
@@ -135,12 +181,11 @@ async def test_a_push_that_meets_a_passing_trouble_is_tried_again_without_the_ag
     (second,) = await world.turns()
     assert second["waiting_since"] == first["waiting_since"]  # the whole wait has a limit
     world.clock.move(120)
-    link, answer = await issue.hears_all()
+    (answer,) = await issue.hears_all()
     assert "I wrote a.txt." in answer
     assert "1 step of the agent" in answer
     assert "**Changed** [`threadtree/issue-1`]" in answer
     assert "[!NOTE]" not in answer  # its own files and commits are nothing unusual
-    assert "Go to the answer" in link
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
     (done,) = await world.turns()
     assert (done["state"], done["cut_offs"]) == ("done", 0)
@@ -169,6 +214,20 @@ async def test_stop_ends_the_wait_of_a_push_and_shows_the_answer(world: World) -
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
 
 
+async def test_a_stop_is_heard_while_github_is_asked_whether_the_branch_is_protected(world: World) -> None:
+    answers = asyncio.Event()
+    world.faults.add(Held(answers), path="*/branches/*", times=None)
+    issue = await world.maria.opens_issue("Slow")
+    await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
+    await world.until("exists (select from turns where answer is not null)")
+    began = asyncio.get_running_loop().time()
+    await issue.says("/stop")
+    await issue.hears("I wrote a.txt.", "**Stopped** by `maria`.")
+    assert asyncio.get_running_loop().time() - began < 14, "an answer is waited for longer"
+    answers.set()
+    await world.quiet()
+
+
 async def test_a_push_that_waits_for_a_day_ends_with_the_reason(world: World) -> None:
     issue = await world.maria.opens_issue("Never")
     world.faults.add(FailBefore(503), path=PUSH, times=None)
@@ -176,7 +235,7 @@ async def test_a_push_that_waits_for_a_day_ends_with_the_reason(world: World) ->
     await world.until(PUT_BACK)
 
     world.clock.move(24 * 3600 + 60)
-    _, answer = await issue.hears_all()
+    (answer,) = await issue.hears_all()
     assert "I wrote a.txt." in answer
     assert "The commits could not be pushed to `threadtree/issue-1`: `git push: " in answer
     assert "503" in answer
@@ -250,3 +309,16 @@ async def test_a_stop_is_heard_while_the_agent_opens(world: World, monkeypatch: 
     await opening.wait()
     await issue.says("@threadtree-bot stop")
     assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
+
+
+@pytest.mark.parametrize("path", ["*/info/refs", "*/git-receive-pack"])
+async def test_a_refusal_of_a_new_credential_costs_git_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(auth, "NEW", timedelta(days=1))
+    issue = await world.maria.opens_issue("First", "Nothing yet.")
+    world.faults.add(FailBefore(403, "Resource not accessible by integration"), path=path, times=2)
+    await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
+    await issue.hears("Done.", "a.txt")
+    assert "threadtree/issue-1" in await world.branches()
+    assert await world.turns("state") == ["done"]

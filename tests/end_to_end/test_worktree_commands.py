@@ -1,6 +1,7 @@
 """`/reset` and `/worktree …`, and the answers that people read."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from bot import failpoints
 from bot.compose.parts import jobs_of_node, node_context
+from bot.messages import worktree_replies
 from bot.node.context import NodeContext
 from bot.operations import execute
 from bot.store import operations
@@ -73,6 +75,7 @@ async def test_a_person_who_may_not_ask_may_not_reset(world: World) -> None:
     said = await issue.says("@threadtree-bot /reset", by=world.olaf)
 
     await said.gets("😕")
+    await issue.hears("Nothing was done for `olaf`")
     await world.quiet()
     assert await world.sessions("active") == [True]
 
@@ -144,7 +147,7 @@ async def test_reset_names_the_other_threads_that_start_again(world: World) -> N
 
     await pull.says("/reset")
 
-    await pull.hears("So does the next request of #1, which uses this worktree too.")
+    await pull.hears("The next requests here and in #1 start a new conversation with the agent.")
     assert await world.sessions("number", "end_reason") == [(1, "worktree-reset"), (2, "worktree-reset")]
 
 
@@ -232,7 +235,8 @@ async def test_restore_brings_back_a_repository_inside_and_the_commits(either: W
     assert is_all_there(path)
     await issue.says("/worktree restore")
     assert answer(await issue.hears()) == "All rescued work is there already."
-    assert await either.database.fetchval("select count(*) from rescues where restored_at is not null") == 2
+    rescues = await either.database.fetch("select kept, restored_at is not null from rescues")
+    assert [tuple(row) for row in rescues] == [(None, True)], "nothing is kept of the directory, which is back"
 
 
 async def test_a_reopened_thread_gets_the_nested_repository_back(either: World) -> None:
@@ -246,6 +250,27 @@ async def test_a_reopened_thread_gets_the_nested_repository_back(either: World) 
 
     await issue.hears("The whole directory and 1 commit were restored before this request.")
     assert is_all_there(path)
+    await issue.says("/worktree list")
+    assert "whole directory" not in await issue.hears("commit")
+    await issue.says("/worktree restore")
+    assert answer(await issue.hears()) == "All rescued work is there already."
+
+
+async def test_a_directory_that_is_not_kept_any_more_is_offered_no_more(world: World) -> None:
+    issue, _ = await an_issue_with_a_repository_inside(world)
+    await issue.says("/worktree remove")
+    await issue.hears("the whole directory")
+    await world.database.execute("update rescues set ref = null")
+    kept = await world.database.fetchval("select kept from rescues")
+    shutil.rmtree(world.data_dir / "kept" / kept)
+
+    await issue.says("/worktree restore")
+
+    said = await issue.hears("The rescued work was not restored: the directory that was kept is not there any more.")
+    assert "still rescued" not in said
+    assert kept not in said
+    await issue.says("/worktree restore")
+    assert answer(await issue.hears()) == worktree_replies.NOTHING_TO_RESTORE
 
 
 async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world: World) -> None:
@@ -380,7 +405,7 @@ async def operate(
     said = [] if said is None else said
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
-    async with jobs_of_node(ctx) as run_jobs:
+    async with jobs_of_node(ctx, world.pair.settings.retention) as run_jobs:
         return await execute.execute(ctx, run_jobs, asked, said.append), said
 
 
@@ -394,7 +419,7 @@ async def test_an_operator_resets_removes_and_restores(world: World, database_ur
         assert world.text_of(path, "half.txt") is None
 
         removed, _ = await operate(world, ctx, worktree, "remove")
-        assert removed.outcome == "The worktree was removed. The next request makes a new one. It was also used by #1."
+        assert removed.outcome == "The worktree was removed. The next request makes a new one."
         assert not exists(path)
         reset, _ = await operate(world, ctx, worktree, "reset")
         assert (reset.state, reset.outcome) == (
@@ -417,13 +442,13 @@ async def test_an_operator_waits_for_the_running_request(world: World, database_
     async with node_context(world.pair.settings, database_url) as ctx:
         said: list[str] = []
         resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
-        await until_true(lambda: said == [execute.WAITING])
+        await until_true(lambda: said == [worktree_replies.WAITING])
         assert await world.turns("state") == ["running"]
         gate.open()
         standing, said = await resetting
 
     assert standing.state == "done"
-    assert said == [execute.WAITING], "once"
+    assert said == [worktree_replies.WAITING], "once"
     await issue.hears("Finished.")
 
 
@@ -436,7 +461,7 @@ async def test_an_operator_who_does_not_wait_withdraws_a_queued_operation(world:
     async with node_context(world.pair.settings, database_url) as ctx:
         said: list[str] = []
         resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
-        await until_true(lambda: said == [execute.WAITING])
+        await until_true(lambda: said == [worktree_replies.WAITING])
         resetting.cancel()
         await asyncio.gather(resetting, return_exceptions=True)
     gate.open()
@@ -453,8 +478,8 @@ async def test_an_operator_continues_the_operation_of_a_dead_process(world: Worl
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
     await world.database.execute(
-        "insert into operations (worktree_id, kind, requested_by, asked_at, state, claim)"
-        " values (1, 'remove', 'somebody', now(), 'running', gen_random_uuid())"
+        "insert into operations (worktree_id, kind, requested_by, asked_at, state)"
+        " values (1, 'remove', 'somebody', now(), 'running')"
     )
 
     async with node_context(world.pair.settings, database_url) as ctx:

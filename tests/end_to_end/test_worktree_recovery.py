@@ -1,14 +1,13 @@
 """Worktrees and clones that were damaged by hand are repaired or made again, and the thread is told."""
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.conftest import Worlds
-from tests.support.git_repositories import git
+from tests.support.git_repositories import git, lose_published
 from tests.support.world import Talk, World
 
 
@@ -122,19 +121,11 @@ async def test_a_damaged_clone_is_kept_with_the_directories_of_its_worktrees_and
     assert [row["end_reason"] for row in reasons] == ["worktree-missing", "worktree-missing"]
 
 
-def lose(clone: Path, sha: str) -> None:
-    """Delete an object of the clone, which the first sweep may have packed."""
-    for pack in (clone / "objects" / "pack").glob("*.pack"):
-        packed = pack.rename(clone / pack.name)
-        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, input=packed.read_bytes(), check=True)
-    (clone / "objects" / sha[:2] / sha[2:]).unlink()
-
-
 async def test_missing_objects_that_a_fetch_does_not_notice_are_fetched_again(world: World) -> None:
     issue = await an_issue_with_work(world)
     clone = world.data_dir / "repos" / "acme" / "shop.git"
     tree = await world.repository.git.run("rev-parse", "main^{tree}")
-    lose(clone, tree)
+    lose_published(clone, tree)
 
     other = await world.maria.opens_issue("Another", "@threadtree-bot write other.txt: other")
     await other.hears("The bot's copy of the repository was damaged and was fetched again.", "1 file +")
@@ -205,3 +196,17 @@ async def test_a_lost_record_of_git_in_a_cage_costs_neither_files_nor_context(
             "I remember: blue.",
         )
         assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "half.txt", "rest.txt", "more.txt"}
+
+
+async def test_a_lost_context_is_told_where_there_was_one(world: World) -> None:
+    issue = await world.maria.opens_issue("Lost", "@threadtree-bot say First.")
+    await issue.hears("First.")
+    for ends_context in (False, True):
+        if ends_context:
+            await issue.says("/reset-context")
+            await issue.hears("AI context reset.")
+        [path] = await world.worktrees("path")
+        shutil.rmtree(path)
+        await issue.says("@threadtree-bot say Next.")
+        answer = await issue.hears("Next.", "This thread's files were missing and were checked out again from")
+        assert ("without its earlier context" in answer) is not ends_context

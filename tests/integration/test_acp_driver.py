@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.agents.acp import AcpDriver, content_of
+from bot.agents.acp import AcpDriver
+from bot.agents.acp_link import content_of
 from bot.agents.driver import (
     AgentDone,
-    AgentDriver,
     AgentEvent,
     Block,
     Cancelled,
@@ -28,9 +28,11 @@ from bot.agents.driver import (
     TimedOut,
     ToolEnded,
     ToolStarted,
+    Usage,
 )
+from bot.agents.prompt_loop import AgentDriver
 from bot.messages.tracking import PlanEntry
-from bot.sandbox import agent_argv, agent_environment
+from bot.sandbox.cage import agent_argv, agent_environment
 from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
@@ -83,7 +85,7 @@ async def answer(launch: Launch, *lines: str, limits: PromptLimits = GENEROUS, h
 async def test_a_request_is_answered_and_the_edit_is_in_the_worktree(launch: Launch) -> None:
     heard = Heard()
     outcome = await answer(launch, "@bot write notes/a.md: hello", "say All written.", heard=heard)
-    assert outcome == AgentDone("All written.", None)
+    assert outcome == AgentDone("All written.")
     assert (launch.cwd / "notes/a.md").read_text() == "hello\n"
     assert heard == [
         ToolStarted("Edit a.md"),
@@ -131,10 +133,9 @@ async def test_the_plan_is_reported_as_it_advances(launch: Launch) -> None:
 
 
 async def test_the_cost_of_a_session_is_reported(launch: Launch) -> None:
-    outcome = await answer(launch, "cost 0.25")
-    assert isinstance(outcome, AgentDone)
-    assert outcome.usage is not None
-    assert outcome.usage.session_cost == 0.25
+    heard = Heard()
+    await answer(launch, "cost 0.25", heard=heard)
+    assert [event for event in heard if isinstance(event, Usage)] == [Usage(session_cost_usd=0.25)]
 
 
 async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
@@ -142,7 +143,7 @@ async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
         await opened(agent)
         stop = asyncio.Event()
         outcome = await agent.prompt(["one\n\ttwo  ", "", "ünï\n\necho prompt"], GENEROUS, stop, lambda _: None)
-    assert outcome == AgentDone("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt", None)
+    assert outcome == AgentDone("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt")
 
 
 async def test_the_environment_is_the_launchs_and_nothing_else(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +169,7 @@ async def test_a_huge_prompt_passes(launch: Launch) -> None:
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         blocks = ["x" * 3_000_000, "say Got it."]
-        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == AgentDone("Got it.", None)
+        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == AgentDone("Got it.")
 
 
 async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> None:
@@ -194,7 +195,7 @@ async def test_an_agent_without_images_gets_the_texts(tmp_path: Path) -> None:
 
 
 async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    assert await answer(launch, "junk", "say Still here.") == AgentDone("Still here.", None)
+    assert await answer(launch, "junk", "say Still here.") == AgentDone("Still here.")
     assert not caplog.records
 
 
@@ -203,7 +204,7 @@ async def test_an_error_of_the_agent_fails_the_prompt_but_not_the_session(launch
         await opened(agent)
         failed = await ask(agent, "stderr a last word", "fail the model is overloaded")
         assert failed == Failed("`the model is overloaded`", "a last word")
-        assert await ask(agent, "say Better now.") == AgentDone("Better now.", None)
+        assert await ask(agent, "say Better now.") == AgentDone("Better now.")
 
 
 async def test_a_crash_is_reported_with_exit_status_and_the_end_of_stderr(launch: Launch) -> None:
@@ -227,7 +228,7 @@ async def test_an_end_without_text_is_a_failure(launch: Launch) -> None:
 
 
 async def test_permissions_are_granted_once_without_a_person(launch: Launch) -> None:
-    assert await answer(launch, "permission") == AgentDone("Permission: once.", None)
+    assert await answer(launch, "permission") == AgentDone("Permission: once.")
 
 
 def tool_ended(event: AgentEvent) -> bool:
@@ -238,7 +239,7 @@ async def test_a_stop_ends_the_prompt_and_the_session_continues(launch: Launch) 
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         assert await ask(agent, "write a: b", "hang", heard=Heard(stop_at=tool_ended)) == Cancelled()
-        assert await ask(agent, "say Next.") == AgentDone("Next.", None)
+        assert await ask(agent, "say Next.") == AgentDone("Next.")
 
 
 async def test_a_stop_before_the_start_sends_nothing(launch: Launch) -> None:
@@ -274,7 +275,7 @@ async def test_a_session_continues_in_a_new_process(launch: Launch, flags: tuple
             first.assistant_session_id, resumed=True, lost=None
         )
         # The replayed past is not part of the new answer.
-        assert await ask(agent, "recall") == AgentDone("I remember: apricot.", None)
+        assert await ask(agent, "recall") == AgentDone("I remember: apricot.")
 
 
 async def test_an_agent_without_stored_sessions_starts_a_new_one_and_says_so(launch: Launch) -> None:
@@ -283,7 +284,7 @@ async def test_an_agent_without_stored_sessions_starts_a_new_one_and_says_so(lau
         first = await opened(agent, resume="0a1b")
         assert first.lost == "the agent cannot continue earlier sessions"
         assert not first.resumed
-        assert await ask(agent, "recall") == AgentDone("I remember: nothing.", None)
+        assert await ask(agent, "recall") == AgentDone("I remember: nothing.")
 
 
 async def test_a_session_the_agent_does_not_know_is_lost(launch: Launch) -> None:
@@ -292,7 +293,7 @@ async def test_a_session_the_agent_does_not_know_is_lost(launch: Launch) -> None
         assert fresh.lost is not None
         assert "Resource not found" in fresh.lost
         assert fresh.assistant_session_id != "no-such-session"
-        assert await ask(agent, "say Hello.") == AgentDone("Hello.", None)
+        assert await ask(agent, "say Hello.") == AgentDone("Hello.")
 
 
 async def test_an_error_in_the_callback_comes_out_of_the_prompt(launch: Launch) -> None:

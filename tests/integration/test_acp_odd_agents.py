@@ -29,7 +29,7 @@ from bot.agents.driver import (
     ToolStarted,
 )
 from bot.agents.presets import SessionOptions
-from bot.sandbox import agent_argv
+from bot.sandbox.cage import agent_argv
 from tests.support import misbehaving_agent
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
@@ -172,7 +172,7 @@ async def test_history_replayed_before_the_answer_is_not_the_answer(
     # A wait for silence would take longer than the test's limit.
     assert await converse(launch, "kept", OpenTimeouts(quiet_seconds=1000), SessionOptions(replay=replay)) == (
         SessionOpened("kept", resumed=True, lost=None),
-        AgentDone("the answer", None),
+        AgentDone("the answer"),
     )
 
 
@@ -186,13 +186,13 @@ async def test_history_replayed_after_the_answer_is_not_the_answer(
     async with aclosing(AcpDriver(launch, OpenTimeouts(quiet_seconds=2), options)) as agent:
         assert await agent.open("kept") == SessionOpened("kept", resumed=True, lost=None)
         answer = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
-        assert answer == AgentDone("the answer", None)
+        assert answer == AgentDone("the answer")
 
 
 async def test_text_of_another_session_is_not_the_answer(odd: Callable[[Plan], Launch]) -> None:
     launch = odd(prompted({"text": "A"}, {"text": "?", "session": "x"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == AgentDone("A", None)
+    assert outcome == AgentDone("A")
 
 
 async def test_a_missing_login_while_resuming_is_reported(odd: Callable[[Plan], Launch]) -> None:
@@ -224,7 +224,7 @@ async def test_a_session_that_always_kills_its_agent_is_lost(odd: Callable[[Plan
     launch = odd({"session/load": [DIES]})
     opened, outcome = await converse(launch, "kept")
     assert opened == SessionOpened("fresh", False, "the agent ended with exit status 7 when it should continue it")
-    assert outcome == AgentDone("the answer", None)
+    assert outcome == AgentDone("the answer")
 
 
 async def test_a_session_that_never_loads_is_lost(odd: Callable[[Plan], Launch]) -> None:
@@ -268,7 +268,7 @@ async def test_a_killed_agent_is_reported_with_its_signal(odd: Callable[[Plan], 
 async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], Launch]) -> None:
     said = ({"text": "Let "}, {"text": "me."}, TOOL_CALL, {"text": "Done."})
     _, outcome = await converse(odd(prompted(*said, ENDS)))
-    assert outcome == AgentDone("Let me.\n\nDone.", None)
+    assert outcome == AgentDone("Let me.\n\nDone.")
 
 
 async def test_unknown_messages_of_a_newer_protocol_are_ignored(
@@ -282,7 +282,7 @@ async def test_unknown_messages_of_a_newer_protocol_are_ignored(
         {"text": "O\0K \ud800"},
     ]
     _, outcome = await converse(odd(prompted(*strange, ENDS)))
-    assert outcome == AgentDone("OK ?", None)
+    assert outcome == AgentDone("OK ?")
     assert not caplog.records
 
 
@@ -291,7 +291,7 @@ async def test_a_form_that_belongs_to_no_tool_call_is_declined(odd: Callable[[Pl
     ask = {"send": {"id": "q", "method": "elicitation/create", "params": form}}
     launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == AgentDone("ok", None)
+    assert outcome == AgentDone("ok")
     assert heard(launch)[-1]["result"] == {"action": "decline"}
 
 
@@ -300,7 +300,7 @@ async def test_methods_that_the_bot_does_not_offer_are_refused(odd: Callable[[Pl
     ask = {"send": {"id": "q", "method": method, "params": {}}}
     launch = odd(prompted(ask, {"await_client_answer": True}, {"text": "ok"}, ENDS))
     _, outcome = await converse(launch)
-    assert outcome == AgentDone("ok", None)
+    assert outcome == AgentDone("ok")
     assert heard(launch)[-1]["error"]["code"] == -32601
     capabilities = heard(launch)[0]["params"]["clientCapabilities"]
     assert capabilities == {

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -20,16 +21,17 @@ from bot.api.calls import ApiContext, Calls
 from bot.api.events import NAMES, News
 from bot.api.rows import Delivery, Row, Session, Turn, Worktree
 from bot.compose.web import NO_API, NO_DASHBOARD
-from bot.node import identity
 from bot.store.database import Pool, database
 from tests.support.doorbells import Rung
+from tests.support.node_id import record
 from tests.support.past import A_PAST
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
+KEPT_FOR = (timedelta(days=180), timedelta(hours=1))
 TOKEN = "a token of the tests, long enough".replace(" ", "-")
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
-VALUES = {"id": "1", "guid": FAILED}
+VALUES = {"id": "1", "guid": FAILED, "place": "1"}
 OPERATIONS = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]
 LISTS = [
     path
@@ -86,7 +88,14 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 def app(pool: Pool, database_url: str, directory: Path) -> Starlette:
-    ctx = ApiContext("github.com", "https://github.com", directory, timedelta(days=180), lambda: datetime.now(UTC))
+    ctx = ApiContext(
+        "github.com",
+        "https://github.com",
+        directory,
+        timedelta(days=180),
+        timedelta(hours=1),
+        lambda: datetime.now(UTC),
+    )
     return Starlette(routes=api_routes(Calls(pool, ctx), TOKEN, News(database_url)))
 
 
@@ -180,7 +189,7 @@ async def test_a_refused_argument_is_named_with_what_can_be_given(api: Api) -> N
     ):
         assert (await api("GET", f"/api/sessions?{query}", 400))["error"] == sentence
     body = await api("POST", "/api/worktrees", 400, json={})
-    assert body["error"] == "conversation is missing; give a thread, as owner/repo#42."
+    assert body["error"] == "conversation is missing; give an issue or a pull request, as owner/repo#42."
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -201,7 +210,7 @@ async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Pa
     async def found(path: str, key: str = "id") -> list[object]:
         return [row[key] for row in (await api("GET", path))["items"]]
 
-    identity.record(tmp_path, "here")
+    record(tmp_path, "here")
     assert await found("/api/worktrees?repo=Octo/hello") == [1]
     assert await found("/api/worktrees?state=removed") == [2]
     assert await found("/api/worktrees?state=missing") == [1], "its directory is not there"
@@ -212,6 +221,14 @@ async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Pa
     assert await found("/api/turns?repo=octo/world", "conversation") == ["octo/world#9"]
     assert await found("/api/turns?state=failed&repo=octo/hello") == [2]
     assert await found("/api/turns?repo=octo/nothing") == []
+    for search in ("one", "ADA one", "logi loop", "octo/hello#1", "OCTO hello 1"):
+        assert await found(f"/api/turns?search={quote(search)}") == [1], search
+    assert await found("/api/turns?search=ada") == [2, 1]
+    assert await found("/api/turns?search=ada&state=failed&repo=octo/hello") == [2]
+    for search in ("ne", "octo/hello#9", "octo/none#1", "ada & !one | 'two", "\\'%3A*", "%22"):
+        assert await found(f"/api/turns?search={search.replace(chr(35), '%23').replace('&', '%26')}") == [], search
+    assert await found("/api/deliveries?state=not-ignored", "guid") == [FAILED]
+    assert await found("/api/deliveries?state=all", "event") == ["issue_comment", "ping"]
     assert await found("/api/conversations?state=closed") == []
     assert await found("/api/deliveries?repo=octo/hello", "guid") == [FAILED]
     assert await found("/api/deliveries?state=ignored", "event") == ["ping"]
@@ -224,17 +241,40 @@ async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Pa
 async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str) -> None:
     await execute(
         database_url,
-        "insert into steps (turn_id, place, words) values (1, 2, 'Test'), (1, 1, 'Read a.txt')",
+        "insert into steps (turn_id, place, words) values (1, 2, 'Read a.txt')",
+        "update turns set answer = E'Mended.\\n\\nCommit: Mend it', pushed_to = 'b', head_before = 'c',"
+        " pushed_head = 'd' where id = 1",
         "update turns set plan = '{pending Test it}', latest_words = 'I begin.' where id = 1",
     )
     turn = await api("GET", "/api/turns/1")
     assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
-    assert [step["words"] for step in turn["steps"]] == ["Read a.txt", "Test"]
+    steps = [(step["place"], step["words"], step["output_bytes"]) for step in turn["steps"]]
+    assert steps == [(1, "make test", 9), (2, "Read a.txt", None)]
+    assert (await api("GET", "/api/turns/1/steps/1"))["output"] == "60 passed"
+    assert (turn["title"], turn["answer"]) == ("Login loops", "Mended.")
+    assert (turn["branch"], turn["changed_from"], turn["changed_to"]) == ("b", "c", "d")
+    assert (turn["previous"], turn["next"]) == (None, None)
     assert (turn["plan"], turn["latest_words"]) == ([{"state": "pending", "text": "Test it"}], "I begin.")
     assert turn["expired"] is False
     assert (await api("GET", f"/api/deliveries/{FAILED}"))["error"] == "GitHub answered 502"
     conversation = (await api("GET", "/api/conversations?repo=octo/hello"))["items"][0]
     assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 1, 0.25)
+
+
+async def test_queued_requests_are_listed_in_the_order_of_their_line(api: Api, pool: Pool) -> None:
+    await pool.execute(
+        "insert into turns (conversation_id, requested_by_id, round) values (3, 8, 1), (3, 9, 0), (1, 7, 0)"
+    )
+    await pool.execute(
+        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)"
+        " select id, conversation_id, 'more', '', 'bob', now(), 'issue' from turns where id > 3"
+    )
+    assert [one["id"] for one in (await api("GET", "/api/turns?state=queued"))["items"]] == [3, 5, 6, 4]
+    first = await api("GET", "/api/turns?state=queued&limit=3&repo=octo/world")
+    assert ([one["id"] for one in first["items"]], first["next"]) == ([3, 5, 4], None)
+    first = await api("GET", "/api/turns?state=queued&limit=3")
+    rest = await api("GET", f"/api/turns?state=queued&limit=3&after={first['next']}")
+    assert [one["id"] for one in (*first["items"], *rest["items"])] == [3, 5, 6, 4]
 
 
 async def test_the_cost_is_told_by_day_and_repository(api: Api, pool: Pool) -> None:
@@ -273,7 +313,7 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
     await pool.execute(
         "insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now())"
     )
-    assert await waits() == "Waiting. Its worktree is being removed, reset or restored."
+    assert await waits() == "Waiting. Its worktree is being removed, reset, restored or set up."
     await pool.execute("update nodes set heartbeat_at = now() - interval '1 hour'")
     assert await waits() == (
         "Waiting. The node here gives no sign of life. A live node takes over its requests, if there is one."
@@ -402,6 +442,65 @@ async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed
     assert (first["kind"], first["state"], first["outcome"], first["turns_ahead"]) == ("reset", "queued", None, 0)
 
 
+async def test_each_node_with_files_is_asked_and_prunes_what_is_asked_of_all(api: Api, pool: Pool) -> None:
+    await pool.execute(
+        "insert into nodes (id, name, heartbeat_at)"
+        " values ('new', 'new', now()), ('gone', 'gone', '-infinity'), ('away', 'away', '2026-01-01')"
+    )
+    await pool.execute("insert into orphans (node, path) values ('away', 'worktrees/octo/hello/stray')")
+    asked = {"older_than": "30d", "repo": "octo/hello", "kind": "branch", "dry_run": True}
+    answer = await api("POST", "/api/worktrees/prune", 202, json=asked)
+    found = [await api("GET", f"/api/operations/{one}") for one in answer["operations"]]
+    assert {one["node"]: one["waits_for"] for one in found} == {"away": "away", "here": None, "new": None}
+    assert [one["details"] for one in found] == [asked] * 3
+    assert {len(one["beside"]) for one in found} == {2}
+    queued = await pool.fetch("select queue_name, task_name, lock from procrastinate_jobs order by id")
+    assert [tuple(job) for job in queued] == [
+        (f"node:{one}", "node", f"upkeep:{one}") for one in ("away", "here", "new")
+    ]
+    for wrong in ({"older_than": "soon"}, {"kind": "old"}, {"repo": "octo"}, {"dry_run": "maybe"}, {"state": "ready"}):
+        await api("POST", "/api/worktrees/prune", 400, json=wrong)
+    [one] = (await api("POST", "/api/worktrees/repair", 202, json={"worktree": 1}))["operations"]
+    assert (await api("GET", f"/api/operations/{one}"))["node"] == "here"
+    await api("POST", "/api/worktrees/repair", 404, json={"worktree": 999})
+
+
+async def test_ended_sessions_of_a_repository_are_pruned_at_once(api: Api, pool: Pool) -> None:
+    ended = await pool.fetchval("select count(*) from sessions where not active")
+    assert ended > 0
+    assert await api("POST", "/api/sessions/prune", json={"repo": "octo/other"}) == {"deleted": 0, "dry_run": False}
+    asked = {"repo": "Octo/Hello", "dry_run": True}
+    assert await api("POST", "/api/sessions/prune", json=asked) == {"deleted": ended, "dry_run": True}
+    assert (await api("POST", "/api/sessions/prune", json={"older_than": "99999d"}))["deleted"] == 0
+    assert (await api("POST", "/api/sessions/prune"))["deleted"] == ended
+    assert await pool.fetchval("select count(*) from sessions where not active") == 0
+
+
+async def test_an_orphan_is_removed_and_restored_by_its_id_on_its_node(api: Api, pool: Pool) -> None:
+    orphan = await pool.fetchval(
+        "insert into orphans select id, 'worktrees/octo/hello/stray' from nodes where name = 'here' returning id"
+    )
+    for method, path, kind in (("DELETE", "", "remove"), ("POST", "/restore", "restore")):
+        asked = await api(method, f"/api/worktrees/{orphan}{path}", 202)
+        found = await api("GET", f"/api/operations/{asked['operation']}")
+        told = (found["kind"], found["node"], found["worktree"], found["details"])
+        assert told == (kind, "here", None, {"path": "worktrees/octo/hello/stray"})
+    for verb in ("reset", "touch"):
+        await api("POST", f"/api/worktrees/{orphan}/{verb}", 409)
+
+
+async def test_an_orphan_is_listed_among_the_worktrees(api: Api, pool: Pool) -> None:
+    await pool.execute(
+        "insert into orphans select id, 'worktrees/octo/hello/stray', now() from nodes where name = 'here'"
+    )
+    [orphan] = (await api("GET", "/api/worktrees?state=orphan"))["items"]
+    assert (orphan["state"], orphan["codebase"]) == ("orphan", "octo/hello")
+    whole = (await api("GET", "/api/worktrees"))["items"]
+    assert [one["id"] for one in whole] == sorted({one["id"] for one in whole}, reverse=True), "no worktree has its id"
+    assert orphan in whole
+    assert orphan not in (await api("GET", "/api/worktrees?state=removed"))["items"]
+
+
 async def test_a_touched_worktree_counts_as_used_now(api: Api, pool: Pool) -> None:
     assert await api("POST", "/api/worktrees/1/touch") == {"worktree": 1}
     assert await pool.fetchval("select now() - updated_at < interval '1 minute' from worktrees where id = 1")
@@ -409,9 +508,10 @@ async def test_a_touched_worktree_counts_as_used_now(api: Api, pool: Pool) -> No
 
 async def test_a_turn_is_stopped_whether_it_waits_or_runs(api: Api, pool: Pool) -> None:
     await pool.execute(
-        "insert into turns (conversation_id, state, request, request_hash, requested_by, requested_by_id, asked_at, "
-        "source_kind, claim) values (3, 'running', 'four', '', 'bob', 8, now() + interval '1 hour', 'issue', $1)",
-        "0" * 32,
+        "with asked as (insert into turns (conversation_id, state, requested_by_id, claim)"
+        " values (3, 'running', 8, gen_random_uuid()) returning id)"
+        " insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)"
+        " select id, 3, 'four', '', 'bob', now() + interval '1 hour', 'issue' from asked"
     )
     assert await api("POST", "/api/turns/4/stop", 202) == {"turn": 4}
     running = await pool.fetchrow("select state, stop_requested_at is not null, stop_reason from turns where id = 4")

@@ -75,9 +75,8 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
         state = "queued" if wanted == "running" and where in running else wanted
         running |= {where} if state == "running" else set()
         await db.execute(
-            "insert into turns (conversation_id, worktree_id, state, request, request_hash, requested_by,"
-            " requested_by_id, asked_at, source_kind, source_id, not_before, claim, finished_at)"
-            " values ($1, $2, $3, '', '', 'ada', $5, now(), 'comment', 1, $4,"
+            "insert into turns (conversation_id, worktree_id, state, requested_by_id, not_before, claim, finished_at)"
+            " values ($1, $2, $3, $5, $4,"
             " case when $3 = 'running' then gen_random_uuid() end, case when $3 = 'done' then now() end)",
             1 + conversation,
             where,
@@ -85,11 +84,15 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
             None if minutes is None or state != "queued" else NOON + timedelta(minutes=minutes),
             person,
         )
+    await db.execute(
+        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)"
+        " select id, conversation_id, '', '', 'ada', now(), 'comment', 1 from turns"
+    )
     for number, (worktree, wanted, after_turn) in enumerate(operations):
         await db.execute(
-            "insert into operations (worktree_id, kind, requested_by, asked_at, after_turn, state, claim, outcome,"
-            " finished_at) values ($1, 'reset', 'ada', now(), $2, $3, case when $3 = 'running' then gen_random_uuid()"
-            " end, case when $3 = 'done' then 'Done.' end, case when $3 = 'done' then now() end)",
+            "insert into operations (worktree_id, kind, requested_by, asked_at, after_turn, state, outcome,"
+            " finished_at) values ($1, 'reset', 'ada', now(), $2, $3, case when $3 = 'done' then 'Done.' end,"
+            " case when $3 = 'done' then now() end)",
             1 + worktree % len(worktrees),
             after_turn,
             "queued" if wanted == "running" and number else wanted,

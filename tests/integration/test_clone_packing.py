@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bot.clones import holding
-from bot.clones.clone import Clone, CloneLock, clone_lock
+from bot.clones import packing
+from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch_ref
 from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
-from bot.git import refs
-from bot.rescue.message import RescueLabel
+from bot.git.runner import Completed, Git
+from bot.rescue.message import RescueLabel, drop_rescue
 from bot.rescue.save import Rescued, save_rescue
-from bot.rescue.stored import drop_rescue
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
@@ -32,12 +32,7 @@ def operator_collects_garbage(world: GitRepositories) -> None:
 
 
 def packs(world: GitRepositories) -> set[str]:
-    return {pack.name for pack in (world.clone.path / "objects" / "pack").glob("*.pack")}
-
-
-def held(world: GitRepositories) -> list[str]:
-    listed = git(world.clone.path, "for-each-ref", "--format=%(refname) %(objectname)", refs.HELD_PREFIX).splitlines()
-    return [sha for ref, sha in (line.split(" ") for line in listed) if ref != holding.NOTE]
+    return {pack.name for pack in (world.clone.path / "published" / "pack").glob("*.pack")}
 
 
 async def packed(world: GitRepositories) -> None:
@@ -67,18 +62,18 @@ async def test_an_operators_garbage_collection_breaks_nothing_between_and_during
     await each.update()
     operator_collects_garbage(each)
 
-    assert {feature, gone} <= set(held(each))
     assert each.agent("rev-parse", "mine", "HEAD").split() == [gone, feature]
     assert "origin/main" in each.agent("branch", "-r")
     made = each.agent_commits({"new.txt": "work"})
     # Between two turns, and in the middle of an import.
-    whole_hold = holding.hold
+    whole_run = Git.run
 
-    async def hold(clone: Clone, commits: list[str], *changes: str) -> None:
-        operator_collects_garbage(each)
-        await whole_hold(clone, commits, *changes)
+    async def run(self: Git, *args: str, **options: Any) -> Completed:
+        if "update-ref" in args:
+            operator_collects_garbage(each)
+        return await whole_run(self, *args, **options)
 
-    monkeypatch.setattr(holding, "hold", hold)
+    monkeypatch.setattr(Git, "run", run)
     await each.bring_home()
     operator_collects_garbage(each)
     await packed(each)
@@ -89,10 +84,10 @@ async def test_an_operators_garbage_collection_breaks_nothing_between_and_during
     assert not list((each.clone.path / "objects" / "pack").glob("*.keep"))
 
 
-async def test_a_fetch_that_is_killed_after_it_deleted_a_branch_loses_no_commit(
+async def test_what_the_remote_deleted_stays_until_no_worktree_is_as_old(
     each: GitRepositories, kill_at: Callable[[str], None]
 ) -> None:
-    feature = each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
+    each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
     gone = each.someone_pushes("gone", {"gone.txt": "1"}, start="origin/main")
     await each.created()
     each.agent("checkout", "-q", "--detach", "origin/gone")
@@ -102,31 +97,28 @@ async def test_a_fetch_that_is_killed_after_it_deleted_a_branch_loses_no_commit(
         await each.update()
     git(each.clone.path, "reflog", "expire", "--all")
     operator_collects_garbage(each)
+    await packed(each)
+    age(each)
+    assert await packed_whole(each)
+    await packed(each)
+    age(each, packs=False)
+    assert await packed_whole(each)
 
     each.agent("fsck", "--connectivity-only", "--no-dangling")
-    each.someone_pushes("gone", {"again.txt": "1"}, start="origin/main")
-    await packed(each)
-    assert set(held(each)) == {feature, gone}
-    await each.update()
-    assert set(held(each)) == {feature, gone}
+    each.agent("checkout", "-q", "--detach", "origin/main")
+    await each.bring_home()
+    git(each.clone.path, "reflog", "expire", "--expire=now", "--all")
+    created = each.clone.path / "worktrees" / "issue-1" / "commondir"
+    os.utime(created, (time.time() + 86400,) * 2)  # a younger worktree
+    age(each, packs=False)
+    assert await packed_whole(each)
+    assert await each.clone.commit_at(gone) is None
 
 
-async def test_what_a_fetch_brought_that_was_cut_off_is_held_too(
-    each: GitRepositories, kill_at: Callable[[str], None]
+async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await each.created()
-    brought = each.someone_pushes("feature", {"feature.txt": "1"}, start="origin/main")
-    kill_at("clone-pruned")
-    with pytest.raises(KilledError):
-        await each.update()
-    git(each.person, "push", "-q", "origin", ":feature")
-
-    await each.update()
-
-    assert held(each) == [brought]
-
-
-async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(tmp_path: Path) -> None:
+    monkeypatch.setattr(packing, "_LOOSE_REFS", 20)
     world = GitRepositories.make(tmp_path, "bwrap")
     for number in range(25):
         git(world.person, "push", "-q", "origin", f"main:b{number}")
@@ -149,7 +141,10 @@ async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(
     assert "origin/later" in world.agent("branch", "-r")
 
 
-async def test_what_an_agent_puts_in_place_of_its_packed_refs_stops_no_other_work(tmp_path: Path) -> None:
+async def test_what_an_agent_puts_in_place_of_its_packed_refs_stops_no_other_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_LOOSE_REFS", 20)
     world = GitRepositories.make(tmp_path, "bwrap")
     for number in range(25):
         git(world.person, "push", "-q", "origin", f"main:b{number}")
@@ -179,37 +174,7 @@ async def test_packs_and_loose_objects_become_few(each: GitRepositories) -> None
     git(each.clone.path, "fsck", "--connectivity-only")
 
 
-async def test_a_hold_ends_when_a_ref_has_the_commit_or_no_worktree_is_as_old(each: GitRepositories) -> None:
-    first = each.remote_tip("main")
-    await each.created()
-    each.someone_pushes("main", {"a": "1"})
-    old = each.someone_pushes("feature", {"b": "1"}, start="origin/main")
-    await each.update()
-    git(each.person, "push", "-q", "--force", "origin", "main:feature")
-    await each.update()
-    assert set(held(each)) == {first, old}
-
-    await packed(each)
-    assert held(each) == [old]  # main has the other
-
-    created = each.clone.path / "worktrees" / "issue-1" / "commondir"
-    os.utime(created, (time.time() + 2 * 86400,) * 2)  # a younger worktree
-    await packed(each)
-    assert held(each) == []
-
-
-async def test_a_replaced_head_of_a_fork_is_held(each: GitRepositories) -> None:
-    before = each.someone_pushes("fork", {"a": "1"}, start="origin/main")
-    git(each.remote, "update-ref", "refs/pull/7/head", before)
-    await each.created()
-    async with clone_lock(each.clone) as lock:
-        await fetch_ref(lock, "refs/pull/7/head")
-        git(each.remote, "update-ref", "refs/pull/7/head", each.remote_tip("main"))
-        await fetch_ref(lock, "refs/pull/7/head")
-    assert held(each) == [before]
-
-
-async def test_a_fetched_head_that_no_worktree_is_at_any_more_is_forgotten_and_held(each: GitRepositories) -> None:
+async def test_a_fetched_head_that_no_worktree_is_at_any_more_is_forgotten(each: GitRepositories) -> None:
     old = each.someone_pushes("fork", {"a": "1"}, start="origin/main")
     for number in (7, 8):
         git(each.remote, "update-ref", f"refs/pull/{number}/head", old)
@@ -220,7 +185,6 @@ async def test_a_fetched_head_that_no_worktree_is_at_any_more_is_forgotten_and_h
         await forget_fetched(lock, ["refs/pull/8/head"])
     assert await each.clone.commit_at("refs/threadtree/fetched/pull/7/head") is None
     assert await each.clone.commit_at("refs/threadtree/fetched/pull/8/head") == old
-    assert held(each) == [old]
 
 
 async def test_files_of_a_large_repository_lie_in_a_pack_of_their_own(tmp_path: Path) -> None:
@@ -233,14 +197,14 @@ async def test_files_of_a_large_repository_lie_in_a_pack_of_their_own(tmp_path: 
     assert not await packed_whole(world)
 
     [own] = packs(world) - {fetched}
-    assert (world.clone.path / "objects" / "pack" / own).with_suffix(".keep").exists()
+    assert (world.clone.path / "published" / "pack" / own).with_suffix(".keep").exists()
     world.someone_pushes("main", {"more": "1"})
     await world.update()
-    os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
+    age(world, packs=False)
     assert await packed_whole(world)
-    [_, new] = sorted(packs(world), key=lambda name: (world.clone.path / "objects/pack" / name).stat().st_mtime)
+    [_, new] = sorted(packs(world), key=lambda name: (world.clone.path / "published/pack" / name).stat().st_mtime)
     assert new not in (own, fetched)
-    assert [keep.stem for keep in (world.clone.path / "objects" / "pack").glob("*.keep")] == [Path(new).stem]
+    assert [keep.stem for keep in (world.clone.path / "published" / "pack").glob("*.keep")] == [Path(new).stem]
     git(world.clone.path, "fsck")
 
 
@@ -264,7 +228,8 @@ async def test_a_dropped_rescue_frees_its_bytes_and_a_kept_one_stays(each: GitRe
     dropped, kept = found
     async with clone_lock(each.clone) as lock:
         await drop_rescue(lock, dropped.ref)
-    await age_objects(each, lock)
+    await packed(each)
+    age(each)
 
     assert await packed_whole(each)
 
@@ -273,10 +238,10 @@ async def test_a_dropped_rescue_frees_its_bytes_and_a_kept_one_stays(each: GitRe
     git(each.clone.path, "fsck", "--connectivity-only")
 
 
-async def age_objects(world: GitRepositories, lock: CloneLock) -> None:
-    """Make all holds, objects and the last packing a week old: no worktree is older."""
-    for ref in git(world.clone.path, "for-each-ref", "--format=%(refname)", refs.HELD_PREFIX).split():
-        await lock.clone.run("update-ref", "-d", ref)
-    for file in (world.clone.path / "objects").rglob("*"):
-        os.utime(file, (A_WEEK_AGO, A_WEEK_AGO))
-    os.utime(world.clone.path / "threadtree-packed", (A_WEEK_AGO, A_WEEK_AGO))
+def age(world: GitRepositories, *, packs: bool = True) -> None:
+    """Make the last packing a week old, with `packs` all objects too."""
+    stores = ("objects", "published") if packs else ()
+    files = [file for store in stores for file in (world.clone.path / store).rglob("*")]
+    for file in (*files, world.clone.path / "threadtree-packed"):
+        if file.exists():
+            os.utime(file, (A_WEEK_AGO, A_WEEK_AGO))

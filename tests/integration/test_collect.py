@@ -10,18 +10,20 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bot.github import client
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.model import Repository
 from bot.prompt import attachments
+from bot.prompt import collect as collecting
 from bot.prompt.attachments import MOST_BYTES, MOST_FILES, Fetched, Source, find_links
 from bot.prompt.collect import Collected, collect
 from bot.redaction import Redactor
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
-from bot.simulated.github.faults import FailBefore
+from bot.simulated.github.faults import FailBefore, Held
 from bot.simulated.github.model import Check
 
 
@@ -212,6 +214,33 @@ async def test_a_person_whose_permission_is_unknown_may_not_write(
     assert (await collected(github, shop, issue.number)).writers == frozenset()
 
 
+async def test_graphql_that_hangs_is_waited_for_once_a_minute(
+    simulated: SimulatedGitHub,
+    github: GitHub,
+    shop: SimulatedRepository,
+    maria: Person,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collecting, "PART_SECONDS", 5.0)
+    monkeypatch.setattr(client, "IMPATIENT_SECONDS", 0.2)
+    issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
+    repository, moment = Repository("github", shop.id, shop.owner.login, shop.name), Moment(datetime.now(UTC), bot_id=0)
+    answers = asyncio.Event()
+    simulated.faults.add(Held(answers), path="*/graphql", times=None)
+    clock = asyncio.get_running_loop().time
+
+    began = clock()
+    assert await collect(github, repository, issue.number, moment) is None
+    once = clock() - began
+    assert await collect(github, repository, issue.number, moment) is None
+    assert clock() - began - once < 4 < once
+
+    simulated.faults.clear()
+    answers.set()
+    await collected(github, shop, issue.number)
+    assert github.graphql_patience > 3, "an answer ends it"
+
+
 async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedRepository) -> None:
     repository = Repository("github", shop.id, shop.owner.login, shop.name)
 
@@ -239,7 +268,7 @@ def contents(found: Fetched) -> list[bytes]:
 async def test_attachments_are_saved_under_names_of_the_bots_own(
     simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person, tmp_path: Path
 ) -> None:
-    image, log = simulated.upload(PNG, private=True), simulated.upload(b"line\n", "..%20evil.log", private=True)
+    image, log = simulated.upload(PNG, private=True), simulated.upload(b"line\n", "..%20evil.log")
     issue = await maria.open_issue(shop, "Wrong total", f"![]({image})\n\n[log]({log})")
 
     found = await attached(
@@ -247,11 +276,23 @@ async def test_attachments_are_saved_under_names_of_the_bots_own(
     )
 
     assert found.left_out == ()
-    assert [(Path(one.path).name, one.source, one.is_image) for one in found.saved] == [
-        ("image-1.png", "the description", True),
-        ("file-2.log", "the description", False),
+    assert [(Path(one.path).name, one.source) for one in found.saved] == [
+        ("image-1.png", "the description"),
+        ("file-2.log", "the description"),
     ]
     assert contents(found) == [PNG, b"line\n"]
+
+
+async def test_a_personal_token_opens_no_file_whose_address_anybody_may_write(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, tmp_path: Path
+) -> None:
+    # It may belong to any repository that the token opens; the address does not tell.
+    theirs = simulated.upload(b"secret", "board.pdf", private=True)
+
+    found = await attached(github, simulated, shop, tmp_path, Source("a comment", f"[see]({theirs})", None))
+
+    assert (found.saved, found.left_out) == ((), ("not found, or not readable with the bot's token",))
+    assert all(request.login is None for request in simulated.requests)
 
 
 async def test_a_known_secret_in_a_file_does_not_reach_the_agent(
@@ -315,7 +356,7 @@ async def test_a_request_that_ends_while_permissions_are_asked_leaves_no_questio
     issue = await maria.open_issue(shop, "It is wrong")
     await simulated.person("stranger").comment(issue, "I see it too.")
 
-    async def stop(*_: object) -> str:
+    async def stop(*_: object, **__: object) -> str:
         reading.cancel()  # the question about the second author has not begun
         return "none"
 

@@ -9,6 +9,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.git.credential_server import GitConfig, credential_server, requested_repository
+from bot.git.credential_server import GitConfig, authorise, credential_server, requested_repository
 from bot.git.errors import GitProblem, problem_of
 from bot.git.runner import Git
 from tests.support.patience import PATIENCE_SECONDS
@@ -231,13 +232,14 @@ def ref_line(object_id: str, name: str) -> bytes:
 
 def secrets_of_processes() -> list[bytes]:
     """Return the arguments and environments with the token, of every process but this one."""
+    encoded = base64.b64encode(f"x-access-token:{TOKEN}".encode())
     found = []
     for path in (*Path("/proc").glob("[0-9]*/cmdline"), *Path("/proc").glob("[0-9]*/environ")):
         try:
             content = path.read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
-        if TOKEN.encode() in content:
+        if TOKEN.encode() in content or encoded in content:
             found.append(content)
     return found
 
@@ -279,7 +281,39 @@ async def test_ls_remote_authenticates_without_showing_the_token(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_refused_token_is_replaced_once(tmp_path: Path, demanding_server: tuple[str, list[bytes]]) -> None:
+async def test_the_first_request_shows_the_token_and_nobody_else_sees_it(
+    tmp_path: Path, demanding_server: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, leaks = demanding_server
+    answers: list[int] = []
+
+    def counted(request: PasswordDemandingServer, status: int) -> None:
+        answers.append(status)
+        BaseHTTPRequestHandler.send_response(request, status)
+
+    monkeypatch.setattr(PasswordDemandingServer, "send_response", counted)
+    clone, repository, trace = tmp_path / "clone", f"{address}/octo-org/hello.world.git", tmp_path / "trace"
+    async with credential_server(tmp_path, address, token_for) as credentials:
+        runner = Git(credentials, authorise=partial(authorise, address, token_for))
+        await runner.run("init", "-q", "--bare", str(clone), cwd=None)
+        await runner.on_clone(clone, "config", "remote.origin.url", repository)
+        traces = dict.fromkeys(("GIT_TRACE", "GIT_TRACE_CURL", "GIT_TRACE2_EVENT"), str(trace))
+        found = await runner.on_clone(clone, "ls-remote", "origin", environment=traces)
+        assert found.text == f"{'1' * 40}\trefs/heads/main"
+        assert answers == [200], "git asked without the token first"
+        assert base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode() not in trace.read_text()
+        assert TOKEN not in trace.read_text()
+        # It is for this repository: another one is asked as before.
+        other = f"{address}/octo-org/hello.world"
+        assert (await runner.on_clone(clone, "ls-remote", other)).status == 0
+    assert answers == [200, 401, 200]
+    assert leaks == []
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_refused_token_is_replaced_once(
+    tmp_path: Path, demanding_server: tuple[str, list[bytes]], *, shown: bool
+) -> None:
     address, _ = demanding_server
     tokens, refused = ["ghs_revoked"], []
 
@@ -291,15 +325,43 @@ async def test_a_refused_token_is_replaced_once(tmp_path: Path, demanding_server
         tokens[0] = TOKEN
 
     async with credential_server(tmp_path, address, a_token, renew) as credentials:
-        runner = Git(credentials)
+        runner = Git(credentials, authorise=partial(authorise, address, a_token) if shown else None)
         await runner.run("init", "-q", "--bare", str(tmp_path / "clone"), cwd=None)
-        command = ("ls-remote", f"{address}/octo-org/hello.world.git")
+        await runner.on_clone(tmp_path / "clone", "config", "remote.origin.url", f"{address}/octo-org/hello.world.git")
+        command = ("ls-remote", "origin")
         assert (await runner.on_clone(tmp_path / "clone", *command)).text == f"{'1' * 40}\trefs/heads/main"
         assert refused == ["ghs_revoked"]
         refused.clear()
         tokens[0] = "ghs_revoked"
         assert (await runner.on_clone(tmp_path / "clone", *command, check=False)).status == 0
         assert refused == ["ghs_revoked"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_a_refusal_of_a_new_token_passes(
+    tmp_path: Path, demanding_server: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    address, _ = demanding_server
+    waits: list[int] = []
+
+    async def wait_for_new(tries: int) -> bool:
+        waits.append(tries)
+        if tries == 2:
+            monkeypatch.undo()
+        return True
+
+    def refuse(request: PasswordDemandingServer) -> None:
+        request.send_response(status)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    async with credential_server(tmp_path, address, token_for) as credentials:
+        runner = Git(credentials, wait_for_new=wait_for_new)
+        await runner.run("init", "-q", "--bare", str(tmp_path / "clone"), cwd=None)
+        monkeypatch.setattr(PasswordDemandingServer, "do_GET", refuse)
+        found = await runner.on_clone(tmp_path / "clone", "ls-remote", f"{address}/octo-org/hello.world.git")
+    assert found.text == f"{'1' * 40}\trefs/heads/main"
+    assert waits == [0, 1, 2]
 
 
 @given(st.binary())

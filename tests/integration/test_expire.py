@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bot.clones import entries, trash
+from bot.clones import trash
+from bot.clones.checkout import all_entries
 from bot.clones.clone import clone_lock
 from bot.maintenance.clones import care_for_clones
 from bot.maintenance.expire import expire
 from bot.maintenance.repair import NO_WORKTREE, repair
-from bot.rescue.message import RescueLabel
+from bot.rescue.message import RescueLabel, drop_rescue, list_rescues
 from bot.rescue.save import Rescued, save_rescue
-from bot.rescue.stored import drop_rescue, list_rescues
 from bot.store import conversations, rescues, retention, turns
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import Node, prepared_node
@@ -257,9 +257,9 @@ async def test_an_orphan_is_kept_apart_after_its_retention_and_its_commits_are_r
     each.move_clock(2)
     report = await each.sweep()
 
-    assert [(line.id, line.path) for line in report.deleted] == [(None, str(each.path(1)))]
+    assert [line.path for line in report.deleted] == [str(each.path(1))]
     assert not each.path(1).exists()
-    assert await entries.all_entries(each.git.clone) == []
+    assert await all_entries(each.git.clone) == []
     [kept] = [place for place in trash.kept_folder(each.ctx.data_dir).iterdir() if place.suffix != ".git"]
     assert (kept / "new.txt").read_text() == "not committed\n"
     assert commit in git(each.git.clone.path, "rev-list", "--all")
@@ -282,7 +282,7 @@ async def test_an_orphan_with_metadata_is_rescued_like_any_other_and_its_rescue_
 
     report = await node.sweep()
 
-    assert [(line.id, line.path) for line in report.deleted] == [(None, str(node.path(1)))]
+    assert [line.path for line in report.deleted] == [str(node.path(1))]
     assert not node.path(1).exists()
     [rescue] = await rescues.latest(node.db)
     assert (rescue.files, rescue.branch, rescue.conversations) == (1, "threadtree/issue-1", (1,))
@@ -362,6 +362,43 @@ async def test_rows_of_removed_worktrees_go_after_the_time_of_a_rescue_unless_on
 
     assert await node.states() == {rescued: "removed"}
     assert (await world.row(turn.id))["worktree_id"] is None
+
+
+async def test_what_a_node_had_that_is_silent_for_as_long_as_a_rescue_is_kept_counts_as_gone(node: Node) -> None:
+    rows = TurnRows(node.db)
+    lost, rescued = await rows.worktree(node="there"), await rows.worktree(node="there")
+    await node.db.execute("update worktrees set state = 'lost' where id = $1", lost)
+    await node.db.execute("update worktrees set state = 'removed' where id = $1", rescued)
+    await rescues.record(node.db, rescued, node.ctx.clock(), ref="refs/threadtree/rescue/1/x")
+    silent = "update nodes set heartbeat_at = now() - $1::interval where id = 'there'"
+    await node.db.execute("update rescues set created_at = now() - interval '200 days'")
+
+    await node.db.execute(silent, timedelta(days=179))
+    await expire(node.ctx, node.policy())
+    assert (await node.states())[lost] == "lost"
+    await node.db.execute(silent, timedelta(days=181))
+    await expire(node.ctx, node.policy())
+
+    assert (await node.states())[lost] == "removed"
+    assert await rescues.latest(node.db) == []
+    await node.db.execute("update worktrees set updated_at = now() - interval '200 days'")
+    await expire(node.ctx, node.policy())
+    assert await node.states() == {}
+
+
+async def test_a_local_branch_goes_with_its_last_worktree_once_its_commits_are_elsewhere(each: Node) -> None:
+    await each.add(1, days=0)
+    clone = each.git.clone.path
+    for name in ("threadtree/issue-7", "threadtree/issue-8"):
+        git(clone, "branch", name, "origin/main")
+    tree = git(clone, "rev-parse", "origin/main^{tree}")
+    only_here = git(clone, "commit-tree", "-p", "origin/main", "-m", "Only here", tree)
+    git(clone, "update-ref", "refs/heads/threadtree/issue-8", only_here)
+
+    await care_for_clones(each.ctx, timedelta(days=90))
+
+    left = git(clone, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    assert left == ["threadtree/issue-1", "threadtree/issue-8"], "of the worktree; with work that is nowhere else"
 
 
 async def test_a_clone_goes_when_no_thread_used_it_for_long_and_nothing_is_only_there(each: Node) -> None:

@@ -12,7 +12,7 @@ from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.git.errors import GitError
 from bot.rescue.message import RescueLabel
-from bot.rescue.save import NothingToRescue, save_rescue
+from bot.rescue.save import save_rescue
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -139,7 +139,7 @@ async def test_a_rescue_takes_no_part_of_a_cut_off_checkout_for_work(world: GitR
     marked(world)
     label = RescueLabel(7, BRANCH, (1,), datetime(2026, 1, 2, tzinfo=UTC))
     async with clone_lock(world.clone) as lock:
-        assert isinstance(await save_rescue(lock, world.path, label), NothingToRescue)
+        assert await save_rescue(lock, world.path, label) is None
     assert files_of(world) == {"README.md": "hello\n", **BEFORE, **IGNORED}
 
 

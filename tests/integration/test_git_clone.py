@@ -1,18 +1,18 @@
 """The bare clone: made once, made again when half-made, one holder at a time."""
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from bot.clones.arriving import fetch_beside
 from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock
-from bot.clones.fetch import NoAccess, fetch, fetch_ref, remote_default_branch, update
+from bot.clones.fetch import fetch, remote_default_branch, update
 from bot.git import refs
 from bot.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import until_true
 
 
 @pytest.fixture
@@ -48,18 +48,6 @@ async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitRepositorie
     assert not [child.name for child in world.clone.path.iterdir() if "lock" in child.name or child.is_symlink()]
 
 
-async def test_a_fetch_reads_no_registered_worktree(world: GitRepositories) -> None:
-    await world.update()
-    gitdir = world.clone.path / "worktrees" / "other" / "gitdir"
-    gitdir.parent.mkdir(parents=True)
-    os.mkfifo(gitdir)  # who opens it waits for ever
-    pushed = world.someone_pushes("main", {"a": "1"})
-    async with asyncio.timeout(PATIENCE_SECONDS), clone_lock(world.clone) as lock:
-        assert not isinstance(await update(lock, world.url), NoAccess)
-        assert await fetch_ref(lock, "refs/heads/main") == pushed
-    assert await world.clone.commit_at("refs/remotes/origin/main") == pushed
-
-
 async def test_the_branches_of_a_large_repository_are_packed_at_once(world: GitRepositories) -> None:
     tip = world.remote_tip("main")
     created = "".join(f"create refs/heads/b{number} {tip}\n" for number in range(201))
@@ -67,6 +55,64 @@ async def test_the_branches_of_a_large_repository_are_packed_at_once(world: GitR
     await world.update()
     assert not (world.clone.path / "refs" / "remotes" / "origin" / "b7").exists()
     assert await world.clone.commit_at("refs/remotes/origin/b7") == tip
+
+
+async def test_of_a_clone_that_is_there_only_the_named_branches_are_fetched(world: GitRepositories) -> None:
+    for branch in ("feature", "gone", "feature-2", "threadtree/issue-1"):
+        world.someone_pushes(branch, {branch: "1"}, start="origin/main")
+    await world.update()
+    before = world.known()
+    after = {branch: world.someone_pushes(branch, {"new": branch}) for branch in ("feature", "feature-2", "main")}
+    after["threadtree/issue-1-2"] = world.someone_pushes("threadtree/issue-1-2", {"new": "2"}, start="origin/main")
+    git(world.remote, "update-ref", "-d", "refs/heads/gone")
+    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
+    names = (*refs.issue_refspecs(1), *map(refs.refspec, ("main", "feature", "was-never-there", "gone")))
+    async with clone_lock(world.clone) as lock:
+        await update(lock, world.url, refspecs=names)
+    moved = {branch: after[branch] for branch in ("main", "feature", "threadtree/issue-1-2")}
+    kept = {branch: before[branch] for branch in before.keys() - {"gone", "threadtree/issue-1"}}
+    assert world.known() == kept | moved
+    assert await world.clone.commit_at(after["feature-2"]) is None
+
+
+async def test_a_branch_in_the_folder_that_a_deleted_one_was_is_fetched_with_all_others(world: GitRepositories) -> None:
+    world.someone_pushes("feature", {"a": "1"}, start="origin/main")
+    await world.update()
+    git(world.remote, "update-ref", "-d", "refs/heads/feature")
+    git(world.person, "checkout", "-q", "--detach")
+    git(world.person, "branch", "-q", "-D", "feature")
+    inside = world.someone_pushes("feature/inside", {"a": "2"}, start="origin/main")
+    async with clone_lock(world.clone) as lock:
+        await update(lock, world.url, refspecs=[refs.refspec("feature/inside")])
+    assert world.known() == {"main": world.remote_tip("main"), "feature/inside": inside}
+
+
+async def test_a_default_branch_that_is_new_is_fetched_by_its_name(world: GitRepositories) -> None:
+    await world.update()
+    tip = world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
+    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    async with clone_lock(world.clone) as lock:
+        await update(lock, world.url, refspecs=[refs.refspec("main")])
+        assert await remote_default_branch(lock) == DefaultBranch("trunk", tip)
+    assert world.known()["trunk"] == tip
+
+
+@pytest.mark.parametrize("size", [1, 200], ids=["loose objects", "a pack"])
+async def test_what_arrives_beside_a_turn_is_complete(world: GitRepositories, size: int) -> None:
+    for branch in ("stays", "goes"):
+        world.someone_pushes(branch, {branch: "1"}, start="origin/main")
+    await world.update()
+    new = world.someone_pushes("new", {f"{number}.txt": str(number) for number in range(size)}, start="origin/main")
+    rewritten = world.someone_pushes("stays", {"a": "2"})
+    git(world.remote, "update-ref", "-d", "refs/heads/goes")
+    async with clone_lock(world.clone):  # a turn at its end
+        beside = asyncio.create_task(fetch_beside(world.clone))
+        await until_true(lambda: any((world.clone.path / "arriving").glob("*/*/*")) and not beside.done())
+        assert "new" not in world.known()
+    await beside
+    assert world.known() == {"main": world.remote_tip("main"), "new": new, "stays": rewritten}
+    git(world.clone.path, "fsck", "--full", "--connectivity-only")
+    assert not (world.clone.path / "arriving" / "objects").exists()
 
 
 async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:

@@ -19,7 +19,7 @@ from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.worktrees.commit import return_to_branch
 from bot.worktrees.create import Created, Reopened, recreate, reopen
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import BOT, LABEL, RESCUE, SANDBOXES, GitRepositories, git, lose_published
 
 BRANCH = "threadtree/issue-1"
 
@@ -108,18 +108,8 @@ def empty_head(clone: Path) -> None:
     (clone / "HEAD").write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [half_a_config, no_config, empty_head])
-async def test_files_that_can_be_restored_are_written_again(
-    world: GitRepositories, damage: Callable[[Path], None]
-) -> None:
-    own = await with_work(world)
-    damage(world.clone.path)
-    assert await brought_up_to_date(world) == Updated(None)
-    await assert_whole(world, own)
-
-
 def packs(clone: Path) -> list[Path]:
-    return sorted((clone / "objects" / "pack").glob("*.pack"), key=lambda pack: pack.stat().st_size)
+    return sorted((clone / "published" / "pack").glob("*.pack"), key=lambda pack: pack.stat().st_size)
 
 
 def garbled_history(clone: Path) -> None:
@@ -151,7 +141,11 @@ def no_refs_folder(clone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [garbled_history, garbage_in_packed_refs, empty_remote_ref, ref_to_nothing, no_refs_folder]
+    "damage",
+    [
+        *(garbled_history, garbage_in_packed_refs, empty_remote_ref, ref_to_nothing, no_refs_folder),
+        *(half_a_config, no_config, empty_head),
+    ],
 )
 async def test_a_damaged_clone_is_kept_and_fetched_again(
     world: GitRepositories, damage: Callable[[Path], None]
@@ -179,10 +173,7 @@ def contents(clone: Path) -> dict[str, bytes]:
 async def test_damage_that_a_fetch_does_not_notice_is_found_by_a_check(world: GitRepositories) -> None:
     own = await with_work(world)
     await world.update()
-    shutil.rmtree(world.clone.path / "refs" / "threadtree" / "held")  # a fetch notices that these lack their commits
-    history = packs(world.clone.path)[-1]
-    for file in history.parent.glob(f"{history.stem}.*"):
-        file.unlink()
+    lose_published(world.clone.path, git(world.remote, "rev-parse", "main:README.md"))
     assert await brought_up_to_date(world) == Updated(None)
     async with clone_lock(world.clone) as lock:
         assert await replace_if_damaged(lock) is not None
@@ -268,7 +259,7 @@ async def test_who_takes_the_clone_finds_no_lock_of_a_killed_git(world: GitRepos
         await world.clone.run("pack-refs", "--all")
         world.agent("switch", "-q", "-c", "elsewhere")
         (world.clone.path / "worktrees" / "issue-1" / "HEAD.lock").touch()
-        assert await return_to_branch(await require_checkout(lock, world.path), branch, RESCUE, BOT) is None
+        assert await return_to_branch(await require_checkout(lock, world.path), branch, LABEL) is None
     assert not any(map(os.path.lexists, places))
 
 

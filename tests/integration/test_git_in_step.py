@@ -4,27 +4,26 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch
+from bot.git.runner import Completed, Git
 from bot.model import DetachedHead, HeadBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
-from bot.worktrees.switch import Switched, switch
+from bot.worktrees.switch import switch
 from bot.worktrees.sync import (
-    Ahead,
     BranchDeleted,
     Continued,
     Dirty,
     Diverged,
     FastForwarded,
-    NoRemoteBranch,
     OffBranch,
     OfIssue,
     Synced,
-    UpToDate,
     sync,
     sync_detached,
 )
@@ -44,25 +43,24 @@ async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-
 
 
 async def nobody_pushed(world: GitRepositories) -> Synced:
-    return NoRemoteBranch()
+    return None
 
 
 async def same_commit(world: GitRepositories) -> Synced:
     await world.publish()
-    return UpToDate()
+    return None
 
 
 async def someone_pushed(world: GitRepositories) -> Synced:
-    before = world.agent("rev-parse", "HEAD")
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
-    after = world.someone_pushes("threadtree/issue-1", {"a": "2"})
-    return FastForwarded(before, after, 2)
+    world.someone_pushes("threadtree/issue-1", {"a": "2"})
+    return FastForwarded(2)
 
 
 async def agent_committed(world: GitRepositories) -> Synced:
     await world.publish()
     world.agent_commits({"mine": "1"})
-    return Ahead(1)
+    return None
 
 
 async def both_committed(world: GitRepositories) -> Synced:
@@ -74,7 +72,7 @@ async def both_committed(world: GitRepositories) -> Synced:
 async def dirty_and_behind(world: GitRepositories) -> Synced:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     (world.path / "mine").write_text("1")
-    return Dirty(1, 0, 1)
+    return Dirty(1, 1)
 
 
 async def on_another_branch(world: GitRepositories) -> Synced:
@@ -95,7 +93,7 @@ async def test_sync_reports_the_state_of_the_branch(
     assert await synced(world) == expected
     assert world.agent("status", "--porcelain") == before
     if isinstance(expected, FastForwarded):
-        assert world.agent("rev-parse", "HEAD") == expected.after
+        assert world.agent("rev-parse", "HEAD") == world.remote_tip("threadtree/issue-1")
 
 
 async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitRepositories) -> None:
@@ -105,11 +103,24 @@ async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: Gi
     assert isinstance(await synced(world), FastForwarded)
 
 
-async def test_no_git_of_a_turn_reads_all_registered_worktrees(world: GitRepositories) -> None:
+async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.update()
     other = world.clone.path / "worktrees" / "other"
     other.mkdir(parents=True)
     os.mkfifo(other / "gitdir")  # who opens it waits for ever
+    on_clone = Git.on_clone
+
+    async def run(self: Git, clone: Path, *args: str, **options: Any) -> Completed:
+        if args[0] != "fetch":
+            return await on_clone(self, clone, *args, **options)
+        away = other.rename(clone / "other")
+        fetched = await on_clone(self, clone, *args, **options)
+        away.rename(other)
+        return fetched
+
+    monkeypatch.setattr(Git, "on_clone", run)
     world.someone_pushes("feature", {"a": "1"}, start="origin/main")
     async with asyncio.timeout(PATIENCE_SECONDS):
         await world.created(HeadBranch("feature"))
@@ -118,14 +129,12 @@ async def test_no_git_of_a_turn_reads_all_registered_worktrees(world: GitReposit
         world.agent_commits({"b": "1"})
         world.someone_pushes("feature", {"a": "3"})
         async with clone_lock(world.clone) as lock:
-            assert (
-                await push(await require_checkout(lock, world.path), "feature", "feature-turn-1", BOT, unchecked)
-                == Pushed()
-            )
+            checkout = await require_checkout(lock, world.path)
+            assert await push(checkout, "feature", "feature-turn-1", BOT, unchecked) == Pushed()
         world.someone_pushes("second", {"c": "1"}, start="origin/feature")
         async with clone_lock(world.clone) as lock:
             await fetch(lock)
-            assert await switch(await require_checkout(lock, world.path), "feature", "second") == Switched()
+            assert await switch(await require_checkout(lock, world.path), "feature", "second") is None
 
 
 ISSUE = OfIssue(1, "main")
@@ -141,24 +150,25 @@ async def with_published_work(world: GitRepositories) -> str:
     await world.created()
     mine = world.agent_commits({"mine": "1"})
     await world.publish()
-    assert await followed(world) == UpToDate()
+    assert await followed(world) is None
     return mine
 
 
 async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitRepositories) -> None:
-    before = (await world.created()).tip
+    await world.created()
     after = world.someone_pushes("main", {"later": "1"})
-    assert await followed(world) == FastForwarded(before, after, 1)
+    assert await followed(world) == FastForwarded(1)
     assert world.agent("rev-parse", "HEAD") == world.agent("rev-parse", "threadtree/issue-1") == after
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == after
 
 
 async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitRepositories) -> None:
-    before = (await world.created()).tip
+    await world.created()
     after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
     git(world.remote, "update-ref", "-d", "refs/heads/main")
-    assert await followed(world) == FastForwarded(before, after, 1)
+    assert await followed(world) == FastForwarded(1)
+    assert world.agent("rev-parse", "HEAD") == after
 
 
 def merged(world: GitRepositories) -> str:
@@ -189,7 +199,7 @@ async def test_after_its_branch_was_merged_the_work_continues_on_the_next_branch
 ) -> None:
     mine = await with_published_work(world)
     base = finish(world)
-    assert await followed(world) == Continued("threadtree/issue-1-2", "main", base)
+    assert await followed(world) == Continued("threadtree/issue-1-2", "main")
     assert world.agent("symbolic-ref", "HEAD") == "refs/heads/threadtree/issue-1-2"
     assert (world.path / "later").read_text() == "1"
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine, "the old branch stays"
@@ -201,7 +211,7 @@ async def test_unpushed_commits_stay_on_the_merged_branch(world: GitRepositories
     await with_published_work(world)
     unseen = world.agent_commits({"unseen": "1"})
     merged(world)
-    assert await followed(world) == Ahead(1)
+    assert await followed(world) is None
     assert world.agent("rev-parse", "HEAD") == unseen
 
 
@@ -209,19 +219,19 @@ async def test_uncommitted_files_stay_on_the_merged_branch(world: GitRepositorie
     await with_published_work(world)
     (world.path / "unseen").write_text("1")
     merged(world)
-    assert await followed(world) == Dirty(1, 0, 0)
+    assert await followed(world) == Dirty(1, 0)
 
 
 async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({"mine": "1"})
-    assert await followed(world) == NoRemoteBranch()
+    assert await followed(world) is None
     await world.publish()
-    assert await followed(world) == UpToDate()
+    assert await followed(world) is None
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
-    assert await followed(world) == BranchDeleted(0)
+    assert await followed(world) == BranchDeleted()
     (world.path / "more").write_text("1")
-    assert await followed(world) == BranchDeleted(1)
+    assert await followed(world) == BranchDeleted()
 
 
 async def test_a_force_push_is_distinguished_from_a_push(world: GitRepositories) -> None:

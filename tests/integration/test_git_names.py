@@ -9,7 +9,8 @@ import pytest
 
 from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.start import Refused, RefusedReason
+from bot.clones.start import CheckoutRefused
+from bot.messages import reasons
 from bot.model import HeadBranch, IssueBranch
 from bot.rescue.message import RescueLabel
 from bot.worktrees.commit import Committed, commit_all
@@ -152,5 +153,4 @@ async def test_a_branch_named_like_the_folder_that_appears_later_is_no_race(tmp_
     assert world.agent("rev-parse", "HEAD") == mine, "nothing was merged"
 
     refused = await world.create(HeadBranch("threadtree"), world.path.with_name("pull-7"))
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.NAME_TAKEN
+    assert refused == CheckoutRefused(reasons.branch_name_taken("threadtree", "threadtree/issue-1"))

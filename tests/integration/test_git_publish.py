@@ -1,5 +1,7 @@
 """After a turn: work from other branches is brought back or kept, the rest is committed, and one branch is pushed."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
@@ -11,7 +13,8 @@ from bot.clones.checkout import Checkout, Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Identity, Options
-from bot.model import DetachedHead
+from bot.model import DetachedHead, IssueBranch
+from bot.sandbox.view import PUBLISHED
 from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,
@@ -32,7 +35,8 @@ from bot.worktrees.push import (
     changes,
     push,
 )
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
+from tests.support.failpoints import KilledError
+from tests.support.git_repositories import BOT, LABEL, RESCUE, SANDBOXES, GitRepositories, git, unchecked
 
 BRANCH = "threadtree/issue-1"
 ALICE = Identity("Alice", "alice@example.com")
@@ -47,7 +51,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
 
 async def returned(world: GitRepositories) -> StrayWork | None:
     async with clone_lock(world.clone) as lock:
-        return await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT)
+        return await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL)
 
 
 async def committed(world: GitRepositories, message: str = "Do it") -> Committed | NothingToCommit | Unresolved:
@@ -73,7 +77,7 @@ async def test_everything_uncommitted_is_committed_under_the_bots_name(world: Gi
     (world.path / "README.md").unlink()
     done = await committed(world, "Answer #1\n\n#1 is a reference, not a comment\n")
     assert isinstance(done, Committed)
-    assert done.left_out == ()
+    assert done.left_out == {}
     assert files_at(world, done.sha) == names
     assert world.agent("status", "--porcelain") == ""
     assert world.agent("log", "-1", "--format=%an|%ce|%B").splitlines() == [
@@ -84,14 +88,62 @@ async def test_everything_uncommitted_is_committed_under_the_bots_name(world: Gi
         "Co-authored-by: Alice <alice@example.com>",
     ]
     assert world.agent("config", "--get-regexp", "user.*|remote.origin.url").count("\n") == 0
-    assert await committed(world) == NothingToCommit(())
+    assert await committed(world) == NothingToCommit({})
+
+
+async def test_large_files_are_stored_once_and_git_looks_for_no_deltas_between_them(world: GitRepositories) -> None:
+    content = os.urandom(1_200_000)
+    for number in range(3):
+        (world.path / f"image-{number}").write_bytes(content + b"%d" % number)
+    await committed(world)
+
+    assert await pushed(world) == Pushed()
+
+    names = {git(world.clone.path, "rev-parse", f"{BRANCH}:image-{number}") for number in range(3)}
+    packs = list(world.clone.path.glob("*/pack/*.idx"))
+    shown = [git(world.clone.path, "verify-pack", "-v", str(pack)).splitlines() for pack in packs]
+    # A delta has two columns more: https://git-scm.com/docs/git-verify-pack
+    entries = [line.split() for lines in shown for line in lines if line.split(" ")[0] in names]
+    assert {entry[0] for entry in entries} == names
+    assert {len(entry) for entry in entries} == {5}
+
+
+async def test_a_large_file_that_looks_dense_in_its_middle_is_not_compressed(world: GitRepositories) -> None:
+    (world.path / "image").write_bytes(bytes(600_000) + os.urandom(100_000) + bytes(500_000))
+    (world.path / "table").write_bytes(b"one,two,three\n" * 100_000)
+
+    await committed(world)
+
+    sizes = "--batch-check=%(objectsize) %(objectsize:disk)"
+    listed = git(world.clone.path, "cat-file", "--batch-all-objects", sizes)
+    stored = {int(size): int(disk) for size, disk in map(str.split, listed.splitlines())}
+    assert stored[1_200_000] > 1_200_000
+    assert stored[1_400_000] < 100_000
+
+
+async def test_a_push_that_was_cut_off_is_published_by_the_next_fetch(
+    world: GitRepositories, kill_at: Callable[[str], None]
+) -> None:
+    other = world.path.with_name("issue-2")
+    await world.created(IssueBranch(2), other)
+    mine = world.agent_commits({"mine": "1"})
+    kill_at("push-accepted")
+    with pytest.raises(KilledError):
+        await pushed(world)
+    assert world.remote_tip(BRANCH) == mine
+    world.someone_pushes(BRANCH, {"theirs": "2"})
+
+    await world.update()
+
+    assert world.agent("show", f"origin/{BRANCH}~:mine", path=other) == "1"
+    world.agent("fsck", "--connectivity-only", path=other)
 
 
 async def test_a_staged_and_then_deleted_file_is_no_obstacle(world: GitRepositories) -> None:
     (world.path / "gone").write_text("1")
     world.agent("add", "gone")
     (world.path / "gone").unlink()
-    assert await committed(world) == NothingToCommit(())
+    assert await committed(world) == NothingToCommit({})
 
 
 async def test_big_files_and_nested_repositories_are_left_out_and_named(
@@ -105,9 +157,30 @@ async def test_big_files_and_nested_repositories_are_left_out_and_named(
     world.agent("init", "-q", "nested")
     done = await committed(world)
     assert isinstance(done, Committed)
-    assert set(done.left_out) == {"big", "big and staged", "nested/"}
+    assert {why: set(names) for why, names in done.left_out.items()} == {"large": {"big", "big and staged", "nested/"}}
     assert files_at(world, done.sha) == {"README.md", "small"}
     assert (world.path / "big and staged").read_text() == "more than ten bytes"
+
+
+async def test_build_products_that_are_not_tracked_are_left_out_and_named(world: GitRepositories) -> None:
+    for name in ("shop/__pycache__/a.pyc", "shop/__pycache__/b.pyc", "node_modules/x/dist/y", "dist/tracked", "target"):
+        (world.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.path / name).write_text("1")
+    world.agent("add", "dist/tracked", "target")
+    world.agent("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "Track it")
+    (world.path / "dist" / "new").write_text("1")
+    (world.path / "target").unlink()
+    (world.path / "target").mkdir()
+    (world.path / "target" / "debug").write_text("1")
+    (world.path / "asked").mkdir()
+    (world.path / "asked" / "dist").mkdir()
+    (world.path / "asked" / "dist" / "staged").write_text("1")
+    world.agent("add", "asked/dist/staged")
+    done = await committed(world)
+    assert isinstance(done, Committed)
+    assert done.left_out == {"product": ("node_modules/", "shop/__pycache__/", "target/")}
+    assert files_at(world, done.sha) == {"README.md", "asked/dist/staged", "dist/new", "dist/tracked"}
+    assert await inspect(world.clone, world.path) == Valid(done.sha, BRANCH, files=0)
 
 
 async def test_conflict_markers_are_never_committed(world: GitRepositories) -> None:
@@ -378,3 +451,22 @@ async def test_git_reads_which_commit_of_a_branch_was_pushed(world: GitRepositor
         await branch_history.record_pushed(lock, branch, "4" * 40)
         assert (read(), git(world.clone.path, "config", "branch.other.threadtree-published")) == ("4" * 40, "5" * 40)
         assert git(world.clone.path, "config", "--list").startswith(others)
+
+
+@pytest.mark.parametrize("world", ["bwrap"], indirect=True)
+@pytest.mark.parametrize("where", ["published", "own"])
+async def test_a_commit_that_brings_back_an_older_file_is_imported(world: GitRepositories, where: str) -> None:
+    world.agent_commits({"old.txt": "from before\n"})
+    world.agent_commits({"old.txt": "newer\n"})
+    await world.bring_home()
+    # With a bitmap git leaves out of a pack all that older commits have.
+    if where == "published":
+        await world.publish()
+        await world.update()
+        store = {"GIT_OBJECT_DIRECTORY": str(world.clone.path / PUBLISHED)}
+        await world.clone.git.on_clone(world.clone.path, "repack", "-adbq", environment=store)
+    else:
+        world.agent("repack", "-adbq")
+    before = world.agent_commits({"old.txt": "from before\n"})
+    await world.bring_home()
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == before

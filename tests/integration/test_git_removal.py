@@ -16,14 +16,13 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
-from bot.clones.checkout import Valid, inspect
+from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import all_entries
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
 from bot.rescue.message import RescueLabel
 from bot.worktrees.create import Created
-from bot.worktrees.remove import NotRemoved, Remote, Removed, remove, remove_if_clean
+from bot.worktrees.remove import NotRemoved, Remote, Removed, remove
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.patience import until_true
@@ -65,7 +64,7 @@ async def tried(
 async def purged(world: GitRepositories) -> Removed | NotRemoved:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        return await remove_if_clean(lock, world.path, LABEL, MAIN)
+        return await remove(lock, world.path, LABEL, MAIN, only_clean=True)
 
 
 def is_there(path: Path) -> bool:

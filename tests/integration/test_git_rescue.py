@@ -13,9 +13,9 @@ from bot import failpoints
 from bot.clones.clone import clone_lock
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
-from bot.rescue.stored import drop_rescue, list_rescues, read_rescue, rescue_bytes
+from bot.rescue.message import RescuedCommits, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
+from bot.rescue.message import write as write_message
+from bot.rescue.save import KeepDirectory, Rescued, save_rescue
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, photo, write
 
@@ -30,7 +30,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
     return world
 
 
-async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepDirectory:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | KeepDirectory | None:
     async with clone_lock(world.clone) as lock:
         return await save_rescue(lock, world.path, RescueLabel(7, branch, (1, 2), AT))
 
@@ -55,14 +55,21 @@ def reaches(world: GitRepositories, rescue: str, commit: str) -> bool:
     return commit in git(world.clone.path, "rev-list", rescue).split()
 
 
+async def test_an_attribute_without_a_value_is_no_obstacle(world: GitRepositories) -> None:
+    write(world, ".gitattributes", "* text=\n*.c filter= eol=crlf\n")
+    write(world, "a.c", "one\r\n")
+    rescue = await kept(world)
+    assert git(world.clone.path, "cat-file", "-s", f"{rescue.sha}:a.c") == "5"
+
+
 async def test_published_work_needs_no_rescue(world: GitRepositories) -> None:
     write(world, "ignored-file")
     (world.path / "README.md").touch()
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
     world.agent_commits({"a": "1"})
     await world.publish()
     await world.update()
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
     assert rescue_refs(world) == []
 
 
@@ -148,7 +155,9 @@ async def test_other_refs_under_a_rescues_name_are_no_obstacle(world: GitReposit
 
 async def test_a_message_is_trusted_only_about_its_own_parents(world: GitRepositories) -> None:
     tip = git(world.clone.path, "rev-parse", BRANCH)
-    lie = f"x\n\nThreadtree-Worktree: 7\nThreadtree-Time: 2025-01-02T03:04:05+00:00\nThreadtree-Stash: {tip}\n"
+    lie = write_message(
+        RescueLabel(7, BRANCH, (), AT), RescuedCommits(head=tip, stashes=(tip,), others=(tip,))
+    ).decode()
     forged = git(world.clone.path, "commit-tree", "-m", lie, f"{tip}^{{tree}}")
     found = await read_rescue(world.clone, forged)
     assert found is not None
@@ -175,7 +184,7 @@ async def test_a_repository_inside_is_kept_whole(world: GitRepositories, where: 
 
 async def test_an_ignored_repository_is_as_ignored_as_all_else_there(world: GitRepositories) -> None:
     world.agent("init", "-q", "build/dependency")
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
 
 
 @pytest.fixture
@@ -194,7 +203,7 @@ def submodule(world: GitRepositories) -> str:
 async def test_submodules_are_rescued(world: GitRepositories, submodule: str) -> None:
     await world.update()
     await (await world.looked_at()).git("merge", "-q", "--ff-only", "refs/remotes/origin/main")
-    assert await rescued(world) == NothingToRescue(), "not checked out"
+    assert await rescued(world) is None, "not checked out"
     write(world, "lib/stray")
     assert "lib" in (await kept_whole(world)).why
     (world.path / "lib" / "stray").unlink()
@@ -204,7 +213,7 @@ async def test_submodules_are_rescued(world: GitRepositories, submodule: str) ->
     admin = (world.path / ".git").read_text().removeprefix("gitdir: ").strip()
     (world.path / "lib" / ".git").write_text(f"gitdir: {admin}/modules/lib\n")
     git(world.root, "config", "--file", str(modules / "config"), "core.worktree", str(world.path / "lib"))
-    assert await rescued(world) == NothingToRescue(), "clean"
+    assert await rescued(world) is None, "clean"
     write(world, "lib/new")
     assert "lib" in (await kept_whole(world)).why
     world.agent("-C", "lib", "add", "new")
@@ -238,14 +247,14 @@ async def test_the_commits_of_a_missing_directory_are_rescued(world: GitReposito
 
 async def test_a_missing_directory_without_commits_needs_no_rescue(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
 
 
 async def test_without_its_clone_a_directory_is_kept_whole(world: GitRepositories) -> None:
     shutil.rmtree(world.clone.path)
     assert await rescued(world) == KeepDirectory("its clone is gone")
     shutil.rmtree(world.path)
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
 
 
 async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
@@ -293,7 +302,7 @@ async def test_private_branches_and_deleted_merge_heads_are_kept(world: GitRepos
     world.agent("switch", "-q", BRANCH)
     if not world.clone.git.cage.isolates:
         # The branch is the clone's own, and stays.
-        assert await rescued(world) == NothingToRescue()
+        assert await rescued(world) is None
         world.agent("merge", "-q", "--no-commit", "--no-ff", "idea")
         world.agent("branch", "-q", "-D", "idea")
     found = await kept(world)
@@ -305,7 +314,7 @@ async def test_a_stash_of_another_worktree_is_not_rescued(world: GitRepositories
     git(world.clone.path, "worktree", "add", "-q", "-b", "other", str(other), "refs/remotes/origin/main")
     (other / "README.md").write_text("stashed there\n")
     git(other, "stash", "-q")
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
 
 
 async def test_the_tree_has_no_files_behind_a_link(world: GitRepositories) -> None:
@@ -323,7 +332,7 @@ async def test_the_tree_has_no_files_behind_a_link(world: GitRepositories) -> No
 async def test_a_sparse_checkout_is_not_taken_for_deletions(world: GitRepositories) -> None:
     world.agent("-c", "core.sparseCheckout=true", "update-index", "--skip-worktree", "dir/a", "dir/b")
     (world.path / "dir" / "a").unlink()
-    assert await rescued(world) == NothingToRescue()
+    assert await rescued(world) is None
     write(world, "dir/b", "edited all the same\n")
     found = await kept(world)
     assert git(world.clone.path, "show", f"{found.ref}:dir/a") == "a"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.clones import trash
-from bot.clones.checkout import Valid, inspect
+from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import all_entries
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
@@ -121,8 +120,6 @@ async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
     result = await was_reset(world)
 
     assert (result.branch, result.base_branch, result.before, result.after) == (BRANCH, "main", before, theirs)
-    if work is not without_permissions:
-        assert result.trashed == (), "it was reset in its place"
     assert sorted(file.name for file in world.path.iterdir()) == [".git", ".gitignore", "README.md", "deep", "theirs"]
     assert (world.path / "README.md").read_text() == "hello\n"
     assert (world.path / "deep" / "tracked").read_text() == "tracked\n"
@@ -131,7 +128,7 @@ async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
 
 async def test_a_clean_worktree_needs_no_rescue(world: GitRepositories) -> None:
     result = await was_reset(world)
-    assert (result.branch, result.rescue, result.kept, result.submodules) == (BRANCH, None, None, None)
+    assert (result.branch, result.rescue, result.kept) == (BRANCH, None, None)
 
 
 @pytest.mark.parametrize("operation", ["merge", "rebase", "cherry-pick", "revert"])
@@ -256,7 +253,7 @@ async def test_an_empty_remote_is_refused(world: GitRepositories) -> None:
     assert (world.path / "README.md").read_text() == "mine"
 
 
-# Worktrees that cannot be reset in place
+# Worktrees that no commit can hold
 
 
 def nested_repository(world: GitRepositories) -> None:
@@ -289,23 +286,6 @@ async def test_a_missing_directory_is_created_again(world: GitRepositories) -> N
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
-# Submodules
-
-
-@pytest.fixture
-def library(world: GitRepositories, tmp_path: Path) -> Path:
-    """Create a repository that is a submodule of the default branch."""
-    place = tmp_path / "library"
-    git(tmp_path, "init", "-q", str(place))
-    (place / "lib").write_text("one")
-    git(place, "add", "-A")
-    git(place, "commit", "-q", "-m", "one")
-    git(world.person, "checkout", "-q", "main")
-    git(world.person, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", place.as_uri(), "library")
-    world.push_commit("main", {})
-    return place
-
-
 async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepositories) -> None:
     if not world.clone.git.cage.isolates:
         pytest.skip("without a cage there are no refs of its own")
@@ -324,42 +304,10 @@ async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepo
     assert world.agent("stash", "list") == ""
 
 
-@pytest.mark.usefixtures("library")
-async def test_a_submodule_that_was_not_checked_out_stays_empty(world: GitRepositories) -> None:
-    result = await was_reset(world)
-    assert result.submodules is None
-    assert list((world.path / "library").iterdir()) == []
-
-
-@pytest.mark.parametrize("reachable", [True, False])
-async def test_a_submodule_moves_to_its_new_commit_or_is_reported(
-    world: GitRepositories, library: Path, *, reachable: bool
-) -> None:
-    if world.clone.git.cage.isolates:
-        pytest.skip("in a cage the shared configuration cannot be written: no submodule gets checked out")
-    await was_reset(world)
-    world.agent("-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")
-    (library / "lib").write_text("two")
-    git(library, "commit", "-q", "-a", "-m", "two")
-    git(world.person, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--remote", "library")
-    world.push_commit("main", {"pin": "2"})
-    git(world.clone.path, "config", "protocol.file.allow", "always")
-    if not reachable:
-        library.rename(library.with_name("moved"))  # noqa: ASYNC240
-
-    result = await was_reset(world, replace(LABEL, at=datetime(2026, 5, 2, tzinfo=UTC)))
-
-    if reachable:
-        assert (result.submodules, (world.path / "library" / "lib").read_text()) == (None, "two")
-    else:
-        assert result.submodules
-        assert list((world.path / "library").iterdir()) == []
-
-
 # Interrupted and repeated
 
 
-@pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "reset-checked-out", "reset-done"])
+@pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "trashed", "worktree-checked-out", "reset-done"])
 async def test_a_repeated_reset_ends_the_same_and_one_rescue_has_everything(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from bot import failpoints
 from bot.clones.clone import clone_lock
+from bot.clones.importing import lend
 from bot.git.errors import GitError
-from bot.model import DetachedHead
+from bot.model import DetachedHead, Saved
 from bot.rescue.message import RescueLabel
-from bot.rescue.restore import Restored, RestoreRefused, progress_file, restore
-from bot.rescue.save import KeepDirectory, NothingToRescue, Rescued, save_rescue
-from bot.worktrees.unlink import rescue_first, unlink_worktree
+from bot.rescue.restore import Restored, RestoreRefusedError, progress_file, restore
+from bot.rescue.save import KeepDirectory, Rescued, save_rescue
+from bot.worktrees.remove import rescue_first, unlink_worktree
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo, write
 
@@ -34,7 +35,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
     return world
 
 
-async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | NothingToRescue | KeepDirectory:
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | KeepDirectory | None:
     async with clone_lock(world.clone) as lock:
         return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
 
@@ -46,9 +47,12 @@ async def restored(
     *,
     branch: str | None = BRANCH,
     operation_id: int = 1,
-) -> Restored | RestoreRefused:
+) -> Restored | RestoreRefusedError:
     async with clone_lock(world.clone) as lock:
-        return await restore(lock, world.path, branch, sha, kept, operation_id)
+        try:
+            return await restore(lock, world.path, branch, sha, kept, operation_id)
+        except RestoreRefusedError as refused:
+            return refused
 
 
 async def vanish(world: GitRepositories) -> None:
@@ -100,7 +104,7 @@ async def test_every_state_comes_back(world: GitRepositories, state: State) -> N
     if state.name == "stashes":
         assert world.agent("stash", "list", "--format=%H %gs") == stashed
     again = await restored(world, kept.sha, operation_id=2)
-    assert again == Restored(0, 0, done.elsewhere)
+    assert again == Restored(Saved(0, 0), done.elsewhere)
     assert photo(world.path) == before
 
 
@@ -112,7 +116,7 @@ async def test_commits_are_restored_onto_a_branch_that_lacks_them(world: GitRepo
     assert isinstance(kept, Rescued)
     await vanish(world)
     await world.created()
-    assert await restored(world, kept.sha) == Restored(2, 1)
+    assert await restored(world, kept.sha) == Restored(Saved(1, 2))
     assert world.agent("rev-parse", "HEAD") == tip
     assert world.agent("status", "--porcelain") == "?? new"
 
@@ -122,7 +126,7 @@ async def test_a_branch_with_newer_commits_keeps_them(world: GitRepositories) ->
     world.agent("checkout", "-q", "--", ".")
     world.agent("clean", "-q", "-f", "-d")
     newer = world.agent_commits({"README.md": "newer\n", "dos.bat": "newer\n", "newer": "1\n"})
-    assert await restored(world, sha) == Restored(0, 3)
+    assert await restored(world, sha) == Restored(Saved(3, 0))
     assert world.agent("rev-parse", "HEAD") == newer
     assert world.agent("status", "--porcelain").splitlines() == [" M dir/a", " D other/c", "?? new"]
     assert (world.path / "README.md").read_text() == "newer\n"
@@ -138,7 +142,7 @@ async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitRep
     world.agent_commits({newer: "newer\n"})
     before = photo(world.path)
     refused = await restored(world, sha)
-    assert refused == RestoreRefused("newer-commits", (sha, newer.removesuffix("/inside")))
+    assert refused == RestoreRefusedError("newer-commits", (sha, newer.removesuffix("/inside")))
     assert photo(world.path) == before
     assert world.agent("status", "--porcelain") == ""
 
@@ -151,7 +155,7 @@ async def test_a_diverged_branch_is_left_alone(world: GitRepositories) -> None:
     await world.created()
     mine = world.agent_commits({"another": "1\n"})
     refused = await restored(world, kept.sha)
-    assert refused == RestoreRefused("diverged", (commit,))
+    assert refused == RestoreRefusedError("diverged", (commit,))
     assert world.agent("rev-parse", "HEAD") == mine
     # The next step that the refusal names.
     world.agent("merge", "-q", "--no-edit", commit)
@@ -167,7 +171,7 @@ async def test_uncommitted_work_is_not_overwritten(world: GitRepositories, *, st
         (world.path / "dir" / "a").write_text("edited\n")
     before = photo(world.path)
     refused = await restored(world, sha)
-    assert isinstance(refused, RestoreRefused)
+    assert isinstance(refused, RestoreRefusedError)
     assert refused.obstacle == "changes"
     assert "dir/a" in refused.names
     assert photo(world.path) == before
@@ -176,15 +180,15 @@ async def test_uncommitted_work_is_not_overwritten(world: GitRepositories, *, st
 
 async def test_a_restore_is_refused_during_a_merge_and_on_another_branch(world: GitRepositories) -> None:
     sha = await _rescued_edits(world)
-    assert await restored(world, "0" * 40) == RestoreRefused("commit-gone")
+    assert await restored(world, "0" * 40) == RestoreRefusedError("commit-gone")
     world.agent("reset", "-q", "--hard")
     world.agent("switch", "-q", "-c", "idea")
-    assert isinstance(await restored(world, sha), RestoreRefused)
+    assert isinstance(await restored(world, sha), RestoreRefusedError)
     world.agent("switch", "-q", BRANCH)
     (world.state / "MERGE_HEAD").write_text(sha + "\n")
-    assert isinstance(await restored(world, sha), RestoreRefused)
+    assert isinstance(await restored(world, sha), RestoreRefusedError)
     shutil.rmtree(world.path)
-    assert isinstance(await restored(world, sha), RestoreRefused)
+    assert isinstance(await restored(world, sha), RestoreRefusedError)
 
 
 @pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored"])
@@ -221,7 +225,7 @@ async def test_a_half_done_restore_is_work_for_every_other_restore(
 
     refused = await restored(world, sha, operation_id=2)
 
-    assert isinstance(refused, RestoreRefused)
+    assert isinstance(refused, RestoreRefusedError)
     assert refused.obstacle == "changes"
     assert (world.path / "dir" / "a").read_text() == "edited since\n"
 
@@ -238,7 +242,7 @@ async def test_no_ignored_file_is_overwritten(world: GitRepositories) -> None:
 
     refused = await restored(world, kept.sha)
 
-    assert refused == RestoreRefused("ignored-files", ("ignored-file", "ignored-place"))
+    assert refused == RestoreRefusedError("ignored-files", ("ignored-file", "ignored-place"))
     assert (world.path / "ignored-file").read_text() == "mine\n"
     (world.path / "ignored-file").unlink()
     (world.path / "ignored-place").unlink()
@@ -260,7 +264,7 @@ async def test_detached_worktrees_are_restored(world: GitRepositories) -> None:
     assert isinstance(kept, Rescued)
     await vanish(world)
     await world.created(pull)
-    assert await restored(world, kept.sha, branch=None) == Restored(1, 1)
+    assert await restored(world, kept.sha, branch=None) == Restored(Saved(1, 1))
     assert photo(world.path) == before
     assert world.agent("rev-parse", "HEAD~1") == head
 
@@ -292,7 +296,7 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     world.path.rename(kept)
     await world.recreate(BRANCH)
 
-    assert await restored(world, None, kept) == Restored(0, 0, whole=True)
+    assert await restored(world, None, kept) == Restored(Saved(0, 0, whole=True))
 
     assert photo(world.path) == before
     assert (world.path / "pipe").is_fifo()
@@ -300,8 +304,8 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     assert world.agent("branch", "--show-current") == BRANCH
     assert (outside / "a").read_text() == "not the worktree's"
     assert (world.state / "modules" / "lib" / "HEAD").is_file()
-    assert await restored(world, None, kept) == Restored(0, 0, whole=True), "repeated by the same operation"
-    assert await restored(world, None, kept, operation_id=2) == RestoreRefused("directory-gone")
+    assert await restored(world, None, kept) == Restored(Saved(0, 0, whole=True)), "repeated by the same operation"
+    assert await restored(world, None, kept, operation_id=2) == RestoreRefusedError("directory-gone")
     assert photo(world.path) == before
 
 
@@ -330,21 +334,23 @@ async def test_commits_and_the_directory_that_was_kept_come_back_together(world:
 
     done = await restored(world, commit.sha, kept)
 
-    assert done == Restored(1, 0, whole=True)
+    assert done == Restored(Saved(0, 1, whole=True))
     assert world.agent("log", "-1", "--format=%s") == "the agent's work"
     assert world.agent("-C", "nested", "log", "-1", "--format=%s") == "its own"
     assert photo(world.path) == before
     assert not kept.exists()
-    assert await restored(world, commit.sha, kept, operation_id=2) == Restored(0, 0)
+    assert await restored(world, commit.sha, kept, operation_id=2) == Restored(Saved(0, 0))
     assert photo(world.path) == before
 
 
 async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitRepositories) -> None:
     commit, kept = await kept_with_a_commit(world)
+    async with clone_lock(world.clone) as lock:
+        await lend(lock.clone, world.view(), commit.sha)
     world.agent("reset", "-q", "--hard", commit.sha + "^")
     newer = world.agent_commits({"dir/a": "newer"})
 
-    assert await restored(world, commit.sha, kept) == RestoreRefused("newer-than-directory")
+    assert await restored(world, commit.sha, kept) == RestoreRefusedError("newer-than-directory")
 
     assert (world.agent("rev-parse", "HEAD"), (world.path / "dir" / "a").read_text()) == (newer, "newer")
     assert world.agent("status", "--porcelain") == ""
@@ -362,7 +368,7 @@ async def test_a_directory_that_was_kept_takes_the_place_of_no_work(world: GitRe
 
     refused = await restored(world, commit.sha, kept)
 
-    assert refused == RestoreRefused("ignored-files" if work == "ignored" else "changes", (mine,))
+    assert refused == RestoreRefusedError("ignored-files" if work == "ignored" else "changes", (mine,))
     assert (world.path / mine).read_text() == "mine"
     world.agent("reset", "-q", "--hard")
     world.agent("clean", "-q", "-ffdx")
@@ -435,7 +441,7 @@ async def test_a_planted_note_of_progress_opens_no_way_to_overwrite_work(world: 
     if world.clone.git.cage.isolates:
         world.agent("-c", f"alias.plant=!mkdir -p {note.parent}; echo '1 {sha} None' >{note} || true", "plant")
 
-    assert isinstance(await restored(world, sha), RestoreRefused)
+    assert isinstance(await restored(world, sha), RestoreRefusedError)
     assert (world.path / "dir" / "a").read_text() == "mine\n"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from bot.git import runner
 from bot.git.errors import GitError, GitProblem, redact
-from bot.git.runner import Git, Identity
+from bot.git.runner import Completed, Git, Identity
+from bot.sandbox.view import OpenView
 from tests.support.git_repositories import GIT, git
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
@@ -127,12 +128,16 @@ async def test_failures_are_classified(tmp_path: Path, command: Sequence[str], p
     assert caught.value.problem is problem, caught.value
 
 
+async def on_worktree(runner: Git, path: Path, *args: str) -> Completed:
+    return await runner.in_cage(OpenView(path / ".git", path, path / ".git", path / ".git"), *args)
+
+
 async def test_a_leftover_lock_is_distinguished_from_other_failures(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".git" / "index.lock").touch()
     (tmp_path / "file").touch()
     with pytest.raises(GitError) as caught:
-        await GIT.on_worktree(tmp_path, "add", "--", "file")
+        await on_worktree(GIT, tmp_path, "add", "--", "file")
     assert caught.value.problem is GitProblem.LOCKED
 
 
@@ -146,18 +151,18 @@ async def test_credentials_are_for_the_clone_and_never_for_a_worktree(tmp_path: 
     git(tmp_path, "init", "-q")
     runner = Git(remote_config=(("credential.https://example.com.helper", "/bot/helper"),))
     on_clone = await runner.on_clone(tmp_path / ".git", "config", "--get-regexp", "^credential")
-    on_worktree = await runner.on_worktree(tmp_path, "config", "--get-regexp", "^credential")
+    told = await on_worktree(runner, tmp_path, "config", "--get-regexp", "^credential")
     assert "/bot/helper" in on_clone.text
-    assert "/bot/helper" not in on_worktree.text
+    assert "/bot/helper" not in told.text
 
 
 async def test_a_directory_that_vanished_is_not_taken_for_the_repository_above_it(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / "inside").mkdir()
     with pytest.raises(GitError, match="not a git repository"):
-        await GIT.on_worktree(tmp_path / "inside", "status")
+        await on_worktree(GIT, tmp_path / "inside", "status")
     with pytest.raises(GitError) as caught:
-        await GIT.on_worktree(tmp_path / "gone", "status")
+        await on_worktree(GIT, tmp_path / "gone", "status")
     assert caught.value.problem is GitProblem.NOT_FOUND
 
 

@@ -12,8 +12,8 @@ from bot.clones.fetch import fetch
 from bot.git import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
-from bot.worktrees.switch import DoesNotFit, Switched, switch
-from bot.worktrees.sync import UpToDate, sync
+from bot.worktrees.switch import switch
+from bot.worktrees.sync import sync
 from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
@@ -30,7 +30,7 @@ def no_listener() -> Iterator[None]:
     failpoints.listener = None
 
 
-async def switched(world: GitRepositories, path: Path | None = None) -> Switched | DoesNotFit:
+async def switched(world: GitRepositories, path: Path | None = None) -> Misfit | None:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await switch(await require_checkout(lock, path or world.path), ISSUE, HEAD)
@@ -50,7 +50,7 @@ async def test_a_clean_worktree_switches_to_the_head_of_the_pull_request(world: 
     head = await an_issue_and_a_pull_request(world)
     before = git(world.clone.path, "rev-parse", refs.local(ISSUE))
 
-    assert await switched(world) == Switched()
+    assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
 
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
@@ -78,7 +78,7 @@ async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitRe
     await world.created()
     head = world.someone_pushes(HEAD, {"a.txt": "a\n"}, start="origin/main")
 
-    assert await switched(world) == Switched()
+    assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
 
 
@@ -89,7 +89,7 @@ async def test_a_local_branch_that_is_behind_is_fast_forwarded(world: GitReposit
     git(world.clone.path, "branch", HEAD, behind)
     head = world.remote_tip(HEAD)
 
-    assert await switched(world) == Switched()
+    assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
 
@@ -155,7 +155,7 @@ async def test_a_worktree_with_more_than_the_pull_request_stays(
     spoil(world)
     before = snapshot(world)
 
-    assert await switched(world) == DoesNotFit(why)
+    assert await switched(world) == why
 
     assert snapshot(world) == before
 
@@ -178,7 +178,7 @@ async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> Non
     world.someone_pushes(HEAD, {".gitignore": "", "local.env": "theirs\n"}, start=f"origin/{ISSUE}")
     (world.path / "local.env").write_text("precious\n")
 
-    assert await switched(world) == DoesNotFit("in-the-way")
+    assert await switched(world) == "in-the-way"
 
     assert (world.path / "local.env").read_text() == "precious\n"
     assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, files=0)
@@ -188,7 +188,7 @@ async def test_a_switch_to_a_deleted_branch_is_refused(world: GitRepositories) -
     await an_issue_and_a_pull_request(world)
     git(world.person, "push", "-q", "origin", f":{HEAD}")
 
-    assert await switched(world) == DoesNotFit("branch-gone")
+    assert await switched(world) == "branch-gone"
 
 
 async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitRepositories) -> None:
@@ -196,7 +196,7 @@ async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitRepo
     other = world.path.with_name("pr-2")
     await world.created(HeadBranch(HEAD), other)
 
-    assert await switched(world) == DoesNotFit("branch-elsewhere")
+    assert await switched(world) == "branch-elsewhere"
 
     assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, files=0)
 
@@ -208,7 +208,7 @@ async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitRep
     mine = git(world.clone.path, "commit-tree", "-m", "mine", "-p", f"refs/remotes/origin/{HEAD}", tree)
     git(world.clone.path, "branch", HEAD, mine)
 
-    assert await switched(world) == DoesNotFit("branch-diverged")
+    assert await switched(world) == "branch-diverged"
 
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == mine
 
@@ -220,7 +220,7 @@ async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pu
     world.agent("switch", "-q", "-c", HEAD)
     mine = world.agent_commits({"mine.txt": "mine\n"})
 
-    assert isinstance(await switched(world), DoesNotFit)
+    assert await switched(world) is not None
 
     assert world.agent("rev-parse", "HEAD") == mine
 
@@ -233,7 +233,7 @@ async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_pa
     git(world.clone.path, "branch", HEAD, head)
     world.agent("switch", "-q", "--no-guess", "-c", HEAD)
 
-    assert await switched(world) == DoesNotFit("off-branch")
+    assert await switched(world) == "off-branch"
 
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
 
@@ -258,11 +258,11 @@ async def test_an_interrupted_switch_is_completed(world: GitRepositories, place:
     failpoints.listener = None
     assert reached[-1] == place
 
-    assert await switched(world) == Switched()
+    assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
     assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
     async with clone_lock(world.clone) as lock:
-        assert await sync(await require_checkout(lock, world.path), HEAD) == UpToDate()
+        assert await sync(await require_checkout(lock, world.path), HEAD) is None
 
 
 async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them(world: GitRepositories) -> None:
@@ -271,7 +271,7 @@ async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them
     (world.path / "gone.txt").write_text("changed\n")
     before = snapshot(world)
 
-    assert await switched(world) == DoesNotFit("uncommitted")
+    assert await switched(world) == "uncommitted"
 
     assert snapshot(world) == before
 
@@ -283,8 +283,8 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
     git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await switch(await require_checkout(lock, world.path), ISSUE, name) == Switched()
-        assert await sync(await require_checkout(lock, world.path), name) == UpToDate()
+        assert await switch(await require_checkout(lock, world.path), ISSUE, name) is None
+        assert await sync(await require_checkout(lock, world.path), name) is None
     assert world.agent("rev-parse", "HEAD") == head
     assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from bot.clones.admin import Missing
 from bot.clones.checkout import Valid, inspect
-from bot.clones.start import Refused, RefusedReason
+from bot.clones.start import CheckoutRefused
+from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
@@ -107,8 +108,8 @@ async def test_a_tag_of_the_same_name_is_not_taken_for_the_branch(world: GitRepo
 
 async def test_a_pull_request_without_its_branch_is_refused_with_advice(world: GitRepositories) -> None:
     refused = await world.create(HeadBranch("gone"))
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.NO_REMOTE_BRANCH
+    assert isinstance(refused, CheckoutRefused)
+    assert refused.why == "no-remote-branch"
     assert not world.path.exists()
 
 
@@ -122,16 +123,15 @@ async def test_a_fork_is_checked_out_detached(world: GitRepositories) -> None:
 
 async def test_an_empty_repository_is_refused_with_advice(tmp_path: Path) -> None:
     refused = await GitRepositories.make(tmp_path, empty=True).create()
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.NO_DEFAULT_BRANCH
+    assert refused == CheckoutRefused(reasons.NO_FIRST_COMMIT)
 
 
 async def test_a_branch_checked_out_elsewhere_is_refused(world: GitRepositories) -> None:
     await world.created()
     world.agent_commits({"a": "1"})
     refused = await world.create(path=world.path.with_name("other"))
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.BRANCH_IN_USE
+    assert isinstance(refused, CheckoutRefused)
+    assert refused.why == "branch-in-use"
     assert not world.path.with_name("other").exists()
 
 
@@ -148,8 +148,8 @@ async def test_a_branch_that_another_worktree_will_go_back_to_is_refused(tmp_pat
     git(world.path, "-c", f"alias.begin=!git {begun} || true", "begin")
     assert (await world.looked_at()).head.branch is None
     refused = await world.create(path=world.path.with_name("other"))
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.BRANCH_IN_USE
+    assert isinstance(refused, CheckoutRefused)
+    assert refused.why == "branch-in-use"
 
 
 async def test_worktrees_made_at_once_do_not_disturb_each_other(world: GitRepositories) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from bot import failpoints
 from bot.clones.admin import Missing, real_path, register
-from bot.clones.checkout import Valid, inspect
+from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import all_entries
 from bot.clones.fetch import update
-from bot.clones.start import Refused, RefusedReason
+from bot.clones.start import CheckoutRefused
+from bot.messages import reasons
 from bot.model import DetachedHead, IssueBranch
 from bot.worktrees.create import Created, Reopened, recreate, reopen
 from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
@@ -66,8 +66,7 @@ async def test_a_branch_lost_with_its_directory_comes_back_from_the_remote(world
 async def test_a_worktree_without_any_commit_left_is_refused(world: GitRepositories) -> None:
     await world.update()
     refused = await world.recreate("never-was", "0123456789012345678901234567890123456789")
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusedReason.COMMITS_GONE
+    assert refused == CheckoutRefused(reasons.COMMITS_GONE)
 
 
 def link_elsewhere(world: GitRepositories) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from bot.cli.calls import ROWS_FOR_PEOPLE
 from bot.cli.main import app
-from bot.node.identity import record
+from tests.support.node_id import record
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
@@ -22,7 +22,7 @@ class Cli:
     """`threadtree` on one database, without a terminal."""
 
     def __init__(self, database_url: str, data_dir: Path) -> None:
-        self._environment = {
+        self.environment = {
             "DATABASE_URL": database_url,
             "DATA_DIR": str(data_dir),
             "NODE_NAME": "here",
@@ -33,7 +33,7 @@ class Cli:
         }
 
     async def __call__(self, *argv: str, status: int = 0) -> Result:
-        result = await asyncio.to_thread(CliRunner().invoke, app, argv, env=self._environment)
+        result = await asyncio.to_thread(CliRunner().invoke, app, argv, env=self.environment)
         assert result.exit_code == status, (result.output, result.exception)
         return result
 
@@ -73,7 +73,7 @@ async def test_worktrees_name_the_conversations_that_share_them(cli: Cli, tmp_pa
         "path": str(tmp_path / "worktrees/octo/hello/issue-1"),
         "branch": "threadtree/issue-1",
         "node": "here",
-        "state": "ready",
+        "state": "missing",
         "conversations": ["octo/hello#1", "octo/hello#4"],
         "created_at": "2026-05-01T10:00:00Z",
         "updated_at": "2026-05-01T10:30:00Z",
@@ -84,6 +84,19 @@ async def test_worktrees_name_the_conversations_that_share_them(cli: Cli, tmp_pa
         "rescues": [],
     }
     assert (removed["state"], removed["branch"], removed["conversations"]) == ("removed", None, [])
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_a_directory_without_a_row_is_listed_as_an_orphan(cli: Cli, tmp_path: Path, database_url: str) -> None:
+    await execute(
+        database_url,
+        "insert into orphans select id, 'worktrees/octo/hello/stray', now() from nodes where name = 'here'",
+    )
+    [orphan] = await cli.json("worktrees", "list", "--state", "orphan")
+    assert (orphan["state"], orphan["codebase"]) == ("orphan", "octo/hello")
+    assert orphan["path"] == str(tmp_path / "worktrees/octo/hello/stray")
+    assert [one["state"] for one in await cli.json("worktrees", "list", "--no-disk")] == ["orphan", "missing"]
+    assert await cli.json("worktrees", "list", "--state", "orphan", "--repo", "octo/other") == []
 
 
 A_RESCUE = """
@@ -153,6 +166,8 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
     assert done == {
         "id": 1,
         "conversation": "octo/hello#1",
+        "title": "Login loops",
+        "summary": "one",
         "state": "done",
         "reason": None,
         "waiting": None,
@@ -161,6 +176,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "comment_url": "https://github.com/octo/hello/issues/1#c1",
         "agent": "custom",
         "model": "a-model",
+        "pull_request": None,
         "cost_usd": 0.25,
         "tokens": 1200,
         "created_at": "2026-05-01T09:59:00Z",
@@ -168,6 +184,7 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "finished_at": "2026-05-01T10:05:00Z",
     }
     assert (failed["comment_url"], failed["conversation"]) == (None, "octo/hello#4")
+    assert failed["pull_request"] == "octo/hello#4"
     assert failed["reason"] == "The agent ended without an answer. Ask again with /retry."
     assert (queued["conversation"], queued["started_at"], queued["finished_at"]) == ("octo/world#9", None, None)
     assert queued["waiting"] == "Queued. This starts in a moment."
@@ -193,12 +210,26 @@ async def test_deliveries_show_their_result(cli: Cli) -> None:
 async def test_without_a_terminal_each_row_of_a_table_is_one_line(cli: Cli) -> None:
     tables = {name: (await cli(name, "list")).stdout for name in NAMES}
     assert [len(tables[name].splitlines()) for name in ("sessions", "turns", "deliveries")] == [3, 4, 3], "a line a row"
-    assert "5 min 0 s  $0.25  custom" in tables["turns"]
+    assert "5 min 0 s  $0.25  one" in tables["turns"]
     assert "22222222-aaaa-4bbb-8ccc-dddddddddddd  failed   2026-05-01 10:00" in tables["deliveries"]
     assert "GitHub answered 502" in " ".join(tables["deliveries"].split())
     assert "octo/hello#4" in tables["turns"]
     assert "ended   reset-requested" in tables["sessions"]
     assert " worktrees/octo/hello/issue-1" in tables["worktrees"]
+
+
+@pytest.mark.usefixtures("a_past")
+@pytest.mark.parametrize(
+    ("name", "change"), [("turns", "requests set text"), ("conversations", "conversations set title")]
+)
+async def test_a_terminal_shows_the_beginning_of_a_long_text_in_one_line(
+    cli: Cli, database_url: str, name: str, change: str
+) -> None:
+    await execute(database_url, f"update {change} = 'Set SameSite on the session cookie, so that Safari keeps it'")
+    cli.environment |= {"FORCE_COLOR": "1", "COLUMNS": "80"}
+    lines = [line for line in (await cli(name, "list")).stdout.splitlines() if "octo/" in line]
+    assert len(lines) == len(await cli.json(name, "list"))
+    assert all("Set " in line and "…" in line and "keeps it" not in line for line in lines)
 
 
 @pytest.mark.usefixtures("a_past")
@@ -212,7 +243,7 @@ async def test_removed_worktrees_are_listed_on_demand_only(cli: Cli) -> None:
     assert await ids("--state", "removed") == await ids("--all", "--repo", "octo/world") == [2]
     assert "(detached)" in (await cli("worktrees", "list", "--all")).stdout
     refused = (await cli("worktrees", "list", "--state", "gone", status=2)).stderr
-    assert "state cannot be 'gone'; give one of 'reserved', 'ready'" in refused
+    assert "state cannot be 'gone'; give one of 'not-removed', 'reserved'" in refused
 
 
 @pytest.mark.usefixtures("a_past")

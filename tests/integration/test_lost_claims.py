@@ -18,20 +18,23 @@ async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
 
 
 @pytest.mark.parametrize("kind", ["reset", "remove"])
-async def test_an_operation_whose_claim_was_lost_changes_nothing(node: Node, kind: OperationKind) -> None:
+async def test_an_operation_that_another_process_carried_out_is_not_done_twice(node: Node, kind: OperationKind) -> None:
     worktree = await node.add(1)
     (node.path(1) / "draft").write_text("not committed\n")
     asked = RequestedBy("the operator", node.ctx.clock())
     operation = await operations.enqueue(node.db, worktree, kind, asked)
-    suspended = await operations.claim(node.db, node.ctx.node, worktree)
-    again = await operations.claim(node.db, node.ctx.node, worktree)
+    suspended = await operations.begin(node.db, node.ctx.node, worktree)
+    again = await operations.begin(node.db, node.ctx.node, worktree)
     assert suspended is not None
     assert again is not None
 
-    await carry_out(node.ctx, suspended)
-
-    assert (node.path(1) / "draft").exists()
-    assert (await operations.status_of(node.db, operation)).state == "running"
     await carry_out(node.ctx, again)
+
     assert (await operations.status_of(node.db, operation)).state == "done"
     assert not (node.path(1) / "draft").exists()
+    if kind == "reset":
+        (node.path(1) / "draft").write_text("written since\n")
+    outcome = (await operations.status_of(node.db, operation)).outcome
+    await carry_out(node.ctx, suspended)
+    assert (node.path(1) / "draft").exists() == (kind == "reset")
+    assert (await operations.status_of(node.db, operation)).outcome == outcome

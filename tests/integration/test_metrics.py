@@ -46,10 +46,9 @@ BAD = {
     "ThreadtreeWrongSignatures": counted("deliveries_refused_total", 11, status="401"),
     "ThreadtreeDeliveriesRefused": counted("deliveries_refused_total", 1, status="503"),
     "ThreadtreeTurnsWait": "update turns set created_at = now() - interval '2 h' where state = 'queued'",
-    "ThreadtreeTurnsFail": "insert into turns (conversation_id, state, request, request_hash, requested_by,"
-    " requested_by_id, asked_at, source_kind, finished_at, cost_usd, agent, reason) select 1, state, '', '', 'ada', 7,"
-    " now(), 'issue', now(), 5, agent, 'because' from (values ('failed', null), ('failed', null), ('failed', null),"
-    " ('done', 'custom'), ('done', 'custom')) as new (state, agent)",
+    "ThreadtreeTurnsFail": "insert into turns (conversation_id, state, requested_by_id, finished_at, cost_usd, agent,"
+    " reason) select 1, state, 7, now(), 5, agent, 'because' from (values ('failed', null),"
+    " ('failed', null), ('failed', null), ('done', 'custom'), ('done', 'custom')) as new (state, agent)",
     "ThreadtreeCost": "update turns set cost_usd = 26 where state = 'failed'",
     "ThreadtreeAnswersWait": "update outbox set due_at = now() - interval '1 h' where state = 'waiting'",
     "ThreadtreeAnswerNotPosted": "update outbox set state = 'failed' where state = 'waiting'",

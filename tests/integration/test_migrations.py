@@ -9,9 +9,9 @@ import asyncpg
 import procrastinate
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from bot.store.migrate import (
-    LOCK_KEY,
     MigrationError,
     NewerSchemaError,
     load_migrations,
@@ -21,10 +21,6 @@ from bot.store.migrate import (
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
 
-OTHERS_THAT_ASK_FOR_A_LOCK = """
-select count(*) from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid() and query like '%advisory_lock(%'
-"""
 WAITING_FOR_A_TABLE = """
 select exists (select from pg_locks where locktype = 'relation' and not granted)
 """
@@ -56,7 +52,10 @@ def write(directory: Path, name: str, sql: str) -> None:
 async def test_an_empty_database_gets_the_engine_then_our_files_in_order(
     empty_database_url: str, connection: asyncpg.Connection, directory: Path, engine: str
 ) -> None:
-    assert await migrate(empty_database_url, directory) == [engine, "001_animals", "002_plants"]
+    with capture_logs() as logs:
+        assert await migrate(empty_database_url, directory) == [engine, "001_animals", "002_plants"]
+    told = [(line["event"], line["count"]) for line in logs if line["log_level"] != "debug"]
+    assert told == [("migrations-applied", 3)], "one line, however many there are"
     assert await connection.fetchval("select count(*) from procrastinate_jobs") == 0
     assert await connection.fetchval("select name from animals") == "cat"
     assert await migrate(empty_database_url, directory) == []
@@ -118,40 +117,6 @@ async def test_a_failing_file_leaves_nothing_of_itself_and_keeps_those_before_it
         await migrate(empty_database_url, directory)
     assert await connection.fetchval("select to_regclass('plants')") is None
     assert await missing_migrations(connection, directory) == ["002_plants"]
-
-
-async def test_a_file_can_build_an_index_concurrently_while_others_wait_for_the_lock(
-    empty_database_url: str, connection: asyncpg.Connection, directory: Path, engine: str
-) -> None:
-    write(directory, "003_index", "-- no transaction\ncreate index concurrently animals_name on animals (name);")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        applied = await asyncio.gather(*(migrate(empty_database_url, directory) for _ in range(4)))
-    assert sorted(applied, key=len) == [[], [], [], [engine, "001_animals", "002_plants", "003_index"]]
-    assert await connection.fetchval("select indisvalid from pg_index where indexrelid = 'animals_name'::regclass")
-
-
-async def test_a_file_without_transaction_holds_one_statement(
-    empty_database_url: str, connection: asyncpg.Connection, directory: Path
-) -> None:
-    write(directory, "003_two", "-- no transaction\ncreate table one (); create table two ();")
-    with pytest.raises(MigrationError, match="003_two failed: cannot insert multiple commands"):
-        await migrate(empty_database_url, directory)
-    assert await connection.fetchval("select to_regclass('one')") is None
-
-
-async def test_a_process_that_waits_for_the_lock_has_no_open_transaction(
-    empty_database_url: str, connection: asyncpg.Connection, directory: Path
-) -> None:
-    await connection.execute("create table busy (name text)")
-    await connection.execute(f"select pg_advisory_lock({LOCK_KEY})")
-    waiting = asyncio.create_task(migrate(empty_database_url, directory))
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await connection.fetchval(OTHERS_THAT_ASK_FOR_A_LOCK):  # noqa: ASYNC110 - Postgres has no event
-            await asyncio.sleep(0.01)
-        # The index build waits for every older transaction.
-        await connection.execute("create index concurrently busy_name on busy (name)")
-        await connection.execute(f"select pg_advisory_unlock({LOCK_KEY})")
-        assert await waiting != []
 
 
 async def test_a_new_version_of_the_engine_is_applied_in_place_by_its_own_files(

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
 from bot.network import models
-from bot.network.models import KeyMask, ModelRoute, UpstreamRequest, model_proxy, swap_key
+from bot.network.model_answers import ModelAnswers
+from bot.network.models import KeyMask, ModelRoute, model_proxy, swap_key
 from bot.network.sockets import connect_private, private_socket
-from bot.network.usage_limit import UsageLimit
 from tests.support.network import site
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -28,14 +28,18 @@ HEADER = {"x-api-key": DUMMY}
 
 
 @asynccontextmanager
-async def agent_of(directory: Path, upstream: str, limit: UsageLimit | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def agent_of(
+    directory: Path, upstream: str, answers: ModelAnswers | None = None, *, offline: bool = False
+) -> AsyncIterator[httpx.AsyncClient]:
     """Yield an agent's HTTP client that connects only to the turn's model proxy."""
     path = directory / "model.sock"
-    route = ModelRoute(upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints, limit)
+    route = ModelRoute(
+        upstream, REAL, "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ANTHROPIC.endpoints, answers or ModelAnswers()
+    )
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     with private_socket(path) as listener:
         async with (
-            model_proxy(listener, route, DUMMY),
+            model_proxy(listener, route, DUMMY, offline=offline),
             httpx.AsyncClient(
                 transport=transport, base_url="http://127.0.0.1:19502", timeout=PATIENCE_SECONDS
             ) as client,
@@ -79,7 +83,6 @@ def response(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
         ({"authorization": f"bearer {DUMMY}"}, "", f"authorization: Bearer {REAL}"),
         ({"X-Api-Key": DUMMY}, "", f"x-api-key: {REAL}"),
         ({"x-goog-api-key": DUMMY}, "?alt=sse", f"x-goog-api-key: {REAL}"),
-        ({}, f"?alt=sse&key={DUMMY}", f"x-goog-api-key: {REAL}"),
     ],
 )
 async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
@@ -109,6 +112,7 @@ async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
         ({"x-api-key": DUMMY, "Authorization": "Bearer sk-of-the-attacker"}, ""),
         ({"x-api-key": DUMMY}, "?key=sk-of-the-attacker"),
         ({"x-api-key": DUMMY}, "?%6bey=sk-of-the-attacker"),
+        ({}, f"?key={DUMMY}"),
         ({"x-dummy": DUMMY}, ""),
     ],
 )
@@ -143,25 +147,18 @@ async def test_an_answer_streams_to_the_agent_piece_by_piece(tmp_path: Path) -> 
         assert [piece async for piece in pieces] == [b"data: two\n\n"]
 
 
-async def test_a_request_streams_to_the_model_piece_by_piece(tmp_path: Path) -> None:
-    received = asyncio.Event()
-    seen: list[bytes] = []
-
-    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        seen.append(await reader.readuntil(b"[1,\r\n"))
-        received.set()
-        seen.append(await reader.readuntil(b"0\r\n\r\n"))
-        writer.write(response(b"{}"))
-
+async def test_a_request_in_pieces_arrives_whole(tmp_path: Path) -> None:
     async def body() -> AsyncIterator[bytes]:
-        yield b"[1,"
-        await asyncio.wait_for(received.wait(), PATIENCE_SECONDS)
-        yield b"22]"
+        yield b'{"model":'
+        yield b'"x"}'
 
+    upstream = Upstream()
     async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
         answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=body())
-    assert (answer.status_code, seen) == (200, [b"3\r\n[1,\r\n", b"3\r\n22]\r\n0\r\n\r\n"])
+    assert answer.status_code == 200
+    assert "content-length: 13" in upstream.head
+    assert "transfer-encoding" not in upstream.head
+    assert upstream.requests[0].endswith(b'{"model":"x"}')
 
 
 async def test_cookies_and_the_hops_own_headers_pass_neither_way(tmp_path: Path) -> None:
@@ -298,14 +295,49 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pyt
     assert upstream.requests == []
 
 
-async def test_a_body_that_names_a_stored_object_never_arrives_whole(tmp_path: Path) -> None:
+async def test_bodies_under_way_together_are_over_the_limit_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "MAX_BODY_BYTES", 100)
+    begun = asyncio.Event()
+    body = b'{"model": "%s"}' % (b"x" * 60)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:70]
+        begun.set()
+        await asyncio.Event().wait()
+
     upstream = Upstream()
-    body = b'{"input": "%s", "previous_response_id": "resp_1"}' % (b"x" * 300_000)
+    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        first = asyncio.create_task(agent.post("/v1/messages", headers=HEADER | JSON, content=slowly()))
+        await begun.wait()
+        while (refused := await agent.post("/v1/messages", headers=HEADER | JSON, content=body)).status_code == 200:
+            pass
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        while (passed := await agent.post("/v1/messages", headers=HEADER | JSON, content=body)).status_code == 413:
+            pass
+    assert (refused.status_code, passed.status_code) == (413, 200)
+
+
+@pytest.mark.parametrize(
+    ("offline", "members", "why"),
+    [
+        (False, b'"previous_response_id": "resp_1"', "previous_response_id"),
+        (False, b'"input": [{"id": "msg_1"}]', "id"),
+        (True, b'"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]', "web_fetch_20250910"),
+    ],
+)
+async def test_a_body_that_may_not_be_sent_does_not_arrive(
+    tmp_path: Path, offline: bool, members: bytes, why: str
+) -> None:
+    upstream = Upstream()
+    body = b'{"system": "%s", %s}' % (b"x" * 300_000, members)
     with capture_logs() as logs:
-        async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+        async with site(upstream) as there, agent_of(tmp_path, there.url, offline=offline) as agent:
             answer = await agent.post("/v1/messages", headers=HEADER | JSON, content=body)
-    assert (answer.status_code, "previous_response_id" in answer.text) == (403, True)
-    assert upstream.requests == []
+    assert (answer.status_code, why in answer.text) == (403, True)
+    assert (upstream.requests, there.visits) == ([], 0)
     assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["model-request-refused"]
 
 
@@ -337,9 +369,9 @@ async def test_a_turn_sends_a_limited_number_of_requests(tmp_path: Path, monkeyp
 async def test_an_unreachable_or_invalid_upstream_is_a_502_without_details(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with site(Upstream(b"nonsense\r\n\r\n")) as there, agent_of(tmp_path, there.url) as agent:
-            nonsense = await agent.get(f"/v1/models?key={DUMMY}")
+            nonsense = await agent.get("/v1/models", headers=HEADER)
         async with agent_of(tmp_path, there.url) as agent:
-            away = await agent.get(f"/v1/models?key={DUMMY}")
+            away = await agent.get("/v1/models", headers=HEADER)
     assert (nonsense.status_code, away.status_code) == (502, 502)
     assert away.json()["error"]["message"] == "The model's server cannot be reached."
     assert [log["errors"] for log in logs if log["event"] == "model-upstream-failed"] == [
@@ -413,28 +445,29 @@ def test_nothing_but_the_beginning_of_a_key_is_held_back(text: str, key: str) ->
         assert len(passed) == len(text)
 
 
-@given(st.lists(st.sampled_from(["key", "%6Bey", "k", "a", ""])), st.sampled_from([DUMMY, "other", ""]))
-def test_a_query_leaves_with_the_real_key_or_not_at_all(names: list[str], value: str) -> None:
-    target = "/v1?" + "&".join(f"{name}={value}" for name in names)
-    keys = [name for name in names if name in ("key", "%6Bey")]
-    match swap_key(target.encode(), [], DUMMY, REAL):
-        case UpstreamRequest(swapped, headers):
-            assert keys
-            assert value == DUMMY
-            assert headers == [(b"x-goog-api-key", REAL.encode())]
-            kept = [f"{name}={value}" for name in names if name not in keys]
-            assert swapped == f"/v1?{'&'.join(kept)}".encode()
-        case None:
-            assert not keys or value != DUMMY
-
-
 async def test_the_usage_limit_that_the_vendor_names_is_heard(tmp_path: Path) -> None:
     now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    limit = UsageLimit(lambda: now)
+    answers = ModelAnswers(lambda: now)
     upstream = Upstream(response(b'{"error": {}}', "429 Too Many Requests", "Retry-After: 7200\r\n"))
-    async with site(upstream) as there, agent_of(tmp_path, there.url, limit) as agent:
+    async with site(upstream) as there, agent_of(tmp_path, there.url, answers) as agent:
         assert (await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")).status_code == 429
-        assert limit.until == now + timedelta(hours=2)
+        assert answers.until == now + timedelta(hours=2)
         upstream.answer = (response(b"{}"),)
         await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")
-        assert limit.until is None
+        assert answers.until is None
+
+
+async def test_tokens_are_counted_in_compressed_answers_and_in_those_that_an_agent_leaves(tmp_path: Path) -> None:
+    answers = ModelAnswers()
+    body = gzip.compress(b'{"model": "m", "usage": {"input_tokens": 30, "output_tokens": 4}}')
+    upstream = Upstream(response(body, headers="Content-Encoding: gzip\r\n"))
+    async with site(upstream) as there, agent_of(tmp_path, there.url, answers) as agent:
+        await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")
+        assert (answers.tokens, answers.model) == (34, "m")
+        start = b'data: {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 100}}}\n\n'
+        # More is announced than comes.
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 999\r\n\r\n"
+        upstream.answer = (head + start,)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await agent.post("/v1/messages", headers=HEADER | JSON, content=b"{}")
+        assert answers.tokens == 134

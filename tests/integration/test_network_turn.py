@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from bot.agents.presets import ANTHROPIC
@@ -33,6 +34,7 @@ def ask(opener, url):
 os.environ.pop("no_proxy", None), os.environ.pop("NO_PROXY", None)
 proxied = urllib.request.build_opener()
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+proxied.addheaders = direct.addheaders = [("x-api-key", os.environ.get("ANTHROPIC_API_KEY", "none"))]
 print(json.dumps({url: [ask(proxied, url), ask(direct, url)] for url in sys.argv[1:]}))
 """
 
@@ -186,9 +188,22 @@ async def test_a_program_that_sends_the_models_requests_to_the_proxy_is_served_t
         site(web) as there,
         open_network("internet", tmp_path, route(there.url), SimulatedInternet().dialer) as network,
     ):
-        dummy = network.environment["ANTHROPIC_API_KEY"]
-        url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1/models?key={dummy}"
+        url = f"{network.environment['ANTHROPIC_BASE_URL']}/v1/models"
         assert await tried(network, url) == {url: [[200, "hello"], [200, "hello"]]}
+
+
+@pytest.mark.parametrize(("mode", "status"), [("none", 403), ("internet", 200), ("host", 200)])
+async def test_without_internet_the_vendor_fetches_nothing_for_the_agent(
+    tmp_path: Path, mode: str, status: int
+) -> None:
+    body = {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}
+    async with site(web) as there, opened(mode, tmp_path, there.url) as network:
+        key = {"x-api-key": network.environment["ANTHROPIC_API_KEY"]}
+        host = network.environment["ANTHROPIC_BASE_URL"]
+        uds = None if mode == "host" else str(tmp_path / "model.sock")
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds)) as agent:
+            answer = await agent.post(f"{host}/v1/messages", headers=key, json=body)
+    assert answer.status_code == status
 
 
 @needs_bubblewrap

@@ -8,12 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-import orjson
 import pytest
 
-from bot.clones.checkout import Valid, inspect
+from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
-from bot.clones.entries import all_entries
 from bot.maintenance.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
@@ -27,7 +25,7 @@ from bot.worktrees.create import Created, create, recreate
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
-from tests.support.worktree_jobs import claim_operation
+from tests.support.worktree_jobs import begin_operation
 
 
 @pytest.fixture
@@ -43,12 +41,12 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 async def node_of(pool: Pool, data_dir: Path, name: str = "host") -> str:
-    return (await identify(pool, data_dir, name)).node.id
+    return (await identify(pool, data_dir, name)).id
 
 
 async def test_a_new_host_name_is_only_another_label(pool: Pool, data_dir: Path) -> None:
     first = await node_of(pool, data_dir, "one")
-    async with registered(pool, (await identify(pool, data_dir, "two")).node, 60):
+    async with registered(pool, await identify(pool, data_dir, "two"), 60):
         assert [dict(row) for row in await pool.fetch("select id, name from nodes")] == [{"id": first, "name": "two"}]
     assert first != "one"
 
@@ -61,9 +59,9 @@ async def test_processes_that_start_at_the_same_time_are_one_node(pool: Pool, da
 async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
     pool: Pool, data_dir: Path, tmp_path: Path
 ) -> None:
-    original = (await identify(pool, data_dir, "host")).node
+    original = await identify(pool, data_dir, "host")
     copy = Path(shutil.copytree(data_dir, tmp_path / "copy"))
-    copied = (await identify(pool, copy, "host")).node
+    copied = await identify(pool, copy, "host")
     assert (copied.id, copied.place != original.place) == (original.id, True)
     looks = []
 
@@ -103,7 +101,7 @@ async def test_a_copy_of_the_data_directory_is_refused_while_the_original_runs(
 
 
 async def test_requests_that_waited_while_no_node_ran_are_told_and_no_others(pool: Pool, data_dir: Path) -> None:
-    node = (await identify(pool, data_dir, "host")).node
+    node = await identify(pool, data_dir, "host")
     async with pool.acquire() as connection:
         rows = TurnRows(connection)
         conversation, _ = await rows.home(node=node.id)
@@ -117,9 +115,7 @@ async def test_requests_that_waited_while_no_node_ran_are_told_and_no_others(poo
                 ] * told
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{}", '{"id": "../up", "data_dir": "/d"}', '{"id": "a", "data_dir": "d"}', "[]"]
-)
+@pytest.mark.parametrize("content", ["", "{}", '{"id": "../up"}', '{"id": 7}', "[]"])
 async def test_a_damaged_file_is_refused(pool: Pool, data_dir: Path, content: str) -> None:
     (data_dir / "node.json").write_text(content)
     with pytest.raises(NodeInUseError, match=r"node\.json is damaged"):
@@ -143,10 +139,10 @@ async def each(request: pytest.FixtureRequest, tmp_path: Path, database_url: str
 
 async def started(node: Node, data_dir: Path, name: str) -> Node:
     """Start the node at this place, as a process does."""
-    identified = await identify(node.ctx.pool, data_dir, name)
+    here = await identify(node.ctx.pool, data_dir, name)
     cage = sandbox_for("bwrap" if node.ctx.git.cage.isolates else "off", data_dir, SEARCH_PATH)
-    ctx = replace(node.ctx, node=identified.node.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
-    await move_in(ctx, identified.was_at)
+    ctx = replace(node.ctx, node=here.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
+    await move_in(ctx)
     return replace(node, ctx=ctx)
 
 
@@ -175,7 +171,6 @@ async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_p
             without_row = each.ctx.directory(PATH).with_name("issue-2")
             assert isinstance(await inspect(lock.clone, without_row), Valid) == (number == 2)
             await create(lock, without_row, IssueBranch(2), RESCUE)
-    assert orjson.loads((now / "node.json").read_bytes()) == {"id": "here", "data_dir": str(now)}
 
 
 def gone(path: Path) -> None:
@@ -238,7 +233,7 @@ async def test_a_worktree_that_a_move_lost_is_pruned_and_restored_with_its_commi
     assert list((node.ctx.data_dir / "private").glob("*")) == []
     worktree = await node.db.fetchval("select id from worktrees")
     await operations.enqueue(node.db, worktree, "restore", RequestedBy("an operator", node.ctx.clock()))
-    claimed = await claim_operation(node.db, node.ctx.node, worktree)
+    claimed = await begin_operation(node.db, node.ctx.node, worktree)
     assert claimed is not None
     await carry_out(node.ctx, claimed)
     assert (await operations.status_of(node.db, claimed.id)).state == "done"

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bot.run.runner import Runner
-from bot.store import doorbell
+from bot.store import jobs
 from bot.store.database import Pool
-from bot.store.doorbell import ring_for_work
+from bot.store.jobs import ring_for_work
 from bot.worker import STOP_ASKED, listen
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held
@@ -54,7 +54,7 @@ async def test_a_worker_hears_its_nodes_doorbells_when_they_are_committed(databa
     async with listening(database_url) as told:
         assert await told.next() == "work", "for what rang before it listened"
         async with held(pool) as ringing, pool.acquire() as other:
-            await ringing.execute("select pg_notify($1, 'here')", doorbell.TURN_WAITS)
+            await ringing.execute("select pg_notify($1, 'here')", jobs.TURN_WAITS)
             await ring_for_work(other, "there")
             await ring_for_work(other, "here")
             assert await told.next() == "work"
@@ -70,5 +70,5 @@ async def test_a_worker_whose_connection_was_lost_looks_for_work(database_url: s
         await pool.execute(END_LISTENERS)
         assert await told.next() == "work"
         async with held(pool) as ringing:
-            await ringing.execute("select pg_notify($1, 'here')", doorbell.TURN_WAITS)
+            await ringing.execute("select pg_notify($1, 'here')", jobs.TURN_WAITS)
         assert await told.next() == "turn"

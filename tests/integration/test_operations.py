@@ -1,22 +1,22 @@
 """An operation on a worktree is queued in line with its turns, runs once, and survives its worker."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
-from uuid import uuid4
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from bot.model import Target
+from bot.operations.set_up import only_here
 from bot.store import conversations, operations, rescues, turns, worktrees
 from bot.store.database import Pool
-from bot.store.doorbell import ring_for_work
-from bot.store.operations import ClaimedOperation, OperationKind, RequestedBy
+from bot.store.jobs import ring_for_work
+from bot.store.operations import Operation, OperationKind, RequestedBy
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, until_waiting
-from tests.support.worktree_jobs import claim_operation, claim_removal
+from tests.support.worktree_jobs import begin_operation, begin_removal
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(hours=1)
@@ -28,23 +28,32 @@ async def ask(world: TurnRows, worktree: int, kind: OperationKind = "reset", con
     return await operations.enqueue(world.db, worktree, kind, RequestedBy("maria", NOON, conversation, target))
 
 
-async def claim(world: TurnRows, node: str = NODE, worktree: int | None = None) -> ClaimedOperation | None:
-    return await claim_operation(world.db, node, worktree)
+async def claim(world: TurnRows, node: str = NODE, worktree: int | None = None) -> Operation | None:
+    return await begin_operation(world.db, node, worktree)
 
 
-async def claimed(world: TurnRows) -> ClaimedOperation:
+async def claimed(world: TurnRows) -> Operation:
     operation = await claim(world)
     assert operation is not None
     return operation
 
 
-async def finish(world: TurnRows, operation: ClaimedOperation) -> None:
+async def finish(world: TurnRows, operation: Operation) -> None:
     async with world.db.transaction():
-        await operations.finish(world.db, operation.claim, "done", "It was reset.", NODE)
+        await operations.finish(world.db, operation, "done", "It was reset.", NODE)
 
 
 async def state(world: TurnRows, operation: int) -> str:
     return (await operations.status_of(world.db, operation)).state
+
+
+def test_a_second_process_that_carries_an_operation_out_stays_out_while_the_script_of_the_first_may_run(
+    tmp_path: Path,
+) -> None:
+    with only_here(tmp_path), pytest.raises(ClaimLostError), only_here(tmp_path):
+        pass
+    with pytest.raises(BlockingIOError), only_here(tmp_path):
+        raise BlockingIOError  # of the work itself: it says nothing of the claim
 
 
 # In line with the turns
@@ -162,12 +171,12 @@ async def test_an_operation_waits_while_its_path_is_being_removed(world: TurnRow
     thread, worktree = await world.home()
     await world.close(thread)
     await conversations.release_worktree(world.db, worktree)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
     await ask(world, worktree, "restore")
     assert await claim(world) is None
 
-    await world.db.execute("update worktrees set state = 'removed', claim = null")
+    await world.db.execute("update worktrees set state = 'removed', removal_began = false")
 
     assert (await claimed(world)).worktree.state == "removed"
 
@@ -222,13 +231,13 @@ async def test_a_turn_and_an_operation_are_never_claimed_at_once(world: TurnRows
 
     async def operate() -> bool:
         async with pool.acquire() as db:
-            return await operations.claim(db, NODE, worktree) is not None
+            return await operations.begin(db, NODE, worktree) is not None
 
     async with held(pool) as db:
         if first == "turn":
             assert await world.claim(db=db) is not None
         else:
-            assert await claim_operation(db, NODE) is not None
+            assert await begin_operation(db, NODE) is not None
         other = asyncio.create_task(operate() if first == "turn" else run_turn())
         await until_waiting(pool)
     assert not await other
@@ -240,7 +249,7 @@ async def test_two_operations_that_run_in_one_worktree_are_impossible(world: Tur
     await ask(world, worktree)
 
     with pytest.raises(asyncpg.UniqueViolationError, match="operations_one_running_per_worktree"):
-        await world.db.execute("update operations set state = 'running', claim = gen_random_uuid()")
+        await world.db.execute("update operations set state = 'running'")
 
 
 # Its data and its end
@@ -272,33 +281,44 @@ async def test_the_end_of_an_operation_rings_for_waiting_turns(world: TurnRows, 
     assert (standing.state, standing.outcome) == ("done", "It was reset.")
 
 
-async def test_a_lost_claim_ends_nothing(world: TurnRows) -> None:
+async def test_an_operation_ends_once(world: TurnRows) -> None:
     _, worktree = await world.home()
     await ask(world, worktree)
     operation = await claimed(world)
-    stale = replace(operation.claim, token=uuid4())
+    await operations.abandon(world.db, operation.id, "Its machine is silent.", also_begun=True)
 
     with pytest.raises(ClaimLostError):
-        await operations.finish(world.db, stale, "done", "It was reset.", NODE)
+        await operations.finish(world.db, operation, "done", "It was reset.", NODE)
 
-    assert await state(world, operation.id) == "running"
+    assert (await operations.status_of(world.db, operation.id)).outcome == "Its machine is silent."
 
 
-async def test_an_operation_of_a_dead_worker_is_claimed_again_at_its_old_place(world: TurnRows) -> None:
+async def test_an_operation_that_moved_to_another_worktree_does_not_end_here(world: TurnRows) -> None:
+    _, worktree = await world.home()
+    await ask(world, worktree)
+    operation = await claimed(world)
+    await world.db.execute("update operations set worktree_id = $1", await world.worktree(node="there"))
+
+    assert await operations.begun(world.db, NODE, worktree) is None
+    with pytest.raises(ClaimLostError):
+        await operations.finish(world.db, operation, "done", "It was reset.", NODE)
+
+
+async def test_an_operation_of_a_dead_worker_is_begun_again_at_its_old_place(world: TurnRows) -> None:
     thread, worktree = await world.home()
     await ask(world, worktree)
     dead = await claimed(world)
     await world.ask(thread)
-    assert await operations.claim(world.db, "there", worktree) is None, "on its node"
+    assert await operations.begin(world.db, "there", worktree) is None, "on its node"
 
-    again = await operations.claim(world.db, NODE, worktree)
+    again = await operations.begin(world.db, NODE, worktree)
 
     assert await world.claim() is None
     assert again is not None
     assert again.id == dead.id
+    await operations.finish(world.db, again, "done", "It was reset.", NODE)
     with pytest.raises(ClaimLostError):
-        await operations.finish(world.db, dead.claim, "done", "It was reset.", NODE)
-    await operations.finish(world.db, again.claim, "done", "It was reset.", NODE)
+        await operations.finish(world.db, dead, "done", "It was reset.", NODE)
 
 
 async def test_a_withdrawn_operation_is_not_done(world: TurnRows) -> None:
@@ -334,7 +354,7 @@ async def test_an_operation_and_a_close_at_the_same_moment_see_each_other(world:
 
     async def close() -> bool:
         async with held(pool) as db:
-            await conversations.close_conversation(db, thread, NOON)
+            await conversations.set_state(db, thread, NOON, NOON)
             return await conversations.release_worktree(db, worktree)
 
     async with held(pool) as db:

@@ -1,16 +1,21 @@
 """What a run writes into rows while its agent works."""
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from bot.agents.driver import ToolStarted
+from bot.agents.driver import ToolEnded, ToolStarted
 from bot.model import ThreadRef
-from bot.run.progress import Progress
+from bot.network.model_answers import ModelAnswers
+from bot.run.progress import MAX_OUTPUT_CHARACTERS, Progress
 from bot.store import turns
 from bot.store.database import Pool
-from tests.support.patience import PATIENCE_SECONDS
+from bot.store.turns import ClaimLostError, Use
+from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 from tests.support.turn_rows import NOON, TurnRows, repository
 
 
@@ -21,14 +26,14 @@ async def test_a_step_that_is_just_written_when_the_agent_ends_is_written_once(
     await world.ask(conversation)
     turn = await world.claimed()
     written, answered = asyncio.Event(), asyncio.Event()
-    add_steps = turns.add_steps
+    save_steps = turns.save_steps
 
-    async def add_then_wait(*given: Any) -> None:
-        await add_steps(*given)
+    async def save_then_wait(*given: Any) -> None:
+        await save_steps(*given)
         written.set()
         await answered.wait()
 
-    monkeypatch.setattr(turns, "add_steps", add_then_wait)
+    monkeypatch.setattr(turns, "save_steps", save_then_wait)
     progress = Progress(str)
     async with asyncio.timeout(PATIENCE_SECONDS):
         async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
@@ -37,3 +42,70 @@ async def test_a_step_that_is_just_written_when_the_agent_ends_is_written_once(
             asyncio.get_running_loop().call_soon(answered.set)  # after the end has come
 
     assert [row["words"] for row in await world.db.fetch("select words from steps")] == ["Read a.txt"]
+
+
+async def test_what_the_model_counts_is_in_the_row_before_the_turn_ends_and_later_runs_add_to_it(
+    pool: Pool, world: TurnRows
+) -> None:
+    """A process that is killed at any moment leaves what it knew a second before."""
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    answers, progress = ModelAnswers(), Progress(str)
+    answers.count("a-model", 30)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+            progress.model_answered(answers)
+            await eventually(partial(world.db.fetchval, "select tokens from turns"))
+    left = Use(*await world.db.fetchrow("select cost_usd, tokens, model from turns"))
+    assert left == Use(None, 30, "a-model")
+    resumed = Progress(str, (), left)
+    answers.count("a-model", 40)
+    resumed.model_answered(answers)
+    assert resumed.use == Use(None, 100, "a-model")
+
+
+async def test_the_cost_of_a_turn_is_what_its_runs_added_to_the_session(world: TurnRows) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    record = partial(turns.record_use, world.db, turn.claim)
+    assert await record(None, 5, None) == Use(None, 5, None), "it has no session yet"
+    session = await turns.start_session(world.db, turn.claim, "claude", "s-1")
+    await turns.use_session(world.db, turn.claim, session)
+    assert await record(0.5, 10, "a-model") == Use(0.5, 10, "a-model")
+    assert await record(0.5, 10, "a-model") == Use(0.5, 10, "a-model"), "it may be repeated"
+    assert await record(0.75, 20, None) == Use(0.75, 20, "a-model")
+    assert await record(0.1, None, None) == Use(0.75, 20, "a-model"), "a session that was lost begins at nothing"
+    with pytest.raises(ClaimLostError):
+        await turns.record_use(world.db, replace(turn.claim, token=uuid4()), 9.0, 9, None)
+
+
+async def test_a_step_that_fails_after_it_was_written_is_the_same_row(pool: Pool, world: TurnRows) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    progress = Progress(str)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+            progress.note(ToolStarted("make test"))
+            await until_true(lambda: not progress._unsaved)
+            progress.note(ToolEnded("make test", ok=False, output="1 failed"))
+    assert await world.db.fetch("select words, output from steps") == [("make test (failed)", "1 failed")]
+
+
+async def test_what_steps_print_is_kept_up_to_a_limit_for_each_turn(pool: Pool, world: TurnRows) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    progress = Progress(str)
+    async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+        for call in range(200):
+            progress.note(ToolStarted("Print", str(call)))
+            progress.note(ToolEnded("Print", ok=True, call=str(call), output="x" * 30_000))
+    kept = await world.db.fetchrow("select count(*), count(output), sum(length(output)) from steps")
+    assert (kept[0], 0 < kept[1] < 20) == (200, True), "what comes too fast is not held in memory"
+    for place in range(201, 401):
+        await turns.save_steps(world.db, turn.claim, [place], ["Print"], ["x" * MAX_OUTPUT_CHARACTERS])
+    kept = await world.db.fetchval("select sum(length(output)) from steps")
+    assert turns.MOST_OUTPUT_BYTES <= kept < turns.MOST_OUTPUT_BYTES + 2 * MAX_OUTPUT_CHARACTERS

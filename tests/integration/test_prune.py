@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 from bot import failpoints
 from bot.clones import metadata
 from bot.clones.admin import UNFINISHED
-from bot.clones.entries import all_entries
+from bot.clones.checkout import all_entries
 from bot.clones.metadata import Metadata
+from bot.maintenance.repair import repair
 from bot.store import conversations, retention, turns
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import LONG_AGO_DAYS, NODE, Node, commit_in, prepared_node, set_times
@@ -148,7 +149,8 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
 
     with capture_logs() as logs:
         report = await node.sweep()
-    assert [log["was"] for log in logs if log["event"] == "metadata-rebuilt"] == [damage]
+    rebuilt = [(log["was"], log["log_level"]) for log in logs if log["event"] == "metadata-rebuilt"]
+    assert rebuilt == [(damage, "warning")]
 
     assert [(line.id, line.why) for line in report.skipped] == [
         (worktree, f"Its metadata is {damage}: rebuilt, and checked again next time.")
@@ -314,13 +316,59 @@ async def test_a_dry_run_changes_nothing(each: Node) -> None:
 
     report = await each.sweep(dry_run=True)
 
-    assert {line.id for line in report.deleted} == {old, dirty, None}
+    orphan = await each.db.fetchval("select id from orphans")
+    assert {line.id for line in report.deleted} == {old, dirty, orphan}
     assert {line.id for line in report.skipped} == {lost}
-    assert report.bytes_reclaimed > 0
+    assert all(line.bytes > 0 for line in report.deleted if line.id != orphan)
     after = each.listing()
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert changed - workers <= {str(each.ctx.data_dir / "workers")}, "only the process lock of the sweep itself"
     assert await each.rows() == rows
+
+
+async def test_a_dry_run_promises_the_bytes_that_the_sweep_frees_of_each(each: Node) -> None:
+    await each.add(1)
+    other = await each.add(2)
+    await each.add(3, days=1)
+    await each.write_metadata(other)
+    await each.db.execute("update conversations set worktree_id = null where worktree_id = $1", other)
+    await each.db.execute("delete from worktrees where id = $1", other)
+    await repair(each.ctx)
+    unknown = each.path(4)
+    unknown.mkdir()
+    set_times(unknown, each.ctx.clock() - timedelta(days=LONG_AGO_DAYS))
+    await repair(each.ctx)
+    for folder in ("trash/a.0123456789abcdef", "kept/old.20200101T000000.000000Z.0123456789abcdef"):
+        (each.ctx.data_dir / folder).mkdir(parents=True)
+        (each.ctx.data_dir / folder / "file").write_text("bytes\n")
+
+    promised = await each.sweep(dry_run=True)
+    freed = await each.sweep()
+
+    assert [(Path(line.path).name, line.bytes > 0) for line in freed.deleted] == [
+        ("issue-1", True),
+        ("issue-2", True),
+        ("issue-4", False),
+    ], "what is kept whole frees nothing"
+    assert {(line.path, line.bytes) for line in promised.deleted} == {(one.path, one.bytes) for one in freed.deleted}
+    assert promised.bytes_reclaimed == freed.bytes_reclaimed
+
+
+async def test_a_dry_run_leaves_out_an_orphan_that_its_thread_has_taken_over(node: Node) -> None:
+    await node.add(1, days=0)
+    await node.db.execute("insert into orphans values ($1, $2, 'epoch')", NODE, node.ctx.stored(node.path(1)))
+
+    assert (await node.sweep(dry_run=True)).deleted == []
+
+
+async def test_a_sweep_of_one_repository_or_one_kind_leaves_the_others(node: Node) -> None:
+    branch, detached = await node.add(1), await node.add(2, detached=True)
+    (bin_ := node.ctx.data_dir / "trash" / "a.0123456789abcdef").mkdir(parents=True)
+
+    assert (await node.sweep(repo="octo/other")).deleted == []
+    assert [line.id for line in (await node.sweep(kind="detached")).deleted] == [detached]
+    assert bin_.exists()
+    assert [line.id for line in (await node.sweep(repo="Octo/Hello")).deleted] == [branch]
 
 
 # Two at once
@@ -386,7 +434,7 @@ async def test_a_worktree_used_since_the_check_stays(node: Node) -> None:
     worktree = await node.add(1)
 
     def touch(name: str) -> None:
-        if name == "prune-claimed":
+        if name == "removal-decided":
             (node.path(1) / "just-now.txt").write_text("a person is at it\n")
 
     with listening(touch):

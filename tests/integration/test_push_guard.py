@@ -14,7 +14,7 @@ from bot.messages.notices import PushRule
 from bot.redaction import Redactor
 from bot.run import push_guard
 from bot.run.push_guard import Guard, PushWithheldError
-from bot.worktrees.commit import NothingToCommit, commit_all
+from bot.worktrees.commit import Committed, NothingToCommit, commit_all
 from bot.worktrees.push import DiffStat, Parked, Pushed, PushResult, changes, push
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
@@ -166,10 +166,10 @@ async def test_a_submodule_at_a_commit_that_is_published_nowhere_is_withheld(wor
 
     # The bot itself commits neither what is changed inside nor a commit that only this worktree has; it names both.
     (world.path / "sub" / "stray").write_text("1")
-    assert await committed(world) == NothingToCommit(("sub",))
+    assert await committed(world) == NothingToCommit({"large": ("sub",)})
     (world.path / "sub" / "stray").unlink()
     world.agent("-C", "sub", "commit", "-q", "--allow-empty", "-m", "only here")
-    assert await committed(world) == NothingToCommit(("sub",))
+    assert await committed(world) == NothingToCommit({"large": ("sub",)})
     world.agent("commit", "-q", "-a", "-m", "moved")
     assert await withheld(world) == ("submodule", ("sub",))
 
@@ -245,3 +245,61 @@ async def test_what_changed_between_two_commits_is_counted(small: GitRepositorie
     after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "new": "y\n"})
     await small.bring_home()
     assert await changes(small.clone, before, after) == DiffStat(3, 4, 1)
+
+
+LFS = {".gitattributes": "*.bin filter=lfs -text\nsecret/** filter=git-crypt\n", "a.bin": "version 1\n", "b": "plain\n"}
+
+
+@pytest.fixture(params=SANDBOXES)
+async def filtered(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, request.param)
+    world.someone_pushes("main", LFS)
+    await world.created()
+    return world
+
+
+@pytest.mark.parametrize("name", ["a.bin", "folder/new.bin", "secret/key"])
+async def test_raw_content_under_a_filter_is_not_pushed(filtered: GitRepositories, name: str) -> None:
+    commits(filtered, {name: "raw"})
+    assert await withheld(filtered) == ("filter", (name,))
+
+
+async def test_raw_content_of_an_earlier_commit_is_found(filtered: GitRepositories) -> None:
+    commits(filtered, {"a.bin": "raw"})
+    commits(filtered, {"a.bin": LFS["a.bin"]})
+    assert await withheld(filtered) == ("filter", ("a.bin",))
+
+
+async def test_a_commit_that_takes_the_filter_away_does_not_help(filtered: GitRepositories) -> None:
+    commits(filtered, {".gitattributes": "", "a.bin": "raw"})
+    assert await withheld(filtered) == ("filter", ("a.bin",))
+
+
+async def test_a_filter_that_the_commit_adds_counts(filtered: GitRepositories) -> None:
+    commits(
+        filtered, {"sub/.gitattributes": "[attr]x filter=lfs\n", ".gitattributes": "*.txt filter=x\n", "n.txt": "raw"}
+    )
+    assert await withheld(filtered) == ("filter", ("n.txt",))
+
+
+async def test_a_file_under_a_filter_can_be_moved_and_deleted(filtered: GitRepositories) -> None:
+    filtered.agent("mv", "a.bin", "moved.bin")
+    done = await committed(filtered)
+    assert done == Committed(filtered.agent("rev-parse", "HEAD"), {})
+    filtered.agent("rm", "-q", "moved.bin")
+    commits(filtered, {"c.txt": "text"})
+    assert await pushed(filtered) == Pushed()
+
+
+async def test_content_under_a_filter_is_left_out_of_the_commit(filtered: GitRepositories) -> None:
+    for name in ("a.bin", "new.bin", "line\nbreak.bin", "b"):
+        (filtered.path / name).write_text("raw")
+    filtered.agent("add", "new.bin")
+    done = await committed(filtered)
+    assert isinstance(done, Committed)
+    assert {why: set(names) for why, names in done.left_out.items()} == {
+        "filter": {"a.bin", "new.bin", "line\nbreak.bin"}
+    }
+    assert await pushed(filtered) == Pushed()
+    assert git(filtered.remote, "show", f"{BRANCH}:a.bin") == LFS["a.bin"].strip()
+    assert (filtered.path / "a.bin").read_text() == "raw"

@@ -13,7 +13,7 @@ from bot.store import (
     claims,
     conversations,
     deliveries,
-    doorbell,
+    jobs,
     listings,
     operations,
     outbox,
@@ -42,18 +42,18 @@ insert into conversations (platform, repository_id, number, kind, worktree_id)
 select 'github.com', 1 + n % 40, n, 'issue', n from generate_series(1, 10000) n;
 insert into sessions (conversation_id, agent, active, ended_at, end_reason)
 select n, 'custom', false, now(), 'conversation-closed' from generate_series(1, 10000) n;
-insert into turns (conversation_id, worktree_id, state, reason, request, request_hash, requested_by, requested_by_id,
-                   asked_at, source_kind, source_id, finished_at, claim, created_at)
+insert into turns (conversation_id, worktree_id, state, requested_by_id, finished_at, claim, created_at)
 select 1 + n % 10000, 1 + n % 10000,
-       case when n % 1000 = 49 then 'running' when n % 500 = 99 then 'queued' else 'done' end, null,
-       'do it', '', 'ada', n % 300, now(), 'comment', n,
-       case when n % 1000 = 49 or n % 500 = 99 then null else now() end,
+       case when n % 1000 = 49 then 'running' when n % 500 = 99 then 'queued' else 'done' end,
+       n % 300, case when n % 1000 = 49 or n % 500 = 99 then null else now() end,
        case when n % 1000 = 49 then gen_random_uuid() end,
        now() - n * interval '10 minutes'
 from generate_series(1, 10000) n;
-insert into deliveries (guid, event, state, body, received_at)
-select gen_random_uuid()::text, 'issue_comment', 'done', case when n > 30000 then '{}'::bytea end,
-       now() - (40000 - n) * interval '4 minutes'
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns;
+insert into deliveries (guid, event, conversation, state, body, received_at)
+select gen_random_uuid()::text, 'issue_comment', 'octo/repo-' || n % 40 || '#' || n, 'done',
+       case when n > 30000 then '{}'::bytea end, now() - (40000 - n) * interval '4 minutes'
 from generate_series(1, 40000) n;
 insert into effects (key, seen_at)
 select sha256(n::text::bytea), now() - (40000 - n) * interval '4 minutes' from generate_series(1, 40000) n;
@@ -74,88 +74,107 @@ _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
-    "look again": (turns.STOP_REQUEST, (5, TOKEN)),
-    "end a turn": (turns.END_TURN, (5, TOKEN, "done", None, None)),
-    "hand back": (turns.REQUEUE_TURN, (5, TOKEN, True)),
-    "stop what is not over": (requests.LOCK_UNFINISHED, (5,)),
-    "stop what runs": (requests.STOP_RUNNING, (5, "Stopped.", NOON, None)),
-    "stop what waits": (requests.STOP_QUEUED, (5, "Stopped.", NOON, None, None)),
-    "what runs on the node": (turns.RUNNING_ON_NODE, (NODE,)),
-    "what keeps turns waiting": (requests.WHY_TURNS_WAIT, ([99, 599], NOON, 30)),
-    "cost of a day": (listings.COSTS, (date(2099, 1, 1), None)),
-    "last request not done": (requests.LAST_NOT_DONE, (5,)),
-    "what a turn depends on": (requests.BEFORE_A_TURN, (5, 7)),
-    "asked just now": (requests.SAME_TEXT_WITHIN_A_MINUTE, (5, "do it", NOON)),
-    "active session": (turns.ACTIVE_SESSION, (5,)),
+    "look again": (turns.stop_requested.sql, (5, TOKEN)),
+    "end a turn": (turns.end.sql, (5, TOKEN, "done", None, None)),
+    "hand back": (turns.requeue.sql, (5, TOKEN, True)),
+    "stop what is not over": (requests.lock_unfinished.sql, (5,)),
+    "stop what runs": (requests.stop_running.sql, (5, "Stopped.", NOON, None)),
+    "stop what waits": (requests.stop_queued.sql, (5, "Stopped.", NOON, None, None)),
+    "what runs on the node": (turns.running_on.sql, (NODE,)),
+    "what keeps turns waiting": (requests.why_turns_wait.sql, ([99, 599], NOON, 30)),
+    "cost of a day": (listings.costs.sql, (date(2099, 1, 1), None)),
+    "how days ended": (listings.days.sql, (date(2099, 1, 1),)),
+    "turns found by a word": (listings.FOUND, (51, None, None, None, "rare")),
+    "turns in line": (listings.turns_in_line.sql, (51, None, None)),
+    "a turn": (listings.TURN, (5,)),
+    "failed turns": (listings.NEWEST.format("turns", ""), (51, None, "failed")),
+    "deliveries that are not ignored": (
+        listings.NEWEST.format("deliveries", " and state <> 'ignored'"),
+        (51, None, None),
+    ),
+    "last request not done": (requests.last_not_done.sql, (5,)),
+    "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
+    "asked just now": (requests.is_repeated.sql, (5, "do it", NOON)),
+    "active session": (turns.active_session.sql, (5,)),
     "end a session": (conversations.END_SESSION, (5, "reset-requested")),
-    "find a thread": (conversations.FIND_CONVERSATION, ("github.com", 5, 44)),
-    "own worktree": (conversations.LIVE_WORKTREE, (50,)),
+    "find a thread": (conversations.find_conversation.sql, ("github.com", 5, 44)),
+    "own worktree": (conversations.live_worktree.sql, (50,)),
     "own worktree that is in use": (conversations.OWN_READY_WORKTREE, (50,)),
     "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
-    "worktree on a branch": (conversations.WORKTREE_ON_BRANCH, ("github.com", 5, "feature", "threadtree/issue-", None)),
+    "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
     "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
-    "status": (conversations.STATUS_OF_THREAD, (5, NOON, 30)),
-    "claim an operation": (operations.CLAIM, (NODE, 50, TOKEN)),
-    "read the claimed operation": (operations.CLAIMED, (500,)),
-    "where an operation stands": (operations.STATUS, (500,)),
+    "status": (conversations.overview.sql, (5, 30)),
+    "begin an operation": (operations.BEGIN, (NODE, 50)),
+    "read the operation that is carried out": (operations.begun.sql, (NODE, 50)),
+    "where an operation stands": (operations.described.sql, (500, 30)),
     "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
-    "end an operation": (operations.FINISH, (500, TOKEN, "done", "It was reset.")),
-    "ring for work": (doorbell.RING, (NODE,)),
-    "withdraw operations": (operations.WITHDRAW, (5, NOON, "Closed.")),
+    "end an operation": (operations.FINISH, (500, 500, "done", "It was reset.")),
+    "the newest worktrees": (listings.NEWEST.format("worktrees", ""), (51, None, None)),
+    "one worktree": (listings.find_worktree.sql, (NODE, 50, [])),
+    "old sessions": (retention.OLD_SESSIONS, (NOON, None, False)),
+    "ring for work": (jobs.ring_for_work.sql, (NODE,)),
+    "withdraw operations": (operations.withdraw.sql, (5, NOON, "Closed.")),
     "restore before a turn": (operations.RESTORE_BEFORE, (5,)),
-    "whether a missed text was answered": (recoveries.WAS_ANSWERED, ("github.com", 1, 5, "comment", 7)),
-    "whether a thread's own text was answered": (recoveries.WAS_ANSWERED, ("github.com", 1, 5, "issue", None)),
-    "only gestures asked": (recoveries.ONLY_GESTURES, ("github.com", 1, 5)),
-    "a thread's own text asked": (recoveries.TEXT_ASKED, ("github.com", 1, 5)),
-    "what is to be brought back": (rescues.PENDING_RESTORE, (5,)),
-    "rescues of a thread": (rescues.RESCUES_OF_CONVERSATION, (5, 1)),
-    "rescues of a worktree": (rescues.RESCUES_OF_WORKTREE, (5,)),
+    "whether a missed text was answered": (recoveries.was_answered.sql, ("github.com", 1, 5, "comment", 7)),
+    "whether a thread's own text was answered": (recoveries.was_answered.sql, ("github.com", 1, 5, "issue", None)),
+    "a label or assignment alone asked": (recoveries.NOTE_ASKED_WITHOUT_TEXT, ("github.com", 1, 5)),
+    "a thread's own text asked": (recoveries.FORGET_ASKED_WITHOUT_TEXT, ("github.com", 1, 5)),
+    "what is to be brought back": (rescues.pending_restore.sql, (5,)),
+    "rescues of a thread": (rescues.of_conversation.sql, (5, 1)),
+    "rescues of a worktree": (rescues.of_worktree.sql, (5,)),
     "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
-    "a worktree at a glance": (worktrees.WORKTREE_OF_THREAD, (50,)),
-    "what is known of a thread": (conversations.STANDING_OF_THREAD, ("github.com", 1, 5)),
+    "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
+    "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
     "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
-    "turns on a branch": (pull_requests.TURNS_ON_BRANCH, ("github.com", 5, "threadtree/issue-44")),
-    "claim a removal": (removals.CLAIM, (50, NODE, TOKEN)),
-    "what nobody needs of a home": (retention.UNUSED_HOMES, ([5, 6, 7],)),
+    "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
+    "read a removal": (removals.decided.sql, (NODE, 50)),
+    "what nobody needs of a home": (retention.unused_homes.sql, ([5, 6, 7],)),
     **{f"old {what}": (statement, (timedelta(days=365), 100)) for what, statement in upkeep.DELETE_OLD.items()},
     "what names a turn": ("select from outbox where turn_id = $1", (5,)),
     "what waits for a comment": ("select from outbox where waits_for = $1", (5,)),
     "operations before a turn": ("select from operations where turn_id = $1", (5,)),
     "operations told in a comment": ("select from operations where reply_id = $1", (5,)),
-    "the next write": (outbox.NEXT, ("github.com/token", NOON, False, [])),
-    "when to write next": (outbox.NEXT_DUE, ("github.com/token", NOON, 3)),
-    "what was written in an hour": (outbox.CREATED_SINCE, ("github.com/token", LATER, 0)),
-    "whom most was written for": (outbox.CREATED_MOST_FOR, ("github.com/token", LATER, 400)),
+    "the next write": (outbox.next_to_send.sql, ("github.com/token", NOON, False, [])),
+    "when to write next": (outbox.next_due.sql, ("github.com/token", NOON, 3)),
+    "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
+    "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
     "load a delivery": (deliveries.LOAD, ("guid",)),
-    "end a delivery": (deliveries.END, ("guid", "done", None)),
+    "end a delivery": (deliveries.end.sql, ("guid", None)),
 }
 FLOOD = """
-insert into turns (conversation_id, worktree_id, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id)
-select 50 * (1 + n % 20), 50 * (1 + n % 20), 'do it', '', 'ada', n % 30, now(), 'comment', n
-from generate_series(1, 3000) n;
+insert into turns (conversation_id, worktree_id, requested_by_id)
+select 50 * (1 + n % 20), 50 * (1 + n % 20), n % 30 from generate_series(1, 3000) n;
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns where id > 10000;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, due_at, waits_for)
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
-from turns where request_hash = '' and state = 'queued' and source_id < 3001;
+from turns where id > 10000;
 """
-_ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], "queued", None, None, [], None)
+ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "queue a turn": (requests.ENQUEUE_TURN, (50, NOON, 50, *_ASKED)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
     "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),
-    "the next write": (outbox.NEXT, ("github.com/token", LATER, False, [])),
-    "when to write next": (outbox.NEXT_DUE, ("github.com/token", LATER, 3)),
+    "the next write": (outbox.next_to_send.sql, ("github.com/token", LATER, False, [])),
+    "when to write next": (outbox.next_due.sql, ("github.com/token", LATER, 3)),
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, LATER)),
     "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
 }
 FILTERED_BY_INDEX: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "what was written in an hour": (outbox.CREATED_SINCE, ("github.com/token", LATER, 0)),
-    "whom most was written for": (outbox.CREATED_MOST_FOR, ("github.com/token", LATER, 400)),
+    "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
+    "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
+    "turns of a repository": (listings.NEWEST_BY_KEY.format("turns", ""), (51, None, None, "octo/repo-7")),
+    "threads of a repository": (listings.NEWEST_BY_KEY.format("conversations", ""), (51, None, None, "octo/repo-7")),
+    "deliveries of a rare repository": (
+        listings.NEWEST.format("deliveries", listings.OF_REPOSITORY),
+        (51, None, None, "octo/none"),
+    ),
 }
 MOST_REJECTED = 100
 MOST_BLOCKS = 400
 """Of a statement that finds its rows by index; to read the flood takes more than 3,000."""
 GROWING = {
     "turns",
+    "requests",
     "worktrees",
     "deliveries",
     "conversations",
@@ -226,4 +245,4 @@ async def test_a_flood_that_no_analysis_has_seen_is_not_read_for_each_row(busy: 
 
 
 async def test_a_full_scan_is_noticed(busy: Connection) -> None:
-    assert await read_whole(busy, "select * from turns where request = $1", ("x",)) == {"turns"}
+    assert await read_whole(busy, "select * from requests where text = $1", ("x",)) == {"requests"}

@@ -1,4 +1,4 @@
-"""A claimed removal on disk and in the rows (DESIGN.md §3.5 and §4), with real git and Postgres."""
+"""A removal on disk and in the rows (DESIGN.md §3.5 and §4), with real git and Postgres."""
 
 import asyncio
 import shutil
@@ -11,16 +11,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.clones import metadata, trash
+from bot.clones.clone import clone_lock
 from bot.clones.metadata import Metadata
+from bot.model import Rescue
 from bot.node.context import NodeContext
-from bot.operations.remove import delete_trashed, remove_claimed
+from bot.node.launching import Launcher
+from bot.operations.remove import delete_trashed, remove_now
 from bot.redaction import Redactor
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
-from bot.store.removals import ClaimedRemoval, Removal
+from bot.store.removals import Removal
 from bot.worktrees.remove import NotRemoved, Removed
 from tests.support.failpoints import KilledError
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
 from tests.support.turn_rows import NODE, TurnRows
 from tests.support.worktree_jobs import remove_all
 
@@ -43,16 +46,18 @@ class Place:
     def path(self) -> Path:
         return self.git_world.path
 
-    async def claimed(self, why: Removal = "closed") -> ClaimedRemoval:
-        removal = await removals.claim_for(self.rows.db, NODE, self.worktree, why)
-        assert removal is not None
-        return removal
+    async def remove(self, why: Removal = "closed", ctx: NodeContext | None = None) -> Removed | NotRemoved:
+        await self.decide(why)
+        return await remove_now(ctx or self.ctx, self.worktree)
+
+    async def decide(self, why: Removal = "closed") -> None:
+        assert await removals.decide(self.rows.db, NODE, self.worktree, why)
 
     async def row(self) -> tuple[str, str | None]:
         row = await self.rows.db.fetchrow("select state, removal from worktrees where id = $1", self.worktree)
         return row["state"], row["removal"]
 
-    async def rescues(self) -> list[rescues.Rescue]:
+    async def rescues(self) -> list[Rescue]:
         return await rescues.of_worktree(self.rows.db, self.worktree)
 
 
@@ -72,6 +77,7 @@ async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> A
             clock=lambda: NOW,
             github=None,
             redactor=Redactor(),
+            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8"),
         )
         git_world = replace(made, clone=ctx.clone("octo/repo-1"))
         await git_world.created()
@@ -102,16 +108,18 @@ def write_metadata(path: Path, worktree: int) -> None:
 async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(place: Place) -> None:
     place.git_world.agent_commits({"a": "1"})
     (place.path / "new").write_text("new")
-    removal = await place.claimed("retention")
+    await place.decide("retention")
+    removal = await removals.decided(place.rows.db, NODE, place.worktree)
+    assert removal is not None
 
-    result = await remove_claimed(place.ctx, removal)
+    result = await remove_now(place.ctx, place.worktree)
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
     [rescue] = await place.rescues()
     assert (rescue.ref, rescue.kept, rescue.removal) == (result.rescue.ref, None, "retention")
     assert (rescue.files, rescue.commits, rescue.branch) == (1, 1, BRANCH)
-    assert rescue.conversations == removal.worktree.conversations != ()
+    assert rescue.conversations == removal.users != ()
     assert rescue.created_at == removal.worktree.updated_at
     assert rescue.bytes > 0
     assert await place.row() == ("removed", "retention")
@@ -126,7 +134,7 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
 async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None:
     (place.path / ".git").unlink()
     place.path.joinpath("mine").write_bytes(b"x" * 10_000)
-    result = await remove_claimed(place.ctx, await place.claimed("command"))
+    result = await place.remove("command")
     assert isinstance(result, Removed)
     [rescue] = await place.rescues()
     assert rescue.kept is not None
@@ -138,7 +146,7 @@ async def test_a_directory_that_is_kept_whole_is_on_record(place: Place) -> None
 async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
-        result = await remove_claimed(cut_off_from(place), await place.claimed())
+        result = await place.remove(ctx=cut_off_from(place))
     assert isinstance(result, NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["warning"]
     assert "could not be asked" in result.why
@@ -159,7 +167,7 @@ async def test_without_a_repository_the_worktree_goes_and_its_commits_stay_in_th
     (place.path / "new").write_text("new")
     shutil.rmtree(place.git_world.remote)
 
-    result = await remove_claimed(place.ctx, await place.claimed())
+    result = await place.remove()
 
     assert isinstance(result, Removed)
     assert result.rescue is not None
@@ -174,7 +182,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
     server = place.git_world.root / "server" / "octo"
     (server / "repo-1.git").rename(server / "renamed.git")
     await place.rows.db.execute("update codebases set name = 'renamed'")
-    result = await remove_claimed(place.ctx, await place.claimed())
+    result = await place.remove()
     assert isinstance(result, Removed)
     assert (result.rescue, result.branch_deleted) == (None, True)
 
@@ -182,7 +190,7 @@ async def test_a_renamed_repository_is_asked_under_its_new_name(place: Place) ->
 async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place) -> None:
     shutil.rmtree(place.path)
     shutil.rmtree(place.git_world.clone.path)
-    result = await remove_claimed(place.ctx, await place.claimed())
+    result = await place.remove()
     assert isinstance(result, Removed)
     assert (await place.row())[0] == "removed"
 
@@ -190,31 +198,44 @@ async def test_a_worktree_that_was_never_made_goes_without_a_clone(place: Place)
 async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(place: Place) -> None:
     (place.path / "new").write_text("new")
     with capture_logs() as logs:
-        assert isinstance(await remove_claimed(place.ctx, await place.claimed("purged")), NotRemoved)
+        assert isinstance(await place.remove("purged"), NotRemoved)
     assert [line["log_level"] for line in logs if line["event"] == "worktree-kept"] == ["info"], "nothing unusual"
     assert await place.row() == ("ready", None)
     (place.path / "new").unlink()
 
-    assert isinstance(await remove_claimed(place.ctx, await place.claimed("purged")), Removed)
+    assert isinstance(await place.remove("purged"), Removed)
 
     assert await place.row() == ("removed", "purged")
     assert await conversations.worktree_of(place.rows.db, place.conversation) == place.worktree
     assert not metadata.metadata_path(place.path).exists()
 
 
-async def test_a_process_that_lost_the_claim_touches_nothing(place: Place) -> None:
-    removal = await place.claimed()
-    await place.rows.db.execute("update worktrees set claim = null where id = $1", place.worktree)
-    assert isinstance(await remove_claimed(place.ctx, removal), NotRemoved)
+async def test_a_removal_that_was_called_off_while_the_clone_was_busy_touches_nothing(place: Place) -> None:
+    await place.decide()
+    async with clone_lock(place.git_world.clone):
+        removing = asyncio.create_task(remove_now(place.ctx, place.worktree))
+        assert await conversations.live_worktree(place.rows.db, place.worktree) is not None
+    assert isinstance(await removing, NotRemoved)
     assert (place.path / "README.md").exists()
-    assert await place.row() == ("removing", "closed")
+    assert await place.row() == ("ready", None)
+
+
+async def test_a_purge_that_was_cut_off_after_the_directory_was_moved_is_completed(
+    place: Place, kill_at: Callable[[str], None]
+) -> None:
+    await place.decide("purged")
+    kill_at("trashed")
+    with pytest.raises(KilledError):
+        await remove_now(place.ctx, place.worktree)
+    await remove_all(place.ctx)
+    assert await place.row() == ("removed", "purged")
 
 
 async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_tried_again(place: Place) -> None:
     bin_ = trash.trash_folder(place.ctx.data_dir)
     bin_.write_text("in the way of the folder")
     (place.path / "new").write_text("new")
-    await place.rows.db.execute("update worktrees set claim = null where id = $1", (await place.claimed()).worktree.id)
+    await place.decide()
 
     await remove_all(place.ctx)
 
@@ -265,14 +286,12 @@ async def interrupt(place: Place, cut: str, kill_at: Callable[[str], None]) -> N
     """Kill a process at this point of the removal of a worktree with work in it; another one may go on."""
     place.git_world.agent_commits({"a": "1"})
     (place.path / "new").write_text("new")
-    removal = await place.claimed()
     kill_at(cut)
     with pytest.raises(KilledError):
-        await remove_claimed(place.ctx, removal)
-    await place.rows.db.execute("update worktrees set claim = null where id = $1", place.worktree)
+        await place.remove()
 
 
-async def test_all_claimed_worktrees_and_their_bytes_are_removed(place: Place) -> None:
+async def test_two_processes_remove_worktrees_and_their_bytes_once(place: Place) -> None:
     await place.rows.close(place.conversation)
     await conversations.release_worktree(place.rows.db, place.worktree)
     await asyncio.gather(*(remove_all(place.ctx) for _ in range(2)))

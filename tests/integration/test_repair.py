@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import metadata
+from bot.clones import metadata, trash
 from bot.clones.admin import LIVE
+from bot.clones.checkout import all_entries
 from bot.clones.clone import clone_lock
-from bot.clones.entries import all_entries
 from bot.clones.metadata import Metadata
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
 from bot.model import IssueBranch
+from bot.operations.asked import Repairing
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
-from bot.store import rescues
+from bot.store import rescues, turns
 from tests.support.git_repositories import SANDBOXES, entry_of, git
-from tests.support.node import NODE, Node, prepared_node
+from tests.support.node import NODE, Node, prepared_node, set_times
 from tests.support.turn_rows import TurnRows
 
 
@@ -39,8 +40,8 @@ async def each(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 async def mended(node: Node, only: int | None = None) -> dict[str, list[Action]]:
     """Return the repairs by the name of the place."""
     done: dict[str, list[Action]] = {}
-    for path, action in await repair(node.ctx, only):
-        done.setdefault(Path(path).name, []).append(action)
+    for one in await repair(node.ctx, Repairing(worktree=only)):
+        done.setdefault(Path(one.path).name, []).append(Action(one.action))
     return done
 
 
@@ -88,6 +89,26 @@ async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, conte
     assert (known.id, known.full_name, known.conversations) == (str(worktree), "octo/hello", (1,))
     assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
     assert await mended(node) == {}
+
+
+async def test_rebuilt_metadata_counts_the_turns_and_tells_the_last_error(node: Node) -> None:
+    worktree = await node.add(1)
+    rows = TurnRows(node.db)
+    conversation = await node.db.fetchval("select id from conversations")
+    for state in ("failed", "done", "failed"):
+        await rows.ask(conversation)
+        turn = await rows.claimed()
+        await turns.end(node.db, turn.claim, state, None if state == "done" else f"Reason {turn.id}.")
+    await rows.ask(conversation)  # it waits: it did not run
+    await node.db.execute("update turns set worktree_id = null where state = 'queued'")
+    metadata.delete(node.path(1))
+
+    await repair(node.ctx, Repairing(worktree=worktree))
+
+    known = metadata.read(node.path(1))
+    assert isinstance(known, Metadata)
+    last = await node.db.fetchval("select max(id) from turns where state = 'failed'")
+    assert (known.execution_count, known.last_error) == (3, f"Reason {last}.")
 
 
 @pytest.mark.parametrize("gone", ["directory", "directory and entry"])
@@ -162,6 +183,17 @@ async def test_a_worktree_without_a_row_is_an_orphan_as_old_as_its_metadata(node
     assert await mended(node) == {}
 
 
+async def test_an_orphan_without_metadata_is_as_old_as_its_newest_file(node: Node) -> None:
+    unknown, at = node.path(7), node.ctx.clock() - timedelta(days=200)
+    (unknown / "deep").mkdir(parents=True)
+    (unknown / "deep" / "file").write_text("old\n")
+    set_times(unknown, at)
+
+    await mended(node)
+
+    assert await node.db.fetchval("select seen_at from orphans") == at
+
+
 # Orphans
 
 
@@ -177,6 +209,7 @@ async def test_an_unknown_directory_is_recorded_as_an_orphan_and_left_in_place(n
             node.path(7).symlink_to("/nowhere")
         case "unknown repository":
             shutil.copytree(node.git.person, node.path(7))
+            set_times(node.path(7), node.ctx.clock())
         case _:
             await node.git.created(IssueBranch(7), node.path(7))
             metadata.write(node.path(7), metadata_for(node, worktree + 1))
@@ -212,6 +245,25 @@ def metadata_for(node: Node, worktree: int) -> Metadata:
         created_at=now,
         updated_at=now,
     )
+
+
+async def test_what_lies_above_the_folders_of_repositories_is_adopted_and_kept_at_its_end(node: Node) -> None:
+    root = node.ctx.data_dir / "worktrees"
+    (root / "octo").mkdir(parents=True, exist_ok=True)
+    (root / "notes.txt").write_text("notes\n")
+    (root / "octo" / "file").write_text("notes\n")
+    (root / "not a login" / "folder").mkdir(parents=True)
+    places = {str(root / name) for name in ("notes.txt", "octo/file", "not a login/folder")}
+
+    assert {one.path for one in await repair(node.ctx)} == places
+
+    assert await repair(node.ctx) == []
+    node.move_clock(91)
+    assert {line.path for line in (await node.sweep(dry_run=True)).deleted} == places
+    assert {line.path for line in (await node.sweep()).deleted} == places
+    assert not {str(place) for place in root.rglob("*")} & places
+    assert len(list(trash.kept_folder(node.ctx.data_dir).iterdir())) == 3
+    assert await node.db.fetch("select * from orphans") == []
 
 
 async def test_worktrees_that_the_node_has_lost_are_left_to_whoever_rescues_them(node: Node) -> None:

@@ -13,13 +13,21 @@ from bot.agents.driver import AgentDone, Launch, SessionOpened
 from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch
-from bot.sandbox import agent_environment
-from bot.sandbox.cage import Bind
+from bot.sandbox.cage import Bind, agent_environment
 from bot.worktrees.commit import Committed, commit_all, return_to_branch
 from bot.worktrees.push import Pushed, push
 from bot.worktrees.sync import FastForwarded, sync
 from tests.integration.test_acp_driver import ask, opened
-from tests.support.git_repositories import BOT, GIT, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked, usable_cage
+from tests.support.git_repositories import (
+    BOT,
+    GIT,
+    LABEL,
+    SEARCH_PATH,
+    GitRepositories,
+    git,
+    unchecked,
+    usable_cage,
+)
 
 BRANCH = "threadtree/issue-1"
 
@@ -45,7 +53,7 @@ async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Sessi
         assert isinstance(session, SessionOpened), session
         assert isinstance(await ask(agent, *lines), AgentDone)
     async with clone_lock(world.clone) as lock:
-        assert await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT) is None
+        assert await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL) is None
         assert isinstance(await commit_all(await require_checkout(lock, world.path), "rest", BOT, None), Committed)
         assert (
             await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked) == Pushed()
@@ -60,11 +68,10 @@ def commits_on_github(world: GitRepositories) -> int:
 async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_date(world: GitRepositories) -> None:
     session = await turn(world, None, "write a: 1", "commit Add a", "write b: 2")
     assert commits_on_github(world) == 2
-    first = world.remote_tip(BRANCH)
-    theirs = world.someone_pushes(BRANCH, {"theirs": "1"})
+    world.someone_pushes(BRANCH, {"theirs": "1"})
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
-        assert await sync(await require_checkout(lock, world.path), BRANCH) == FastForwarded(first, theirs, 1)
+        assert await sync(await require_checkout(lock, world.path), BRANCH) == FastForwarded(1)
     again = await turn(world, session.assistant_session_id, "write c: 3", "commit Add c", "write d: 4")
     assert again.resumed
     subjects = git(world.remote, "log", "--format=%s", "--reverse", BRANCH).splitlines()
@@ -86,7 +93,7 @@ async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
     (world.view().private / lock).touch()
     (world.path / "a").write_text("1")
     async with clone_lock(world.clone) as held:
-        assert await return_to_branch(await require_checkout(held, world.path), BRANCH, RESCUE, BOT) is None
+        assert await return_to_branch(await require_checkout(held, world.path), BRANCH, LABEL) is None
         assert isinstance(await commit_all(await require_checkout(held, world.path), "rest", BOT, None), Committed)
 
 

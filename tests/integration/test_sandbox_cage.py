@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox import command_of
-from bot.sandbox.cage import Bind, Cage, NoCage, Unusable, sandbox_for
+from bot.sandbox.cage import Bind, Cage, NoCage, Unusable, command_of, sandbox_for
 from bot.sandbox.limits import Enforcement, Limits
 from bot.sandbox.system import UnsafeCommandError
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_cage

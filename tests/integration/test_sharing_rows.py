@@ -10,8 +10,9 @@ from bot.authority import Policy
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes, RequestContext, save_thread
+from bot.handlers.parsing import ParsedComment, Request
 from bot.messages import notices
-from bot.model import Actor, HeadBranch, LiveWorktree, Target, ThreadRef
+from bot.model import Actor, HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
@@ -33,7 +34,8 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
     """Write, in a transaction, what decide writes for a request on an issue or (`head`) a pull request."""
-    thread_ref, folder = await save_thread(db, repository(), number, "pull" if head else "issue", "A title", None)
+    thread = Thread(number, "pull" if head else "issue", "A title", None)
+    thread_ref, folder = await save_thread(db, repository(), thread)
     pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
     turn = request(target=Target("comment", number))
     ctx = RequestContext(
@@ -43,12 +45,17 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         number=number,
         folder=folder,
         pull=pull,
-        server_url="https://github.example",
+        request=Request(
+            repository=repository(),
+            thread=thread,
+            author=Actor(turn.requested_by, turn.requested_by_id),
+            target=turn.target,
+            parsed=ParsedComment(request=turn.text),
+            asked_at=turn.asked_at,
+            identity=b"",
+        ),
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
-        author=Actor(turn.requested_by, turn.requested_by_id),
-        asked_at=turn.asked_at,
-        asked_head=None,
-        target=turn.target,
+        server_url="https://github.example",
         now=NOON,
     )
     await queue_turn(ctx, AgentRequest(turn.text))
@@ -232,7 +239,7 @@ async def test_a_pull_request_that_comes_with_its_issue_waits_for_what_becomes_o
 
     assert await placed(world) == [
         (ISSUE, "issue-1", None, []),
-        (PULL, "issue-1", "threadtree/issue-1", [IN_ISSUES]),
+        (PULL, "issue-1", "threadtree/issue-1", []),
     ]
 
 
@@ -411,7 +418,7 @@ async def test_the_holder_of_a_branch_is_another_live_worktree(world: TurnRows) 
     reserved = await world.worktree(owner=7, start=HeadBranch("feature", SHA))
 
     holder = await conversations.worktree_on_branch(world.db, repository(), "feature", other_than=own)
-    assert holder == LiveWorktree(reserved, NODE, 7, "feature")
+    assert holder == LiveWorktree(reserved, NODE, 7, "feature", "worktrees/1")
 
     await world.db.execute("update worktrees set state = 'removed' where id = $1", reserved)
     assert await conversations.worktree_on_branch(world.db, repository(), "feature", other_than=own) is None

@@ -8,7 +8,7 @@ from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
 from bot.store.operations import RequestedBy
 from tests.support.turn_rows import NOON, TurnRows
-from tests.support.worktree_jobs import claim_operation, claim_removal
+from tests.support.worktree_jobs import begin_operation, begin_removal
 
 TIMEOUT = 60
 NOTICE = "The machine is silent."
@@ -66,7 +66,7 @@ async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world
     session = await turns.start_session(world.db, ran.claim, "custom", "abc")
     await turns.use_session(world.db, ran.claim, session)
     await turns.save_worktree(world.db, ran.claim, "threadtree/issue-1", "main", "a" * 40)
-    await turns.save_answer(world.db, ran.claim, "Done there.", ())
+    await turns.save_answer(world.db, ran.claim, "Done there.", (), ())
     await silent(world, "there")
 
     assert await moved(world, worktree) is not None
@@ -83,6 +83,24 @@ async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world
         1,
     )
     assert await world.db.fetchval("select end_reason from sessions") == "node-lost"
+
+
+async def test_a_reset_of_a_silent_node_whose_script_may_still_run_is_not_ended_and_begins_anew_elsewhere(
+    world: TurnRows,
+) -> None:
+    await world.worktree(node="here")
+    thread, worktree = await world.home(node="there")
+    asked = RequestedBy("ada", NOON, thread, Target("comment", 11))
+    operation = await operations.enqueue(world.db, worktree, "reset", asked)
+    await world.db.execute("update operations set state = 'running', outcome = 'The worktree was reset.'")
+    await silent(world, "there")
+
+    assert await takeover.unanswered(world.db, TIMEOUT) == []
+
+    await world.ask(thread)
+    successor = await moved(world, worktree)
+    [row] = await world.db.fetch("select id, worktree_id, state, outcome from operations")
+    assert tuple(row) == (operation, successor, "queued", None)
 
 
 async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it_along(world: TurnRows) -> None:
@@ -108,7 +126,7 @@ async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it
     await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
     both = [(one.id, one.thread_ref is None) for one in await takeover.unanswered(world.db, TIMEOUT)]
     assert both == [(asked[0], False), (by_operator, True)], "a command line there would have begun"
-    told = await conversations.overview(world.db, alone, NOON)
+    told = await conversations.overview(world.db, alone)
     assert (told.silent_node, told.silent_since is not None) == ("", True)
     successor = await moved(world, busy)
     rows = await world.db.fetch("select id, worktree_id, state from operations order by id")
@@ -117,6 +135,18 @@ async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it
         (asked[1], successor, "queued"),
         (by_operator, idle, "queued"),
     ]
+
+
+async def test_what_is_asked_of_a_whole_node_that_is_silent_ends_like_other_operations(world: TurnRows) -> None:
+    await world.worktree(node="there")
+    [asked] = await operations.enqueue_on_nodes(world.db, "prune", {}, RequestedBy("the operator", NOON), "there")
+    await silent(world, "there")
+    assert await takeover.unanswered(world.db, TIMEOUT) == [], "a command line there would begin it"
+    await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
+    [found] = await takeover.unanswered(world.db, TIMEOUT)
+    assert (found.id, found.kind, found.thread_ref, found.target) == (asked, "prune", None, None)
+    await operations.abandon(world.db, asked, "It does not answer.")
+    assert await operations.begin_on_node(world.db, asked, "there") is None, "a node that is back leaves it"
 
 
 async def test_a_node_that_is_back_in_time_keeps_its_work(world: TurnRows) -> None:
@@ -176,20 +206,20 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     other = await world.ask(await world.thread(worktree=pull))
 
     assert await world.claim(node="there") is None, "the removal of the directory would take that of the run with it"
-    assert await claim_operation(world.db, "there") is None
+    assert await begin_operation(world.db, "there") is None
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await claim_removal(world.db, "there")
+    removal = await begin_removal(world.db, "there")
     assert removal is not None
     await removals.keep(world.db, removal, "there", "The disk does not answer.")
-    assert {one for one, _, _ in await removals.blocked(world.db, lost)} == {turn, other}
-    assert (await conversations.overview(world.db, conversation, NOON)).removal_error == "The disk does not answer."
-    rows = await requests.why_turns_wait(world.db, [turn, other], TIMEOUT, NOON)
+    assert {one.id for one in await removals.blocked(world.db, lost)} == {turn, other}
+    assert (await conversations.overview(world.db, conversation)).removal_error == "The disk does not answer."
+    rows = await requests.why_turns_wait(world.db, [turn, other], NOON, TIMEOUT)
     assert {row.obstacle for row in rows} == {"directory"}
     assert {row.removal_error for row in rows} == {"The disk does not answer."}
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await claim_removal(world.db, "there")
+    removal = await begin_removal(world.db, "there")
     assert removal is not None
     assert await world.claim(node="there") is None, "its branch is checked out until it is gone"
     await removals.finish(world.db, removal, "there")
@@ -213,7 +243,7 @@ async def test_a_directory_that_was_lost_before_its_branch_was_recorded_holds_up
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await world.claim(node="there") is None
     assert await takeover.let_go(world.db, "there", []) == [lost]
-    removal = await claim_removal(world.db, "there")
+    removal = await begin_removal(world.db, "there")
     assert removal is not None
     assert await world.claim(node="there") is None
     await removals.finish(world.db, removal, "there")
@@ -234,16 +264,16 @@ async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_ba
     assert await takeover.let_go(world.db, "there", []) == [worktree]
     assert await own_live_worktree(world.db, other) is None, "no request calls the removal off"
 
-    removal = await claim_removal(world.db, "there")
+    removal = await begin_removal(world.db, "there")
     assert removal is not None
     assert removal.removal == "lost"
     numbers = await world.db.fetch("select number from conversations where id = any ($1) order by 1", [asked, other])
-    assert removal.worktree.conversations == tuple(row["number"] for row in numbers), "both can have it back"
+    assert removal.users == tuple(row["number"] for row in numbers), "both can have it back"
     await removals.keep(world.db, removal, "there")
     assert await world.state("worktrees", worktree) == "lost", "it is tried again"
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", worktree)
     await takeover.let_go(world.db, "there", [])
-    removal = await claim_removal(world.db, "there")
+    removal = await begin_removal(world.db, "there")
     assert removal is not None
     await removals.finish(world.db, removal, "there")
     assert await world.state("worktrees", worktree) == "removed"

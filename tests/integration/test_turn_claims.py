@@ -46,7 +46,7 @@ async def everything(db: Connection) -> list[Any]:
 Write = Callable[[Connection, Claim], Awaitable[object]]
 WRITES: dict[str, Write] = {
     "look_again": turns.stop_requested,
-    "save_answer": lambda db, claim: turns.save_answer(db, claim, "answer", ("notice",)),
+    "save_answer": lambda db, claim: turns.save_answer(db, claim, "answer", ("notice",), ()),
     "record_read": lambda db, claim: turns.record_read(db, claim, ("the description",), whole_thread=True),
     "save_worktree": lambda db, claim: turns.save_worktree(db, claim, "branch", "main", "a" * 40),
     "start_session": lambda db, claim: turns.start_session(db, claim, "custom", "s1"),
@@ -128,7 +128,7 @@ async def test_an_end_other_than_done_needs_a_reason(world: TurnRows, turn: Clai
 
 
 async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: ClaimedTurn) -> None:
-    await turns.save_answer(world.db, turn.claim, "all done", ("noticed",))
+    await turns.save_answer(world.db, turn.claim, "all done", ("noticed",), ("7 I kept it.",))
     assert await turns.requeue(world.db, turn.claim)
 
     again = await world.claimed(now=LATER)
@@ -136,6 +136,7 @@ async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: 
     assert again.id == turn.id
     assert again.claim.token != turn.claim.token
     assert (again.resuming, again.answer, again.notices) == (True, "all done", ("noticed",))
+    assert again.thread_answers == ("7 I kept it.",)
     assert again.started_at == turn.started_at
     assert (await world.row(turn.id))["cut_offs"] == 0
 
@@ -143,7 +144,7 @@ async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: 
 async def test_text_is_cleaned_where_it_enters_a_row(world: TurnRows, turn: ClaimedTurn, database_url: str) -> None:
     secret = "s3cr3t-of-the-bot"
     async with database(database_url, size=1, redactor=Redactor([secret])) as pool, pool.acquire() as db:
-        await turns.save_answer(db, turn.claim, f"O\0K \ud800 {secret}", (f"see {secret}", "half \udfff\0"))
+        await turns.save_answer(db, turn.claim, f"O\0K \ud800 {secret}", (f"see {secret}", "half \udfff\0"), ())
     row = await world.row(turn.id)
     assert (row["answer"], row["notices"]) == ("OK ? [redacted]", ["see [redacted]", "half ?"])
 
@@ -361,7 +362,7 @@ async def test_a_stop_survives_a_crash(world: TurnRows, turn: ClaimedTurn) -> No
 
 async def test_a_thread_has_one_active_session(world: TurnRows, turn: ClaimedTurn) -> None:
     first = await turns.start_session(world.db, turn.claim, "custom", "s1")
-    assert await turns.active_session(world.db, turn.conversation_id) == (first, "s1")
+    assert await turns.active_session(world.db, turn.conversation_id) == (first, "s1", "custom")
 
     with pytest.raises(asyncpg.UniqueViolationError, match="sessions_one_active_per_conversation"):
         await turns.start_session(world.db, turn.claim, "custom", "s2")
@@ -379,7 +380,7 @@ async def test_after_a_reset_a_new_session_starts_and_the_old_one_is_remembered(
 
     ended = await world.db.fetchrow("select * from sessions where id = $1", first)
     assert (ended["active"], ended["end_reason"]) == (False, "reset-requested")
-    assert await turns.active_session(world.db, turn.conversation_id) == (second, "s2")
+    assert await turns.active_session(world.db, turn.conversation_id) == (second, "s2", "custom")
 
 
 async def test_a_turn_keeps_its_session_alive(world: TurnRows, turn: ClaimedTurn) -> None:
@@ -454,4 +455,4 @@ async def test_a_turn_that_ends_while_lost_claims_are_looked_for_is_not_counted_
     await Runner(ctx, turn.claim.worker, 1, 1).recover()
 
     assert await world.state("turns", turn.id) == "done"
-    assert not [name for name, _ in counters.take().added if "recoveries" in name]
+    assert not [name for name, _ in counters.take()[0] if "recoveries" in name]

@@ -14,7 +14,7 @@ from bot.model import IssueBranch, Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
-from tests.support.worktree_jobs import claim_removal
+from tests.support.worktree_jobs import begin_removal
 
 # Order
 
@@ -30,6 +30,17 @@ async def test_the_oldest_turn_goes_first(world: TurnRows) -> None:
     asked = [await world.ask(thread) for thread in reversed(threads)]
 
     assert await world.claim_all() == asked
+
+
+async def test_a_stop_locks_every_unfinished_turn_of_its_thread(world: TurnRows, pool: Pool) -> None:
+    conversation, _ = await world.home()
+    for _ in range(3):
+        await world.ask(conversation)
+
+    async with held(pool) as db:
+        await requests.lock_unfinished(db, conversation)
+
+        assert await world.db.fetch("select id from turns for update skip locked") == []
 
 
 async def test_a_claimed_turn_brings_everything_its_run_needs(world: TurnRows) -> None:
@@ -216,7 +227,7 @@ async def test_a_turn_waits_while_its_path_is_still_being_removed(world: TurnRow
     conversation = await world.thread(worktree=old)
     await world.close(conversation)
     await conversations.release_worktree(world.db, old)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
 
     await conversations.use_worktree(world.db, conversation, await world.worktree(path="/worktrees/same"))
@@ -268,7 +279,7 @@ async def test_two_running_turns_in_one_worktree_are_impossible(world: TurnRows)
         "state = 'failed', finished_at = now()",
         "state = 'sleeping'",
         "worktree_id = 999",
-        "source_kind = 'email'",
+        "expired = true",
     ],
 )
 async def test_a_turn_in_half_a_state_is_impossible(world: TurnRows, change: str) -> None:
@@ -276,6 +287,14 @@ async def test_a_turn_in_half_a_state_is_impossible(world: TurnRows, change: str
 
     with pytest.raises(asyncpg.IntegrityConstraintViolationError):
         await world.db.execute(f"update turns set {change} where id = $1", turn)  # noqa: S608 -- a test's own
+
+
+@pytest.mark.parametrize("change", ["source_kind = 'email'", "turn_id = 999", "conversation_id = 999"])
+async def test_a_request_without_its_turn_is_impossible(world: TurnRows, change: str) -> None:
+    turn = await world.ask((await world.home())[0])
+
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError):
+        await world.db.execute(f"update requests set {change} where turn_id = $1", turn)  # noqa: S608 -- a test's own
 
 
 async def test_two_live_rows_for_one_directory_are_impossible(world: TurnRows) -> None:
@@ -416,7 +435,7 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
     assert await join(11, "rename x") is True
     assert await join(-500, "and test it") is True
     assert await join(-500, "and test it") is True
-    assert (await world.row(turn_id))["request"] == "rename x\n\nand test it"
+    assert (await world.row(turn_id))["text"] == "rename x\n\nand test it"
 
     turn = await world.claimed()
     assert turn.request == "rename x\n\nand test it"
@@ -424,7 +443,7 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
     assert await join(12, "drop y") is False
     assert await join(-500, "and test it") is True
     # Cut off after the agent answered: it is not asked again.
-    await turns.save_answer(world.db, turn.claim, "Done.", ())
+    await turns.save_answer(world.db, turn.claim, "Done.", (), ())
     await turns.requeue(world.db, turn.claim)
     assert await join(12, "drop y") is False
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -47,7 +48,8 @@ async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Co
 
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)
 OF_THREE_TURNS = """
-update turns set state = 'done', context = 'why', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
+update requests set context = 'why' where turn_id < 3;
+update turns set state = 'done', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
                  plan = '{pending a plan}', latest_words = 'I', phase = 'Cloning',
                  finished_at = now() - case id when 1 then interval '366 days' else interval '364 days' end,
                  cost_usd = 0.5, reason = 'because'
@@ -74,27 +76,27 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     thread, _ = await rows.home()
     for text in ("one", "two", "three"):
         await rows.ask(thread, text)
-    before = [dict(row) for row in await db.fetch("select * from turns order by id")]
+    before = [dict(await rows.row(turn)) for turn in (1, 2, 3)]
     await db.execute(OF_THREE_TURNS)
     queued = await rows.row(3)
 
     await upkeep.delete_old(db, MONTH, YEAR)
 
     gone, kept = await rows.row(1), await rows.row(2)
-    texts: dict[str, object] = {"request": None, "context": "", "answer": None, "notices": [], "read": []}
+    texts: dict[str, object] = {"text": "", "context": "", "expired": True, "answer": None, "notices": [], "read": []}
     texts |= {"plan": [], "latest_words": "", "phase": None}
     assert {name: gone[name] for name in texts} == texts
     assert (gone["state"], gone["reason"], gone["cost_usd"]) == ("done", "because", 0.5)
-    untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at"}
+    untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at", "words"}
     assert {name: gone[name] for name in untouched} == {name: before[0][name] for name in untouched}
-    assert (kept["request"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
+    assert (kept["text"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
     assert dict(await rows.row(3)) == dict(queued), "it has not ended"
     assert await column(db, "select turn_id from steps order by 1") == [2, 3]
     assert await column(db, "select id from outbox order by 1") == [2, 3, 4, 6, 7]
     assert await column(db, "select waits_for from outbox where id > 5 order by id") == [4, None]
     assert await column(db, "select id from operations order by 1") == [2, 3]
     assert await column(db, "select key from effects") == [b"new"]
-    assert [row["id"] for row in await listings.newest(db, listings.LIST_TURNS, 9)] == [3, 2, 1]
+    assert [row["id"] for row in await listings.newest(db, "turns", 9)] == [3, 2, 1]
     expired, shown = await listings.turn(db, 1), await listings.turn(db, 2)
     assert expired is not None
     assert shown is not None
@@ -106,10 +108,21 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
     columns = await column(
         db,
         "select column_name::text from information_schema.columns"
-        " where table_name = 'turns' and data_type in ('text', 'ARRAY', 'json', 'jsonb', 'bytea')",
+        " where table_name in ('turns', 'requests') and data_type in ('text', 'ARRAY', 'json', 'jsonb', 'bytea')",
     )
-    short = {"agent", "model", "pinned_sha", "head_before", "pushed_to", "switch_to", "worker", "queue_node"}
-    ends = {"state", "reason", "stop_reason", "requested_by", "source_kind", "queue_platform", "request_hash"}
+    short = {
+        "agent",
+        "model",
+        "pinned_sha",
+        "head_before",
+        "pushed_to",
+        "pushed_head",
+        "pushed_net",
+        "switch_to",
+        "worker",
+        "queue_node",
+    }
+    ends = {"state", "reason", "stop_reason", "requested_by", "source_kind", "queue_platform", "hash"}
     cleared = {str(name) for name in columns if f" {name} = " in upkeep.DELETE_OLD["texts"]}
     assert set(columns) - cleared == short | ends | {"review_parts"}, "a new text of a turn must expire too"
 
@@ -149,6 +162,7 @@ async def test_a_session_that_stops_in_the_middle_of_a_statement_loses_its_locks
     locking, all_wait = "update effects set seen_at = now()", "ClientRead ClientWrite PgSleep transactionid"
     async with database(database_url, size=4) as pool:
         suspended, deaf, computing, waiting = [await pool.acquire() for _ in range(4)]
+        ended = [connection._con for connection in (suspended, deaf)]
         await suspended.execute(f"begin; {locking}")
         # asyncpg ends a new statement with a second message, which a process may not live to send.
         await suspended.prepare("select 1")
@@ -170,12 +184,18 @@ async def test_a_session_that_stops_in_the_middle_of_a_statement_loses_its_locks
         deaf._con._transport.resume_reading()
         running[1].cancel()
         assert isinstance((await asyncio.gather(running[0], return_exceptions=True))[0], DATABASE_AWAY)
+        await eventually(lambda: have_ended(ended))
         for connection in (suspended, deaf, waiting):
             await pool.release(connection)
         again = [await pool.acquire() for _ in range(3)]
         assert [await connection.fetchval("select 1") for connection in again] == [1, 1, 1], "new sessions"
         for connection in (computing, *again):
             await pool.release(connection)
+
+
+async def have_ended(connections: list[Any]) -> bool:
+    """Return whether each has read that Postgres ended it: the message, and then the end of the stream."""
+    return all(connection.is_closed() for connection in connections)
 
 
 async def they_wait_for(db: Connection, expected: str) -> bool:

@@ -6,14 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Start
-from bot.store import conversations, doorbell, operations, removals, requests, turns, worktrees
+from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
+from bot.store import conversations, jobs, operations, removals, requests, turns, worktrees
 from bot.store.database import Pool
 from bot.store.operations import RequestedBy
+from bot.store.pull_requests import record_push
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
-from tests.support.worktree_jobs import claim_operation, claim_removal
+from tests.support.worktree_jobs import begin_operation, begin_removal, decide_and_begin
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
@@ -106,11 +107,11 @@ async def test_two_threads_that_close_at_once_release_their_worktree(world: Turn
 
     async def close_pull() -> None:
         async with held(pool) as db:
-            await conversations.close_conversation(db, pull, NOON)
+            await conversations.set_state(db, pull, NOON, NOON)
             await conversations.release_worktree(db, worktree)
 
     async with held(pool) as db:
-        await conversations.close_conversation(db, issue, NOON)
+        await conversations.set_state(db, issue, NOON, NOON)
         await conversations.release_worktree(db, worktree)
         other = asyncio.create_task(close_pull())
         await until_waiting(pool)
@@ -149,7 +150,7 @@ async def test_a_worktree_stays_for_a_pull_request_that_comes_to_share_it(world:
 
     async def close_issue() -> None:
         async with held(pool) as db:
-            await conversations.close_conversation(db, issue, NOON)
+            await conversations.set_state(db, issue, NOON, NOON)
             await conversations.release_worktree(db, worktree)
 
     async with held(pool) as decide:
@@ -172,7 +173,7 @@ async def test_a_pull_request_does_not_share_a_released_worktree(world: TurnRows
     issue = await world.thread(worktree=worktree, number=1)
 
     async with held(pool) as db:
-        await conversations.close_conversation(db, issue, NOON)
+        await conversations.set_state(db, issue, NOON, NOON)
         await conversations.release_worktree(db, worktree)
         looking = asyncio.create_task(conversations.worktrees_of_issues(world.db, repository(), [1]))
         await until_waiting(pool)
@@ -190,12 +191,12 @@ async def test_a_thread_that_opens_again_takes_its_worktree_back(world: TurnRows
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
 
-    await conversations.reopen_conversation(world.db, conversation, LATER)
+    await conversations.set_state(world.db, conversation, None, LATER)
     live = await conversations.live_worktree(world.db, worktree)
 
-    assert live == LiveWorktree(worktree, NODE, 1, "threadtree/issue-1")
+    assert live == LiveWorktree(worktree, NODE, 1, "threadtree/issue-1", "worktrees/1")
     assert await world.state("worktrees", worktree) == "ready"
-    assert await claim_removal(world.db, NODE) is None
+    assert await begin_removal(world.db, NODE) is None
 
 
 async def test_a_worktree_that_was_never_made_is_taken_back_as_such(world: TurnRows) -> None:
@@ -213,7 +214,7 @@ async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: Turn
     conversation, worktree = await world.home()
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
 
     assert await conversations.live_worktree(world.db, worktree) is None
@@ -224,32 +225,34 @@ async def test_a_worktree_that_is_being_removed_cannot_be_taken_back(world: Turn
     assert await conversations.live_worktree(world.db, worktree) is None
 
 
-async def test_the_job_of_a_worktree_takes_a_removal_over_and_the_process_before_it_ends_nothing(
+async def test_the_job_of_a_worktree_goes_on_with_a_removal_that_was_cut_off_and_it_ends_once(
     world: TurnRows,
 ) -> None:
     conversation, worktree = await world.home()
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    first = await removals.claim(world.db, NODE, worktree)
+    first = await removals.begin(world.db, NODE, worktree)
     assert first is not None
-    assert await removals.claim(world.db, "there", worktree) is None, "on its node"
+    assert await removals.begin(world.db, "there", worktree) is None, "on its node"
 
-    again = await removals.claim(world.db, NODE, worktree)
+    again = await removals.begin(world.db, NODE, worktree)
 
-    assert again is not None
-    await removals.finish(world.db, first, NODE)
-    assert await world.state("worktrees", worktree) == "removing"
+    assert again == first
     await removals.finish(world.db, again, NODE)
     assert await world.state("worktrees", worktree) == "removed"
+    assert await removals.begin(world.db, NODE, worktree) is None
+    await world.db.execute("update worktrees set state = 'ready'")
+    await removals.finish(world.db, first, NODE)
+    assert await world.state("worktrees", worktree) == "ready", "a second answer to the same end changes nothing"
 
 
 async def test_a_removal_outside_of_the_worktrees_job_is_followed_by_the_job(world: TurnRows) -> None:
     _, worktree = await world.home()
     await world.make(worktree)
-    assert await removals.claim_for(world.db, NODE, worktree, "retention") is not None
+    assert await removals.decide(world.db, NODE, worktree, "retention")
     [job] = await world.db.fetch("select lock, scheduled_at > now() as is_later from procrastinate_jobs")
     assert (job["lock"], job["is_later"]) == (f"worktree:{worktree}", True)
-    await doorbell.ring_for_work(world.db, NODE)
+    await jobs.ring_for_work(world.db, NODE)
     assert await world.db.fetchval("select count(*) from procrastinate_jobs") == 1
 
 
@@ -259,7 +262,7 @@ async def test_a_request_during_a_failed_removal_runs_in_the_kept_worktree(world
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await world.close(thread)
     await conversations.release_worktree(world.db, worktree)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
     successor = await world.worktree(path=path)
     await conversations.use_worktree(world.db, thread, successor)
@@ -281,7 +284,7 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     conversation, worktree = await world.home()
     await world.make(worktree)
 
-    removal = await removals.claim_for(world.db, NODE, worktree, "retention")
+    removal = await decide_and_begin(world.db, NODE, worktree, "retention")
 
     assert removal is not None
     assert (removal.worktree.id, removal.removal, removal.worktree.branch) == (
@@ -289,13 +292,11 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
         "retention",
         "threadtree/issue-1",
     )
-    assert removal.worktree.conversations == (await world.db.fetchval("select number from conversations"),)
+    assert removal.users == (await world.db.fetchval("select number from conversations"),)
     assert await world.db.fetchval("select updated_at from worktrees") == removal.worktree.updated_at
-    assert await removals.claim_for(world.db, NODE, worktree, "retention") is None
-    assert await claim_removal(world.db, NODE) is None
-    await world.db.execute("update worktrees set claim = null where id = $1", worktree)
-    again = await claim_removal(world.db, NODE)
-    assert again == replace(removal, token=again.token if again else removal.token)
+    assert not await removals.decide(world.db, NODE, worktree, "retention")
+    assert await begin_removal(world.db, NODE) is None
+    assert await removals.begin(world.db, NODE, worktree) == removal
     assert await conversations.worktree_of(world.db, conversation) == worktree
 
 
@@ -309,46 +310,46 @@ async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnR
     if what.endswith("operation"):
         await operations.enqueue(world.db, worktree, "reset", RequestedBy("ada", NOON))
     if what == "running operation":
-        assert await claim_operation(world.db, NODE) is not None
+        assert await begin_operation(world.db, NODE) is not None
 
     node = "there" if what == "other node" else NODE
 
-    assert await removals.claim_for(world.db, node, worktree, "retention") is None
+    assert not await removals.decide(world.db, node, worktree, "retention")
     assert await world.state("worktrees", worktree) == "reserved"
 
 
 async def test_a_request_during_the_claim_of_a_removal_is_seen(world: TurnRows, pool: Pool) -> None:
     conversation, worktree = await world.home()
 
-    async def prune() -> removals.ClaimedRemoval | None:
+    async def prune() -> bool:
         async with pool.acquire() as db:
-            return await removals.claim_for(db, NODE, worktree, "retention")
+            return await removals.decide(db, NODE, worktree, "retention")
 
     async with held(pool) as decide:
         assert await conversations.live_worktree(decide, worktree) is not None
         await requests.enqueue(decide, conversation, worktree, request(), NOON)
         pruning = asyncio.create_task(prune())
         await until_waiting(pool)
-    assert await pruning is None
+    assert not await pruning
 
 
 async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
     await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await claim_operation(world.db, NODE)
+    operation = await begin_operation(world.db, NODE)
     asked = await world.ask(conversation)
     assert operation is not None
-    assert await removals.claim_for(world.db, NODE, worktree, "command") is None
+    assert not await removals.decide(world.db, NODE, worktree, "command")
 
-    removal = await removals.claim_for(world.db, NODE, worktree, "command", operation.id)
+    removal = await decide_and_begin(world.db, NODE, worktree, "command", operation.id)
 
     assert removal is not None
     assert await world.claim() is None
     await removals.finish(world.db, removal, NODE)
     assert await world.state("worktrees", worktree) == "reserved"
     assert await conversations.worktree_of(world.db, conversation) == worktree
-    await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
+    await operations.finish(world.db, operation, "done", "Removed.", NODE)
     turn = await world.claimed()
     assert (turn.id, turn.worktree.is_made) == (asked, False)
 
@@ -356,7 +357,7 @@ async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_
 async def test_a_removal_ends_the_sessions_of_those_who_used_the_worktree(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await session(world, conversation)
-    removal = await removals.claim_for(world.db, NODE, worktree, "command")
+    removal = await decide_and_begin(world.db, NODE, worktree, "command")
     assert removal is not None
 
     await removals.finish(world.db, removal, NODE)
@@ -369,7 +370,7 @@ async def test_a_purged_worktree_keeps_its_conversations_and_their_sessions(worl
     conversation, worktree = await world.home()
     await world.make(worktree)
     await session(world, conversation)
-    removal = await removals.claim_for(world.db, NODE, worktree, "purged")
+    removal = await decide_and_begin(world.db, NODE, worktree, "purged")
     assert removal is not None
 
     await removals.finish(world.db, removal, NODE)
@@ -390,17 +391,17 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
     await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await claim_operation(world.db, NODE)
+    operation = await begin_operation(world.db, NODE)
     assert operation is not None
     if why == "command":
         await world.ask(other)
-    removal = await removals.claim_for(world.db, NODE, worktree, why, operation.id)
+    removal = await decide_and_begin(world.db, NODE, worktree, why, operation.id)
     assert removal is not None
     await conversations.use_worktree(world.db, thread, await world.worktree(path=path))
     asked = await world.ask(thread)
 
     await removals.finish(world.db, removal, NODE)
-    await operations.finish(world.db, operation.claim, "done", "Removed.", NODE)
+    await operations.finish(world.db, operation, "done", "Removed.", NODE)
 
     assert await world.state("worktrees", worktree) == "reserved"
     assert {await conversations.worktree_of(world.db, one) for one in (thread, other)} == {worktree}
@@ -414,7 +415,7 @@ async def test_a_removal_that_failed_at_the_close_is_retried_later(world: TurnRo
     await world.make(worktree)
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     assert await removals.due_for_retry(world.db, NODE, timedelta(minutes=5)) == []
@@ -426,7 +427,7 @@ async def test_a_removal_that_failed_at_the_close_is_retried_later(world: TurnRo
 
 async def test_a_worktree_kept_before_it_was_made_is_made_by_the_next_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
-    removal = await removals.claim_for(world.db, NODE, worktree, "retention")
+    removal = await decide_and_begin(world.db, NODE, worktree, "retention")
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     await world.ask(conversation)
@@ -439,7 +440,7 @@ async def test_a_kept_worktree_with_a_new_request_is_not_removed_again(world: Tu
     await world.make(worktree)
     await world.close(conversation)
     await conversations.release_worktree(world.db, worktree)
-    removal = await claim_removal(world.db, NODE)
+    removal = await begin_removal(world.db, NODE)
     assert removal is not None
     await removals.keep(world.db, removal, NODE)
     assert await removals.due_for_retry(world.db, NODE, timedelta(0)) == [worktree]
@@ -462,19 +463,19 @@ async def test_a_closed_thread_is_open_again_when_github_says_so(world: TurnRows
     await world.close(conversation)
     assert await world.state("conversations", conversation) == "closed"
 
-    await conversations.reopen_conversation(world.db, conversation, LATER)
+    await conversations.set_state(world.db, conversation, None, LATER)
 
     assert await world.state("conversations", conversation) == "open"
 
 
 async def test_a_close_that_comes_after_the_reopening_that_followed_it_changes_nothing(world: TurnRows) -> None:
     conversation, _ = await world.home()
-    await conversations.reopen_conversation(world.db, conversation, LATER)
+    await conversations.set_state(world.db, conversation, None, LATER)
 
-    await conversations.close_conversation(world.db, conversation, NOON)
+    await conversations.set_state(world.db, conversation, NOON, NOON)
     assert await world.state("conversations", conversation) == "open"
 
-    await conversations.close_conversation(world.db, conversation, LATER + timedelta(seconds=1))
+    await conversations.set_state(world.db, conversation, LATER + timedelta(seconds=1), LATER + timedelta(seconds=1))
     assert await world.state("conversations", conversation) == "closed"
 
 
@@ -562,16 +563,28 @@ async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
 async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
-    assert await conversations.overview(world.db, conversation, NOON) == conversations.Overview(
-        "threadtree/issue-1", session_active=False, running_since=None, waiting=0, not_posted=None
-    )
-    for _ in range(3):
-        await world.ask(conversation)
+    assert await conversations.overview(world.db, conversation) == Overview("threadtree/issue-1")
+    asked = [await world.ask(conversation) for _ in range(3)]
     turn = await world.claimed()
-    await turns.start_session(world.db, turn.claim, "custom", "s1")
+    session = await turns.start_session(world.db, turn.claim, "custom", "s1")
+    await turns.use_session(world.db, turn.claim, session)
+    await turns.save_steps(world.db, turn.claim, [1, 2], ["Look", "Test"], [None, None])
+    await record_push(world.db, turn.claim, "threadtree/issue-1", "a" * 40, (3, 2, 1))
 
-    assert await conversations.overview(world.db, conversation, NOON) == conversations.Overview(
-        "threadtree/issue-1", session_active=True, running_since=turn.started_at, waiting=2, not_posted=None
-    )
+    now = await conversations.overview(world.db, conversation)
+    assert (now.pushed_to, now.net, now.agent, now.session_turns) == ("threadtree/issue-1", (3, 2, 1), "custom", 1)
+    assert (now.turns, now.cost_usd) == (0, None), "of those that ended"
+    found = await requests.unfinished(world.db, conversation)
+    assert [(one.id, one.state, one.step) for one in found] == [
+        (asked[0], "running", "Test"),
+        (asked[1], "queued", None),
+        (asked[2], "queued", None),
+    ]
+    assert (found[0].started_at, found[0].requested_by) == (turn.started_at, turn.requested_by)
+    await turns.end(world.db, turn.claim, "done", None, ())
+    await world.db.execute("update conversations set worktree_id = null")
+    await world.db.execute("update worktrees set state = 'removed', removal = 'closed'")
+    now = await conversations.overview(world.db, conversation)
+    assert (now.branch, now.pushed_to, now.turns, now.untold) == (None, "threadtree/issue-1", 1, 1)
     with pytest.raises(ClaimLostError):
         await turns.stop_requested(world.db, replace(turn.claim, turn_id=turn.id + 1))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from bot.store.doorbell import TURN_WAITS, WORK_WAITS
+from bot.store.jobs import TURN_WAITS, WORK_WAITS
 from tests.support.patience import PATIENCE_SECONDS
 
 Rung = Callable[[], Awaitable[list[str]]]

@@ -27,24 +27,25 @@ class Scenario(ABC):
         self.here = here
         self._name = name
         self._armed = armed
-        self._doomed: BotProcess | None = None
 
     async def play_until_killed(self) -> BotProcess:
         """Prepare, act until the failpoint is reached, and return the process that ended there."""
-        if not self.command:
-            web = await self.here.start_listening("web", **self.settings)
-            self._doomed = await self._start_doomed("worker")
-            await web.ready()
-            await self.prepare()
-            self._armed.touch()
-            await self.act()
-            return self._doomed
-        serve = await self.here.start_listening(**self.settings)
+        web = await self.here.start_listening("web", **self.settings)
+        worker = await self._start("worker")
+        await web.ready()
         await self.prepare()
-        assert await serve.terminate() == 0
-        await self.act()
+        if self.command:
+            assert await worker.terminate() == 0
+            await self.act()
+            self._armed.touch()
+            return await self._start(*self.command)
         self._armed.touch()
-        return await self._start_doomed(*self.command)
+        await self.act()
+        return worker
+
+    async def restart(self) -> None:
+        """Start a worker after the kill; deliveries were stored meanwhile."""
+        await self._start("worker")
 
     async def prepare(self) -> None:
         """Do what comes before, with the failpoint not yet armed."""
@@ -114,7 +115,7 @@ class Scenario(ABC):
         assert process.returncode == 0
         return said.decode().strip()
 
-    async def _start_doomed(self, *command: str) -> BotProcess:
+    async def _start(self, *command: str) -> BotProcess:
         return await self.here.start_program(
             *(kill_at_failpoint.__file__, self._name, str(self._armed), *command),
             command=command[0],

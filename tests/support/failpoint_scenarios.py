@@ -1,10 +1,13 @@
 """A scenario that reaches each failpoint, and the expected state after the kill and the restart."""
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
+from bot.simulated.github.faults import FailBefore
 from tests.support.failpoint_scenario import Scenario
-from tests.support.git_repositories import git
+from tests.support.git_repositories import git, lfs_pointer, require_git_lfs
+from tests.support.patience import until_true
 
 HELLO = "append hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
@@ -23,6 +26,34 @@ class Create(Scenario):
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
 
 
+class Arriving(Scenario):
+    """Somebody has pushed a branch that the second request does not need: it arrives while the agent works."""
+
+    gate: Path | None = None
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+        await self.here.maria.push(self.here.repository, "other", {"other.txt": "other\n"}, "Other")
+        self.gate = self.here.data_dir.with_name("gate")
+
+    async def act(self) -> None:
+        await self.here.ask(f"wait {self.gate}\n{HELLO}", self.issue)
+
+    async def quiet(self) -> None:
+        if self.gate is not None:
+            await until_true((self.here.data_dir / "repos/acme/shop.git/refs/remotes/origin/other").exists)
+            self.gate.touch()
+        await super().quiet()
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine")
+        assert await self.git("show", "refs/remotes/origin/other:other.txt") == "other"
+        await self.git("fsck", "--full", "--connectivity-only")
+
+
 class SetUp(Create):
     """The same with a script that prepares the checkout."""
 
@@ -31,6 +62,28 @@ class SetUp(Create):
     async def prepare(self) -> None:
         script = "#!/bin/sh\ntrue\n"
         await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+
+
+class Picture(Scenario):
+    """The first request of a repository with a file under Git LFS changes it."""
+
+    content = b"all colours\n"
+
+    async def prepare(self) -> None:
+        require_git_lfs()
+        files = {".gitattributes": "*.bin filter=lfs -text\n", "a.bin": lfs_pointer(self.content)}
+        self.here.repository.lfs[sha256(self.content).hexdigest()] = self.content
+        await self.here.maria.push(self.here.repository, "main", files, "Picture")
+
+    async def act(self) -> None:
+        self.issue = await self.here.ask("append a.bin: more\nsay Here it is.")
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Here it is.")
+        changed = self.content + b"more\n"
+        files = await self.here.repository.git.files("threadtree/issue-1")
+        assert files["a.bin"] == lfs_pointer(changed).strip()
+        assert self.here.repository.lfs[sha256(changed).hexdigest()] == changed
 
 
 class WithWork(Scenario):
@@ -106,6 +159,24 @@ class Switch(Scenario):
         assert await self.live() == {"issue-1": "feature"}
 
 
+class Leave(Switch):
+    """GitHub says later that a pull request closes the issue: its own worktree is left for the issue's."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        self.here.github.faults.add(FailBefore(502), method="POST", path="/graphql", times=None)
+        await self.here.ask("say One.", self.pull)
+        await self.here.answered(self.pull, "One.")
+        self.here.github.faults.clear()
+        await self.quiet()
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "`feature`")
+        await self.answers(self.pull, "One.", "GitHub says by now that this pull request closes #1")
+        assert "checked out again" not in self.here.answers(self.pull)[-1].body
+        assert await self.live() == {"issue-1": "feature"}
+
+
 class Merged(Scenario):
     """The issue's branch was merged: its next request uses another branch."""
 
@@ -140,7 +211,10 @@ class OpenPullRequest(Scenario):
 
     async def check(self) -> None:
         await self.answers(self.issue, "Ready.", "Opened the pull request [#2]")
-        assert [pull.head_ref for pull in self.here.repository.pulls] == ["threadtree/issue-1"]
+        [pull] = self.here.repository.pulls
+        assert pull.head_ref == "threadtree/issue-1"
+        assert "Changes `mine.txt`." in (pull.body or "")
+        assert len(pull.revisions) == 2, "it was rewritten once"
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
 
 
@@ -168,6 +242,21 @@ class Reset(WithWork):
         assert await self.live() == {"issue-1": "threadtree/issue-1-2"}
         assert not (self.worktree / "left.txt").exists()
         await self.pushed("threadtree/issue-1", mine="mine")
+
+
+class ResetAndSetUp(Reset):
+    """The same with a script that prepares the checkout."""
+
+    settings = SetUp.settings
+
+    async def prepare(self) -> None:
+        script = "#!/bin/sh\ntrue\n"
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+        await super().prepare()
+
+    async def check(self) -> None:
+        assert "`.threadtree/setup` ran for " in self.here.answers(self.issue)[-1].body
+        await super().check()
 
 
 class Restore(WithWork):
@@ -262,14 +351,19 @@ class LostDirectory(WithWork):
 
 
 SCENARIOS: dict[str, type[Scenario]] = {
+    "lfs-files-written": Picture,
+    "lfs-objects-pushed": Picture,
     "branch-deleted": CloseIssue,
     "branch-pushed": Create,
+    "branches-moved-in": Arriving,
+    "branches-received": Arriving,
     "clone-fetched": Create,
     "clone-initialised": Create,
     "clone-pruned": Create,
     "clone-remade": BrokenClone,
     "clone-set-aside": BrokenClone,
     "commits-restored": Restore,
+    "description-written": OpenPullRequest,
     "entry-dropped": CloseIssue,
     "files-restored": Restore,
     "kept-files-restored": RestoreKept,
@@ -278,12 +372,13 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "metadata-deleted": CloseIssue,
     "next-branch-checked-out": Merged,
     "operation-carried-out": Reset,
-    "prune-claimed": Prune,
+    "operation-noted": ResetAndSetUp,
+    "removal-decided": Prune,
     "pull-request-created": OpenPullRequest,
+    "push-accepted": Create,
     "rescue-committed": CloseIssue,
     "rescue-dropped": ExpireRescue,
     "rescued": CloseIssue,
-    "reset-checked-out": Reset,
     "reset-done": Reset,
     "reset-rescued": Reset,
     "restore-begun": Restore,
@@ -294,6 +389,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "trashed": CloseIssue,
     "turn-end-written": Create,
     "worktree-checked-out": Create,
+    "worktree-left": Leave,
     "worktree-locked": Create,
     "worktree-moved": Moved,
     "worktree-registered": Create,

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -16,22 +17,23 @@ from typing import Literal
 import pytest
 
 from bot.clones.admin import admin_directory, real_path
-from bot.clones.checkout import ReadableCheckout, look_at, require_checkout
+from bot.clones.checkout import Entry, ReadableCheckout, all_entries, look_at, require_checkout
 from bot.clones.clone import Clone, clone_at, clone_lock
-from bot.clones.entries import Entry, all_entries
 from bot.clones.fetch import update
 from bot.clones.importing import import_commits
-from bot.clones.start import Refused
+from bot.clones.start import CheckoutRefused
 from bot.git import refs
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch, Start
-from bot.sandbox.cage import Bind, Cage, Usable, cage_for
+from bot.rescue.message import RescueLabel
+from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
 from bot.sandbox.limits import Limits
-from bot.sandbox.view import View
+from bot.sandbox.view import PUBLISHED, View
 from bot.worktrees.create import Created, create, recreate
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
-RESCUE = refs.rescue_ref("w1", datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))
+LABEL = RescueLabel(1, "threadtree/issue-1", (1,), datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))
+RESCUE = refs.rescue_ref(str(LABEL.worktree_id), LABEL.at)
 GIT = Git(protocols=("file",))
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 SANDBOXES: tuple[Literal["off", "bwrap"], ...] = ("off", "bwrap")
@@ -42,6 +44,12 @@ PERSON = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER
 
 async def unchecked(commit: str, target: str) -> None:
     """Let every push happen."""
+
+
+def lfs_pointer(content: bytes) -> str:
+    """Return what git stores of a file under Git LFS."""
+    oid = hashlib.sha256(content).hexdigest()
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {len(content)}\n"
 
 
 def git(directory: Path, *args: str) -> str:
@@ -56,6 +64,16 @@ def output(argv: Sequence[str], directory: Path, environment: Mapping[str, str])
     return os.fsdecode(done.stdout).rstrip("\n")
 
 
+def lose_published(clone: Path, sha: str) -> None:
+    """Delete an object that the clone fetched, which may be in a pack."""
+    store = clone / PUBLISHED
+    environment = os.environ | {"GIT_OBJECT_DIRECTORY": str(store)}
+    for pack in (store / "pack").glob("*.pack"):
+        content = pack.rename(clone / pack.name).read_bytes()
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=clone, input=content, env=environment, check=True)
+    (store / sha[:2] / sha[2:]).unlink()
+
+
 async def entry_of(clone: Clone, path: Path) -> Entry | None:
     """Return git's entry of the worktree at this path."""
     return next((entry for entry in await all_entries(clone) if entry.path == real_path(path)), None)
@@ -65,9 +83,15 @@ def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
     """Return the cage of this machine; skip the test if there is none."""
     cage = cage_for(data_dir, SEARCH_PATH, limits)
     answer = cage.probe()
-    if not isinstance(answer, Usable):
+    if isinstance(answer, Unusable):
         pytest.skip(answer.why)
     return cage
+
+
+def require_git_lfs() -> None:
+    """Skip the test where this machine has no git-lfs."""
+    if shutil.which("git-lfs") is None:
+        pytest.skip("Files under Git LFS are tested with its program: install Debian's package `git-lfs`.")
 
 
 @functools.cache
@@ -134,6 +158,11 @@ class GitRepositories:
     def url(self) -> str:
         return self.remote.as_uri()
 
+    def known(self) -> dict[str, str]:
+        """Return the remote's branches as the clone knows them."""
+        listed = git(self.clone.path, "for-each-ref", "--format=%(refname:lstrip=3) %(objectname)", "refs/remotes")
+        return dict(line.split(" ") for line in listed.splitlines())
+
     def someone_pushes(self, branch: str, files: dict[str, str], *, start: str = "") -> str:
         """Commit as another person on a branch of the remote; return the commit."""
         git(self.person, "fetch", "-q", "--prune", "origin")
@@ -153,7 +182,7 @@ class GitRepositories:
         async with clone_lock(self.clone) as lock:
             await update(lock, self.url)
 
-    async def create(self, start: Start | None = None, path: Path | None = None) -> Created | Refused:
+    async def create(self, start: Start | None = None, path: Path | None = None) -> Created | CheckoutRefused:
         async with clone_lock(self.clone) as lock:
             await update(lock, self.url)
             return await create(lock, path or self.path, start or IssueBranch(1), RESCUE)
@@ -163,7 +192,7 @@ class GitRepositories:
         assert isinstance(made, Created), made
         return made
 
-    async def recreate(self, branch: str | None, tip: str | None = None) -> Created | Refused:
+    async def recreate(self, branch: str | None, tip: str | None = None) -> Created | CheckoutRefused:
         async with clone_lock(self.clone) as lock:
             return await recreate(lock, self.path, branch, tip, RESCUE)
 

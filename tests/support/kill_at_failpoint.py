@@ -1,4 +1,7 @@
-"""Run `threadtree COMMAND …` and kill it at failpoint NAME once FILE exists: arguments NAME FILE COMMAND …"""
+"""Run `threadtree COMMAND …` with short waits: arguments NAME FILE COMMAND …
+
+It is killed at the failpoint NAME once FILE exists.
+"""
 
 import os
 import signal
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from bot import failpoints
 from bot.cli.main import main
+from tests.chaos.program import shorten_waits
 
 
 def arm(name: str, armed: Path) -> None:
@@ -21,6 +25,7 @@ def arm(name: str, armed: Path) -> None:
 
 
 if __name__ == "__main__":
+    shorten_waits()
     arm(sys.argv[1], Path(sys.argv[2]))
     del sys.argv[1:3]
     main()

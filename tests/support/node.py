@@ -11,15 +11,18 @@ from typing import Any, Literal
 
 from bot.clones import metadata
 from bot.clones.metadata import metadata_of
-from bot.maintenance.prune import Report, prune
-from bot.maintenance.retention_rules import Policy, policy_for
+from bot.maintenance.prune import prune
+from bot.maintenance.retention_rules import RetentionPolicy
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
-from bot.node.identity import record
+from bot.node.launching import Launcher
+from bot.operations.asked import PruneReport, Pruning
 from bot.redaction import Redactor
 from bot.store import conversations
 from bot.store.database import Connection, database, read
-from tests.support.git_repositories import GitRepositories, git
+from tests.support.git_repositories import SEARCH_PATH, GitRepositories, git
+from tests.support.node_id import record
+from tests.support.retention import policy_for
 
 NODE = "here"
 HELLO = Repository("github.com", 1, "octo", "hello", "main")
@@ -92,13 +95,13 @@ class Node:
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}
 
-    def policy(self, **changes: Any) -> Policy:
+    def policy(self, **changes: Any) -> RetentionPolicy:
         days = {"detached_days": 30, "branch_days": 90, "orphan_days": 90, "rescue_days": 180}
         return policy_for(self.ctx.clock(), **{**days, **changes})
 
-    async def sweep(self, **options: Any) -> Report:
+    async def sweep(self, **options: Any) -> PruneReport:
         policy = options.pop("policy", None) or self.policy()
-        return await prune(self.ctx, policy, **options)
+        return await prune(self.ctx, lambda *_: policy, Pruning(**options))
 
     def move_clock(self, days: float) -> None:
         self.now[0] += timedelta(days=days)
@@ -144,6 +147,7 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
             clock=lambda: now[0],
             github=None,
             redactor=Redactor(),
+            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8"),
         )
         record(ctx.data_dir, NODE)
         yield Node(world, db, ctx, now)

@@ -10,18 +10,22 @@ values ('github.com', 1, 'here', 'worktrees/octo/hello/issue-1',
         'threadtree/issue-1', 'issue', 1, 'ready', '2026-05-01 12:00+02', '2026-05-01 12:30+02'),
        ('github.com', 2, 'here', 'worktrees/octo/world/issue-9', null, 'issue', 9, 'removed',
         '2026-05-02 12:00+00', '2026-05-02 12:00+00');
-insert into conversations (platform, repository_id, number, kind, worktree_id)
-values ('github.com', 1, 4, 'pull', 1), ('github.com', 1, 1, 'issue', 1), ('github.com', 2, 9, 'issue', null);
+insert into conversations (platform, repository_id, number, kind, worktree_id, title)
+values ('github.com', 1, 4, 'pull', 1, 'Mend the login'), ('github.com', 1, 1, 'issue', 1, 'Login loops'),
+       ('github.com', 2, 9, 'issue', null, '');
 insert into sessions (conversation_id, agent, assistant_session_id, active, created_at, last_active_at, ended_at,
                       end_reason)
 values (2, 'custom', 'abc', false, '2026-05-01 10:00Z', '2026-05-01 10:05Z', '2026-05-01 11:00Z', 'reset-requested'),
        (2, 'custom', null, true, '2026-05-01 11:00Z', '2026-05-01 11:05Z', null, null);
-insert into turns (conversation_id, state, reason, request, request_hash, requested_by, requested_by_id, asked_at,
-                   source_kind, source_id, started_at, finished_at)
-values (2, 'done', null, 'one', '', 'ada', 7, now(), 'comment', 11, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
-       (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 'two', '', 'ada', 7, now(),
-        'comment', 12, '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
-       (3, 'queued', null, 'three', '', 'bob', 8, now(), 'issue', null, null, null);
+insert into turns (conversation_id, state, reason, requested_by_id, started_at, finished_at)
+values (2, 'done', null, 7, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
+       (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 7,
+        '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
+       (3, 'queued', null, 8, null, null);
+insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
+values (1, 2, 'one', '', 'ada', now(), 'comment', 11), (2, 1, 'two', '', 'ada', now(), 'comment', 12),
+       (3, 3, 'three', '', 'bob', now(), 'issue', null);
+insert into steps (turn_id, place, words, output) values (1, 1, 'make test', '60 passed');
 update turns set agent = 'custom', model = 'a-model', cost_usd = 0.25, tokens = 1200, created_at = '2026-05-01 09:59Z'
 where id = 1;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)

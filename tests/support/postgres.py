@@ -15,8 +15,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
+from bot.locks import is_locked
 from bot.postgres.embedded import embedded_postgres
-from bot.postgres.files import Files, is_locked
+from bot.postgres.files import Files
 from bot.store.migrate import migrate
 
 # No data needs to survive a power failure.

@@ -43,6 +43,10 @@ class BotProcess:
         return self._process.returncode is None
 
     @property
+    def is_killed(self) -> bool:
+        return self._process.returncode == -signal.SIGKILL
+
+    @property
     def stderr(self) -> str:
         return "\n".join(self.lines)
 
@@ -105,7 +109,7 @@ class BotProcess:
         """Return the exit status, once it has ended and all output was read."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._reading
+                await asyncio.shield(self._reading)
                 return await self._process.wait()
         except TimeoutError as error:
             raise TimeoutError(f"not ended within {PATIENCE_SECONDS} s:\n{await self.tail()}") from error

@@ -78,7 +78,7 @@ class TurnRows:
 
     async def line(self, *turn_ids: int, now: datetime | None = None) -> list[tuple[int, str | None]]:
         """Return for those of the turns that wait how many go before, and what the first of these waits for."""
-        rows = await requests.why_turns_wait(self.db, turn_ids, 60, now or NOON)
+        rows = await requests.why_turns_wait(self.db, turn_ids, now or NOON, 60)
         return [(row.ahead, row.wait) for row in sorted(rows, key=lambda row: turn_ids.index(row.id))]
 
     async def claim(
@@ -111,7 +111,7 @@ class TurnRows:
 
     async def close(self, conversation: int) -> None:
         """Close the thread."""
-        await conversations.close_conversation(self.db, conversation, NOON)
+        await conversations.set_state(self.db, conversation, NOON, NOON)
 
     async def make(self, worktree: int) -> None:
         """Record that the worktree was made on its branch."""
@@ -125,8 +125,8 @@ class TurnRows:
         return state
 
     async def row(self, turn_id: int) -> asyncpg.Record:
-        """Return the row of a turn."""
-        return await self.db.fetchrow("select * from turns where id = $1", turn_id)
+        """Return the row of a turn, with what was asked."""
+        return await self.db.fetchrow("select * from turns join requests on turn_id = id where id = $1", turn_id)
 
 
 @asynccontextmanager

@@ -5,29 +5,38 @@ from bot.operations.execute import work_in
 from bot.operations.remove import remove_decided, try_again
 from bot.store import operations, removals
 from bot.store.database import Connection
-from bot.store.operations import ClaimedOperation
-from bot.store.removals import ClaimedRemoval
+from bot.store.operations import Operation
+from bot.store.removals import DecidedRemoval, Removal
 
 QUEUED = """
 select d.worktree_id from due_operations d join operations o on o.id = d.id
 where d.node = $1 and o.state = 'queued' and d.worktree_id = coalesce($2, d.worktree_id) order by d.id limit 1
 """
 
-UNCLAIMED = """
-select id from worktrees where node = $1 and state = 'removing' and claim is null order by id limit 1
+NOT_BEGUN = """
+select id from worktrees where node = $1 and state = 'removing' and not removal_began order by id limit 1
 """
 
 
-async def claim_operation(db: Connection, node: str, worktree: int | None = None) -> ClaimedOperation | None:
-    """Claim the oldest operation of the node, or of one worktree, that no process has begun."""
+async def begin_operation(db: Connection, node: str, worktree: int | None = None) -> Operation | None:
+    """Begin the oldest operation of the node, or of one worktree, that no process has begun."""
     due = await db.fetchval(QUEUED, node, worktree)
-    return None if due is None else await operations.claim(db, node, due)
+    return None if due is None else await operations.begin(db, node, due)
 
 
-async def claim_removal(db: Connection, node: str) -> ClaimedRemoval | None:
-    """Claim the oldest removal of the node that no process has begun."""
-    due = await db.fetchval(UNCLAIMED, node)
-    return None if due is None else await removals.claim(db, node, due)
+async def begin_removal(db: Connection, node: str) -> DecidedRemoval | None:
+    """Begin the oldest removal of the node that no process has begun."""
+    due = await db.fetchval(NOT_BEGUN, node)
+    return None if due is None else await removals.begin(db, node, due)
+
+
+async def decide_and_begin(
+    db: Connection, node: str, worktree: int, why: Removal, operation: int | None = None
+) -> DecidedRemoval | None:
+    """Decide a removal and begin it, None while something needs the worktree."""
+    if not await removals.decide(db, node, worktree, why, operation):
+        return None
+    return await removals.begin(db, node, worktree)
 
 
 async def remove_all(ctx: NodeContext) -> None:

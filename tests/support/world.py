@@ -38,11 +38,14 @@ select not exists (select from deliveries where state = 'received')
    and not exists (select from operations where state in ('queued', 'running'))
    and not exists (select from outbox where state in ('waiting', 'sending'))
    and not exists (select from worktrees where state = 'removing')
-   and not exists (select from procrastinate_jobs where status in ('todo', 'doing') and task_name <> 'chore')
+   and not exists (
+       select from procrastinate_jobs where status in ('todo', 'doing') and task_name <> 'chore'
+          -- Of a removal whose process might have died; what it would go on with is in the rows above.
+          and not (task_name = 'worktree' and status = 'todo' and scheduled_at > now()))
 """
 TURNS = """
-select t.*, c.number, w.path from turns t join conversations c on c.id = t.conversation_id
-left join worktrees w on w.id = t.worktree_id order by t.id
+select r.*, t.*, c.number, w.path from turns t join requests r on r.turn_id = t.id
+join conversations c on c.id = t.conversation_id left join worktrees w on w.id = t.worktree_id order by t.id
 """
 SESSIONS = "select s.*, c.number from sessions s join conversations c on c.id = s.conversation_id order by s.id"
 WORKTREES = """

@@ -18,7 +18,7 @@ from bot.sandbox.limits import Limits
 from bot.worktrees.commit import commit_all, return_to_branch
 from bot.worktrees.push import push
 from bot.worktrees.sync import sync
-from tests.support.git_repositories import BOT, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked
+from tests.support.git_repositories import BOT, LABEL, PERSON, SEARCH_PATH, GitRepositories, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
@@ -89,7 +89,7 @@ class Machine:
         world, results = self.world, list[object]()
         async with clone_lock(world.clone) as lock:
             try:
-                results.append(await return_to_branch(await require_checkout(lock, world.path), BRANCH, RESCUE, BOT))
+                results.append(await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL))
                 results.append(await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None))
                 results.append(
                     await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked)

@@ -29,7 +29,7 @@ from bot.worktrees.summary import last_change, summarize
 from bot.worktrees.sync import sync
 from tests.support.git_repositories import (
     BOT,
-    RESCUE,
+    LABEL,
     SANDBOXES,
     SEARCH_PATH,
     GitRepositories,
@@ -97,7 +97,7 @@ async def deliver(victim: Victim, lock: CloneLock) -> None:
     async def check(commit: str, target: str) -> None:
         await GUARD.check(await require_checkout(lock, world.path), branch, commit, target)
 
-    await return_to_branch(await require_checkout(lock, world.path), branch, RESCUE, BOT)
+    await return_to_branch(await require_checkout(lock, world.path), branch, LABEL)
     await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
     await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-1", BOT, check)
     await fetch(lock)

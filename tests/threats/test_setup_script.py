@@ -11,14 +11,13 @@ import pytest
 from bot.agents.driver import Launch
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import clone_lock
-from bot.messages import notices
+from bot.messages import notices, reasons
 from bot.messages.sanitize import is_inert
+from bot.node import setup_script
+from bot.node.setup_script import Ended, command_for, run_script, script_of, shown
 from bot.process import OutputTail
 from bot.redaction import Redactor
-from bot.run import setup_script
-from bot.run.setup_script import Ended, command_for, run_script, script_of, shown
-from bot.sandbox import agent_argv
-from bot.sandbox.cage import Bind
+from bot.sandbox.cage import Bind, agent_argv
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories
 from tests.support.patience import PATIENCE_SECONDS, until_true
 from tests.support.sleeping_processes import new_sleep, runs
@@ -36,7 +35,6 @@ async def set_up(machine: Machine, program: str) -> Ended:
     file.write_text(text)
     argv = tuple(world.agent_argv(*command_for(text.encode(), file), binds=(Bind(file),)))
     ended = await run_script(Launch(argv, machine.environment(), world.path), PATIENCE_SECONDS)
-    assert isinstance(ended, Ended)
     assert "Traceback" not in ended.output, ended.output
     async with clone_lock(world.clone) as lock:
         checkout = await require_checkout(lock, world.path)
@@ -51,9 +49,7 @@ async def uncaged(world: GitRepositories, text: str) -> Ended:
     file.write_text(text)
     environment = {"PATH": SEARCH_PATH, "HOME": str(world.root)}
     launch = Launch(agent_argv(command_for(text.encode(), file)), environment, world.path)
-    ended = await run_script(launch, PATIENCE_SECONDS)
-    assert isinstance(ended, Ended)
-    return ended
+    return await run_script(launch, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
@@ -149,8 +145,9 @@ async def test_a_process_that_keeps_its_output_open_delays_nothing(tmp_path: Pat
     try:
         assert await uncaged(world, text) == Ended(0, "left")
     finally:
-        await until_true(lambda: (world.path / "pid").read_text() != "")
-        os.kill(int((world.path / "pid").read_text()), signal.SIGKILL)
+        pid = world.path / "pid"
+        await until_true(lambda: pid.exists() and pid.read_text() != "")
+        os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 async def test_it_plants_nothing_that_runs_on_the_host(machine: Machine) -> None:
@@ -243,8 +240,7 @@ async def test_a_hostile_output_is_bounded_and_inert_in_the_comment(tmp_path: Pa
     await world.created()
     (world.path / "output").write_text(piece * 100_000 + "\nthe end")
     ended = await uncaged(world, "cat output; exit 3\n")
-    assert isinstance(ended, Ended)
-    notice = notices.setup_failed(notices.setup_ended_with(3), shown(ended.output, Redactor()))
+    notice = notices.setup_failed(reasons.program_ended(3), shown(ended.output, Redactor()))
     assert len(notice) < 8_000
     fold = notice.partition("</summary>")[2].rpartition("</details>")[0]
     assert is_inert(fold, "github.com")

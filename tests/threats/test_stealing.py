@@ -1,13 +1,25 @@
 """An agent cannot read other processes, other conversations or the bot's secrets by any path."""
 
+import ast
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.support.git_repositories import git
+from bot.clones.checkout import require_checkout
+from bot.clones.clone import clone_lock
+from bot.clones.packing import pack, pack_whole
+from bot.git.errors import GitError
+from bot.model import IssueBranch
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import Rescued, save_rescue
+from bot.worktrees.commit import Committed, commit_all
+from bot.worktrees.push import Pushed, push
+from tests.support.git_repositories import BOT, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, SECRET, Machine
 
@@ -62,6 +74,21 @@ print(found.stdout)
     assert listing in said
     assert SECRET not in said
     assert "root:" not in said.split("/etc/shadow")[1].split("\n")[0]
+
+
+def test_private_keys_of_the_machine(machine: Machine) -> None:
+    said = machine.attack(
+        """
+for folder in ("ssl", "pki", "pki/tls", "pki/java"):
+    print("there:", os.listdir("/etc/" + folder) if os.path.isdir("/etc/" + folder) else [])
+found = subprocess.run(["grep", "-rslE", "BEGIN [A-Z ]*PRIVATE KEY", "/etc"], capture_output=True, text=True)
+print("keys:", found.stdout.split())
+"""
+    )
+    shown = {name for line in re.findall("there: (.*)", said) for name in ast.literal_eval(line)}
+    assert shown <= {"certs", "cert.pem", "openssl.cnf", "ca-trust", "cacerts", "java", "tls"}
+    assert "certs" in shown
+    assert "keys: []" in said
 
 
 async def test_a_link_out_of_the_tree_is_committed_as_a_link(machine: Machine) -> None:
@@ -145,3 +172,82 @@ os.mkfifo(admin / "HEAD")
     async with asyncio.timeout(PATIENCE_SECONDS):
         await machine.world.update()
         await machine.everybody_else_is_unharmed()
+
+
+ALL_OBJECTS = """
+for line in git("cat-file", "--batch-all-objects", "--batch-check").stdout.splitlines():
+    name, kind, _ = line.split()
+    if kind != "tree":
+        print(git("cat-file", kind, name).stdout)
+"""
+
+
+async def test_what_another_conversation_has_not_published(machine: Machine) -> None:
+    world, path = machine.world, machine.other.with_name("issue-3")
+    await world.created(IssueBranch(3), path)
+    branch = "threadtree/issue-3"
+    (path / "fix.txt").write_text("embargoed fix")
+    async with clone_lock(world.clone) as lock:
+        await commit_all(await require_checkout(lock, path), "unpublished", BOT, None)
+    (path / "draft.txt").write_text("rescued draft")
+    async with clone_lock(world.clone) as lock:
+        label = RescueLabel(3, branch, (3,), datetime.now(UTC))
+        assert isinstance(await save_rescue(lock, path, label), Rescued)
+    (path / "draft.txt").unlink()
+    told = machine.attack(ALL_OBJECTS)
+    assert "hello" in told
+    assert not any(words in told for words in ("embargoed", "unpublished", "rescued draft"))
+
+    async with clone_lock(world.clone) as lock:
+        for _ in range(2):
+            await pack(lock)
+            await pack_whole(lock, "main", 0)
+            os.utime(world.clone.path / "threadtree-packed", (0, 0))
+    assert "embargoed" not in machine.attack(ALL_OBJECTS)
+
+    async with clone_lock(world.clone) as lock:
+        done = await push(await require_checkout(lock, path), branch, "parked", BOT, unchecked)
+    assert isinstance(done, Pushed)
+    told = machine.attack(f'{ALL_OBJECTS}\nprint(git("show", "origin/{branch}:fix.txt", check=True).stdout)')
+    assert told.rstrip().endswith("embargoed fix")
+    assert "rescued draft" not in told
+    world.forget(path)
+
+
+def has(repository: Path, name: str) -> bool:
+    return subprocess.run(["git", "cat-file", "-e", name], cwd=repository, capture_output=True).returncode == 0
+
+
+async def test_a_commit_of_another_conversation_by_its_name(machine: Machine) -> None:
+    world, path = machine.world, machine.other.with_name("issue-3")
+    await world.created(IssueBranch(3), path)
+    (path / "fix.txt").write_text("embargoed fix")
+    async with clone_lock(world.clone) as lock:
+        made = await commit_all(await require_checkout(lock, path), "unpublished", BOT, None)
+    assert isinstance(made, Committed)
+    blob = git(world.clone.path, "rev-parse", f"{made.sha}:fix.txt")
+    machine.attack(
+        f"""
+tree = git("rev-parse", "HEAD^{{tree}}", check=True).stdout.strip()
+text = f"tree {{tree}}\\nparent {made.sha}\\nauthor a <a> 0 +0000\\ncommitter a <a> 0 +0000\\n\\nmine\\n"
+on_it = git("hash-object", "-t", "commit", "-w", "--stdin", input=text, check=True).stdout.strip()
+(clone / "shallow").write_text(on_it + "\\n")
+(clone / "refs/heads/{BRANCH}").write_text(on_it + "\\n")
+"""
+    )
+    results = await machine.after_the_turn()
+    assert any(isinstance(result, GitError) for result in results), results
+    assert not has(world.remote, made.sha)
+    machine.attack(
+        f"""
+(clone / "shallow").unlink()
+listed = git("ls-tree", "HEAD~", check=False).stdout or git("ls-tree", "origin/main").stdout
+tree = git("mktree", "--missing", input=listed + "100644 blob {blob}\\tleak.txt\\n", check=True).stdout.strip()
+leak = git("commit-tree", "-p", "origin/main", "-m", "mine", tree, check=True).stdout
+(clone / "refs/heads/{BRANCH}").write_text(leak)
+"""
+    )
+    results = await machine.after_the_turn()
+    assert any(isinstance(result, GitError) for result in results), results
+    assert not has(world.remote, blob)
+    world.forget(path)

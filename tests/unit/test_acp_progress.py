@@ -65,7 +65,7 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
-        inbox: asyncio.Queue[SessionNotification | Answered | FormAsked | Failed] = asyncio.Queue()
+        inbox: asyncio.Queue[SessionNotification | Answered | FormAsked | Failed | Exception] = asyncio.Queue()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for at, item in ((0, text("x")), *script):
@@ -85,11 +85,11 @@ def test_silence_ends_a_prompt() -> None:
 
 def test_every_sign_of_life_starts_the_idle_clock_again() -> None:
     commands = update(sessionUpdate="available_commands_update", availableCommands=[])
-    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == AgentDone("xab", None)
+    assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == AgentDone("xab")
 
 
 def test_the_idle_clock_pauses_while_a_tool_call_is_open() -> None:
-    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == AgentDone("x", None)
+    assert follow_script((1, tool("in_progress")), (90, tool("completed")), (99, END)) == AgentDone("x")
 
 
 def test_the_idle_clock_goes_on_after_the_tool_call() -> None:
@@ -125,6 +125,21 @@ def test_a_tool_call_that_is_only_heard_of_at_its_end_is_told_whole() -> None:
     assert events_of(tool("failed")) == [ToolStarted("Look"), ToolEnded("Look", ok=False)]
 
 
+def test_what_a_tool_printed_is_told_with_its_end_within_limits() -> None:
+    def output_of(**fields: Any) -> str:
+        [_, ended] = events_of(tool("completed", **fields))
+        assert isinstance(ended, ToolEnded)
+        return ended.output
+
+    pieces = [{"type": "content", "content": {"type": "text", "text": text}} for text in ("60 passed", "in 2 s")]
+    assert output_of(content=pieces, rawOutput="other") == "60 passed\nin 2 s"
+    assert output_of(rawOutput={"exit_code": 0, "formatted_output": "60 passed"}) == "60 passed"
+    assert output_of(rawOutput="60 passed") == "60 passed"
+    assert output_of(rawOutput=[1], content=[{"type": "diff", "path": "a", "newText": "b"}]) == ""
+    long = output_of(rawOutput="a" + "x" * 1_000_000 + "z")
+    assert (long[0], long[-1], len(long) < 40_000) == ("a", "z", True)
+
+
 def test_the_pieces_of_text_are_the_answer() -> None:
     progress = AcpProgress()
     for item in (text("One"), text(" two."), tool("in_progress"), tool("completed"), text("Three.")):
@@ -135,12 +150,25 @@ def test_the_pieces_of_text_are_the_answer() -> None:
 def test_usage_comes_from_updates_and_from_the_answer() -> None:
     progress = AcpProgress()
     list(progress.events(text("x")))
-    assert progress.end(END) == AgentDone("x", None)
-    list(progress.events(update(sessionUpdate="usage_update", used=5, size=9, cost={"amount": 0.5, "currency": "USD"})))
-    usage = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
-    assert progress.end(Answered({"stopReason": "end_turn", "usage": usage})) == AgentDone(
-        "x", Usage(1, 2, 3, session_cost=0.5, currency="USD")
-    )
+    assert list(progress.events(END)) == []
+    for currency, usage in (("EUR", []), ("USD", [Usage(session_cost_usd=0.5)])):
+        cost = {"amount": 0.5, "currency": currency}
+        assert list(progress.events(update(sessionUpdate="usage_update", used=5, size=9, cost=cost))) == usage
+    told = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
+    stopped = Answered({"stopReason": "cancelled", "usage": told})
+    assert list(progress.events(stopped)) == [Usage(3, 0.5)]
+
+
+@pytest.mark.parametrize(("status", "has_failed"), [("systemError", True), ("active", False)])
+def test_codex_tells_by_its_threads_status_that_it_gave_up(status: str, has_failed: bool) -> None:
+    progress = AcpProgress()
+    meta = {"codex": {"threadStatus": {"type": status}}}
+    for item in (text("I look."), update(sessionUpdate="session_info_update", _meta=meta), text("last status: 429")):
+        list(progress.events(item))
+    ended = progress.end(END)
+    assert isinstance(ended, Failed) == has_failed
+    if isinstance(ended, Failed):
+        assert ended.reason == "`last status: 429`"
 
 
 def test_the_rest_of_a_very_long_answer_is_left_out_and_counted() -> None:

@@ -7,27 +7,11 @@ from unittest.mock import Mock
 import pytest
 
 from bot.authority import Policy
-from bot.decide.actions import Action, Ignore, Request, action_of, failure_of
-from bot.decide.parsing import CommentParser, ParsedComment
-from bot.github.events import (
-    Addressed,
-    CodePlace,
-    CommentWritten,
-    Event,
-    Remark,
-    ReviewCommentWritten,
-    ReviewWritten,
-    Thread,
-    ThreadAssigned,
-    ThreadClosed,
-    ThreadLabeled,
-    ThreadReopened,
-    ThreadWritten,
-    Unreadable,
-)
-from bot.handlers.command import Command
+from bot.decide.actions import Action, Ignore, action_of, failure_of
+from bot.github.events import Addressed, Event, Gesture, Remark, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS
-from bot.model import Actor, Repository, Target
+from bot.model import Actor, Repository, Target, Thread
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)
@@ -38,36 +22,39 @@ POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name="tree-bot", label
 # A person's token with BOT_NAME: the bot writes as Ada, and answers to @helper.
 AS_ADA = Policy(bot_id=7, bot_login="ada", bot_name="helper", label="threadtree")
 ASK = "@tree-bot fix it"
-PLACE = CodePlace(review_id=500, path="app.py", line=3, diff_hunk="@@ -1 +1 @@\n+a")
 ISSUE, PULL = Thread(4, "issue", "A title", None), Thread(4, "pull", "A title", None)
 
 
 def remark(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> Remark:
-    return Remark(11, "IC_11", body, author, updated_at)
+    return Remark(Target("comment", 11), "IC_11", body, author, updated_at)
 
 
-def comment(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> CommentWritten:
-    return CommentWritten(REPOSITORY, author, ISSUE, remark(body, author, updated_at), None)
+def comment(body: str = ASK, author: Actor = ADA, updated_at: datetime = NOON) -> Written:
+    return Written(REPOSITORY, author, ISSUE, remark(body, author, updated_at), updated_at)
 
 
-def own_text(body: str, author: Actor = ADA) -> Remark:
-    return Remark(None, "I_4", body, author, LATER)
+def part_of_review(body: str = ASK, before: str | None = None) -> Written:
+    return Written(REPOSITORY, ADA, PULL, remark(body), NOON, before, "app.py:3", None if before else 500)
 
 
-def opened(body: str, sender: Actor = ADA, thread: Thread = ISSUE) -> ThreadWritten:
-    return ThreadWritten(REPOSITORY, sender, thread, own_text(body, sender), NOON, None)
+def own_text(body: str, author: Actor = ADA, thread: Thread = ISSUE) -> Remark:
+    return Remark(Target(thread.kind), "I_4", body, author, LATER)
 
 
-def edited(body: str, before: str) -> ThreadWritten:
-    return ThreadWritten(REPOSITORY, ADA, ISSUE, own_text(body), LATER, before)
+def opened(body: str, sender: Actor = ADA, thread: Thread = ISSUE) -> Written:
+    return Written(REPOSITORY, sender, thread, own_text(body, sender, thread), NOON)
 
 
-def labeled(body: str, label: str = "threadtree", sender: Actor = ADA, author: Actor = ADA) -> ThreadLabeled:
-    return ThreadLabeled(REPOSITORY, sender, ISSUE, own_text(body, author), label)
+def edited(body: str, before: str) -> Written:
+    return Written(REPOSITORY, ADA, ISSUE, own_text(body), LATER, before)
 
 
-def assigned(body: str, assignee: Actor) -> ThreadAssigned:
-    return ThreadAssigned(REPOSITORY, ADA, ISSUE, own_text(body), assignee)
+def labeled(body: str, label: str = "threadtree", sender: Actor = ADA, author: Actor = ADA) -> Gesture:
+    return Gesture(REPOSITORY, sender, ISSUE, own_text(body, author), label)
+
+
+def assigned(body: str, assignee: Actor) -> Gesture:
+    return Gesture(REPOSITORY, ADA, ISSUE, own_text(body), assignee_id=assignee.id)
 
 
 def parser_of(policy: Policy) -> CommentParser:
@@ -91,11 +78,9 @@ def request_of(event: Event, policy: Policy = POLICY) -> Request:
     ("event", "target", "review_id"),
     [
         (comment(), Target("comment", 11), None),
-        (CommentWritten(REPOSITORY, ADA, ISSUE, remark(), "before"), Target("comment", 11), None),
-        (ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, None), Target("review-comment", 11), 500),
-        (ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, "b"), Target("review-comment", 11), None),
-        (ReviewWritten(REPOSITORY, ADA, PULL, remark(), None), Target("review", 11), 11),
-        (ReviewWritten(REPOSITORY, ADA, PULL, remark(), "before"), Target("review", 11), None),
+        (replace(comment(), body_before="before"), Target("comment", 11), None),
+        (part_of_review(), Target("comment", 11), 500),
+        (part_of_review(before="before"), Target("comment", 11), None),
         (opened(ASK), Target("issue"), None),
         (opened(ASK, thread=PULL), Target("pull"), None),
         (edited(ASK, "before"), Target("issue"), None),
@@ -118,10 +103,9 @@ def test_a_mention_is_answered_where_it_was_written(event: Event, target: Target
     "event",
     [
         comment("nothing for you"),
-        CommentWritten(REPOSITORY, ADA, ISSUE, remark(), f"{ASK}!"),
-        ReviewCommentWritten(REPOSITORY, ADA, PULL, remark("nit"), PLACE, None),
-        ReviewWritten(REPOSITORY, ADA, PULL, remark(""), None),
-        ReviewWritten(REPOSITORY, ADA, PULL, remark(), ASK),
+        replace(comment(), body_before=f"{ASK}!"),
+        part_of_review("nit"),
+        part_of_review(before=ASK),
         opened(""),
         edited(f"{ASK} soon", ASK),
         labeled(ASK, "bug"),
@@ -136,7 +120,7 @@ def test_the_author_of_an_opened_thread_asks_even_if_another_opened_it() -> None
     outsider = Actor("outsider", 8)
 
     # An issue that a maintainer transfers, or makes of a discussion.
-    transferred = ThreadWritten(REPOSITORY, ADA, ISSUE, own_text(ASK, outsider), NOON, None)
+    transferred = Written(REPOSITORY, ADA, ISSUE, own_text(ASK, outsider), NOON)
     assert request_of(transferred).author == outsider
     assert isinstance(decide(replace(transferred, remark=own_text(ASK, BOT))), Ignore)
     # An edit speaks for its editor.
@@ -156,15 +140,7 @@ def test_the_time_of_a_request_is_githubs_time_of_its_text() -> None:
 
 
 def test_a_review_comment_brings_the_code_it_is_about() -> None:
-    context = request_of(ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), PLACE, None)).context
-
-    assert context == "app.py:3\n\n@@ -1 +1 @@\n+a"
-
-
-def test_a_review_comment_on_a_whole_file_names_no_line() -> None:
-    event = ReviewCommentWritten(REPOSITORY, ADA, PULL, remark(), replace(PLACE, line=None), None)
-
-    assert request_of(event).context.startswith("app.py\n")
+    assert request_of(part_of_review()).context == "app.py:3"
 
 
 def test_the_label_is_compared_without_case() -> None:
@@ -185,7 +161,6 @@ def test_closing_and_reopening_need_no_mention() -> None:
 def test_the_bot_never_asks_itself() -> None:
     assert isinstance(decide(comment(author=BOT)), Ignore)
     assert isinstance(decide(opened(ASK, BOT)), Ignore)
-    assert isinstance(decide(ReviewWritten(REPOSITORY, BOT, PULL, remark(author=BOT), None)), Ignore)
 
 
 def test_the_bot_is_known_by_its_number_not_by_its_login() -> None:
@@ -196,7 +171,7 @@ def test_the_bot_is_known_by_its_number_not_by_its_login() -> None:
 
 
 def test_a_comment_of_the_bot_that_somebody_edits_stays_the_bots() -> None:
-    event = CommentWritten(REPOSITORY, ADA, ISSUE, remark(author=BOT), "before")
+    event = Written(REPOSITORY, ADA, ISSUE, remark(author=BOT), NOON, "before")
 
     assert isinstance(decide(event), Ignore)
 
@@ -256,10 +231,16 @@ def test_another_text_time_or_comment_is_another_identity() -> None:
     others = [
         request_of(comment(f"{ASK} now")),
         request_of(comment(updated_at=LATER)),
-        request_of(CommentWritten(REPOSITORY, ADA, ISSUE, replace(remark(), node_id="IC_12"), None)),
+        request_of(replace(comment(), remark=replace(remark(), node_id="IC_12"))),
     ]
 
     assert len({request.effect(0) for request in (first, *others)}) == 4
+
+
+def test_a_label_is_one_by_who_added_it_and_when_whatever_the_text_says_by_now() -> None:
+    first = request_of(labeled("do this"))
+    assert request_of(labeled("do that")).effect(0) == first.effect(0)
+    assert request_of(labeled("do this", sender=Actor("bob", 8))).effect(0) != first.effect(0)
 
 
 def test_opening_labelling_and_assigning_are_told_apart() -> None:
@@ -321,7 +302,7 @@ def test_a_text_that_no_parser_reads_is_told_on_the_thread_if_it_names_the_bot(m
     unread = decide(comment(ASK))
     assert isinstance(unread, Unreadable)
     assert unread.addressed is not None
-    assert (unread.addressed.sender, unread.addressed.target) == (ADA, Target("comment", remark().id))
+    assert (unread.addressed.author, unread.addressed.target) == (ADA, Target("comment", 11))
     assert decide(comment("/lgtm")) == replace(unread, addressed=None)
     assert isinstance(of_label := decide(labeled("fix it")), Unreadable)
     assert of_label.addressed is not None

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acp import RequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.agents import process
-from bot.agents.acp_link import is_message
+from bot.agents.acp_link import error_text, is_message
 from bot.agents.driver import Launch
 from bot.agents.process import AgentProcess, parse_object
-from bot.sandbox import agent_argv, agent_environment, command_of
+from bot.sandbox.cage import agent_argv, agent_environment, command_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -95,3 +96,17 @@ async def test_an_agent_that_floods_its_output_waits(tmp_path: Path, monkeypatch
         await agent.end()
     assert [wait for wait in waits if wait > 0]
     assert max(waits) <= 1
+
+
+@pytest.mark.parametrize(
+    ("message", "data", "told"),
+    [
+        ("429: slow_down", {"details": "429: slow_down"}, "429: slow_down"),
+        ("Internal error", {"details": "429: slow_down"}, "Internal error (429: slow_down)"),
+        ("slow_down", {"message": "429: slow_down"}, "429: slow_down"),
+        ("Internal error", None, "Internal error"),
+        ("Internal error", "", "Internal error"),
+    ],
+)
+def test_what_an_error_says_twice_is_told_once(message: str, data: object, told: str) -> None:
+    assert error_text(RequestError(-32603, message, data)) == told

@@ -62,7 +62,7 @@ def test_a_person_who_is_not_listed_gets_a_reaction() -> None:
 def test_a_bot_is_trusted_by_its_number_only() -> None:
     assert verdict(replace(OPEN, allowed_bots=frozenset({RENOVATE.id})), RENOVATE) == Allowed()
     assert verdict(replace(OPEN, allowed_users=(RENOVATE.login,)), RENOVATE) == Denied(
-        "the bot is not in ALLOWED_BOTS", visible=False
+        "the bot is not one of ALLOWED_BOTS", visible=False
     )
 
 

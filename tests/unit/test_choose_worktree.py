@@ -7,15 +7,14 @@ from typing import get_args
 import pytest
 
 from bot.handlers.choose_worktree import (
-    NewWorktree,
+    OwnWorktree,
     PullRequestHead,
-    SharedWorktree,
     SharingCandidate,
     choose_node,
     choose_worktree,
 )
 from bot.messages import notices
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad
+from bot.model import DetachedHead, HeadBranch, LiveWorktree, NodeLoad
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 
 SHA = "a" * 40
@@ -25,16 +24,18 @@ FEATURE = replace(PULL, head_ref="feature")
 
 def of_issue(number: int, *, closed: int | None = 0, use: WorktreeUsage | None = None) -> SharingCandidate:
     """Return the worktree of an issue that the pull request closes; on its own branch, with no other user."""
-    worktree = LiveWorktree(number, "here", number, f"threadtree/issue-{number}")
+    worktree = LiveWorktree(number, "here", number, f"threadtree/issue-{number}", f"worktrees/{number}")
     return SharingCandidate(worktree, use or WorktreeUsage(number, made=True), number if closed == 0 else closed)
 
 
 FIRST, SECOND = of_issue(1), of_issue(2)
-OF_PULL_8 = SharingCandidate(LiveWorktree(3, "there", 8, "feature"), WorktreeUsage(8, made=True, busy=True))
-OWN = NewWorktree("pr-9", HeadBranch("feature", SHA))
+OF_PULL_8 = SharingCandidate(
+    LiveWorktree(3, "there", 8, "feature", "worktrees/3"), WorktreeUsage(8, made=True, busy=True)
+)
+OWN = OwnWorktree("pr-9", HeadBranch("feature", SHA))
 
 
-def instead_of(reason: SharingRefused) -> NewWorktree:
+def instead_of(reason: SharingRefused) -> OwnWorktree:
     return replace(OWN, instead_of=reason)
 
 
@@ -44,32 +45,29 @@ NOT_MADE = of_issue(1, use=WorktreeUsage(1, made=False))
 
 # (reason, the pull request, worktrees of closed issues, the worktree on the head branch, the choice)
 TABLE: list[
-    tuple[
-        str, PullRequestHead | None, Sequence[SharingCandidate], SharingCandidate | None, SharedWorktree | NewWorktree
-    ]
+    tuple[str, PullRequestHead, Sequence[SharingCandidate], SharingCandidate | None, SharingCandidate | OwnWorktree]
 ] = [
-    ("an issue makes its own", None, [], None, NewWorktree("issue-9", IssueBranch(9))),
     # The head branch is the worktree's
-    ("on the head branch: shared", PULL, [FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
-    ("however busy it is", PULL, [BUSY], None, SharedWorktree(BUSY, "threadtree/issue-1")),
-    ("and whoever else uses it", PULL, [OF_TWO], None, SharedWorktree(OF_TWO, "threadtree/issue-1")),
-    ("reserved for that branch, or purged", PULL, [NOT_MADE], None, SharedWorktree(NOT_MADE, "threadtree/issue-1")),
-    ("of two the one on the branch", PULL, [SECOND, FIRST], None, SharedWorktree(FIRST, "threadtree/issue-1")),
+    ("on the head branch: shared", PULL, [FIRST], None, FIRST),
+    ("however busy it is", PULL, [BUSY], None, BUSY),
+    ("and whoever else uses it", PULL, [OF_TWO], None, OF_TWO),
+    ("reserved for that branch, or purged", PULL, [NOT_MADE], None, NOT_MADE),
+    ("of two the one on the branch", PULL, [SECOND, FIRST], None, FIRST),
     (
         "an issue in another's",
         PULL,
         [of_issue(1, closed=5)],
         None,
-        SharedWorktree(of_issue(1, closed=5), PULL.head_ref),
+        of_issue(1, closed=5),
     ),
-    ("a closed issue before others", PULL, [FIRST], OF_PULL_8, SharedWorktree(FIRST, "threadtree/issue-1")),
-    ("without a reference", PULL, [], FIRST, SharedWorktree(FIRST, "threadtree/issue-1")),
-    ("another pull request's", FEATURE, [], OF_PULL_8, SharedWorktree(OF_PULL_8, "feature")),
+    ("a closed issue before others", PULL, [FIRST], OF_PULL_8, FIRST),
+    ("without a reference", PULL, [], FIRST, FIRST),
+    ("another pull request's", FEATURE, [], OF_PULL_8, OF_PULL_8),
     # The worktree can be switched
-    ("switched to the head branch", FEATURE, [FIRST], None, SharedWorktree(FIRST, "feature")),
-    ("the first of two", FEATURE, [SECOND, FIRST], None, SharedWorktree(SECOND, "feature")),
-    ("the first that fits", FEATURE, [BUSY, SECOND], None, SharedWorktree(SECOND, "feature")),
-    ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, SharedWorktree(OF_PULL_8, "feature")),
+    ("switched to the head branch", FEATURE, [FIRST], None, FIRST),
+    ("the first of two", FEATURE, [SECOND, FIRST], None, SECOND),
+    ("the first that fits", FEATURE, [BUSY, SECOND], None, SECOND),
+    ("not while the branch is checked out", FEATURE, [FIRST], OF_PULL_8, OF_PULL_8),
     # The worktree cannot be switched
     ("nothing to share", FEATURE, [], None, OWN),
     ("busy", FEATURE, [BUSY], None, instead_of(SharingRefused(1, "busy"))),
@@ -83,10 +81,10 @@ TABLE: list[
     ("pull", "linked", "on_branch", "expected"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
 )
 def test_the_worktree_that_is_chosen(
-    pull: PullRequestHead | None,
+    pull: PullRequestHead,
     linked: Sequence[SharingCandidate],
     on_branch: SharingCandidate | None,
-    expected: SharedWorktree | NewWorktree,
+    expected: SharingCandidate | OwnWorktree,
 ) -> None:
     assert choose_worktree(9, pull, linked, on_branch) == expected
 
@@ -96,7 +94,9 @@ def test_the_worktree_that_is_chosen(
 def test_a_fork_and_a_protected_head_never_share_and_have_no_branch(
     pull: PullRequestHead, linked: list[SharingCandidate], on_branch: SharingCandidate | None
 ) -> None:
-    assert choose_worktree(9, pull, linked, on_branch) == NewWorktree("pr-9", DetachedHead(SHA, "refs/pull/9/head"))
+    why = SharingRefused(1, "fork") if linked and not pull.same_repository else None
+    own = OwnWorktree("pr-9", DetachedHead(SHA, "refs/pull/9/head"), why)
+    assert choose_worktree(9, pull, linked, on_branch) == own
 
 
 def test_a_worktree_that_no_other_thread_uses_can_be_shared() -> None:

@@ -1,6 +1,7 @@
 """The command line before a command runs."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -18,7 +19,17 @@ from bot.cli.main import app
 from bot.cli.running import explained
 from bot.settings import Settings
 
-ONLY_WHERE_USED = {"acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic", "starlette"}
+ONLY_WHERE_USED = {
+    "acp",
+    "asyncpg",
+    "claude_agent_sdk",
+    "httpx",
+    "procrastinate",
+    "psycopg",
+    "pydantic",
+    "starlette",
+    "structlog",
+}
 
 
 def loaded_with(modules: str) -> set[str]:
@@ -78,7 +89,7 @@ def test_a_flag_keeps_old_worktrees(monkeypatch: pytest.MonkeyPatch, flags: list
     def run(work: Coroutine[Any, Any, None], *_: object) -> None:
         asyncio.run(work)
 
-    monkeypatch.setattr(processes, "_worker", note)
+    monkeypatch.setattr("bot.compose.process.run_worker", note)
     monkeypatch.setattr(processes, "database_url", no_database)
     monkeypatch.setattr(processes, "run", run)
     for name, value in {"GITHUB_TOKEN": "ghp_0123456789", "AGENT": "custom", "AGENT_COMMAND": "/bin/true"}.items():
@@ -98,3 +109,31 @@ async def test_an_error_names_the_file_or_the_database_that_cannot_be_used(tmp_p
 
     assert explained(no_file.value) == ([f"{missing} cannot be used: No such file or directory"], 1)
     assert explained(no_socket.value) == (["DATABASE_URL cannot be used: [Errno 2] No such file or directory"], 1)
+
+
+STOPPED_WHILE_IMPORTING = """
+import os, sys, types
+from bot.cli.main import main
+
+class Stopped:  # what a finalizer raises gets lost, as what is raised below some C code
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv.pop()))
+
+class Importing(types.ModuleType):
+    def __getattr__(self, name):
+        Stopped()
+        sys.exit("went on")
+
+sys.modules["bot.cli.processes"] = Importing("bot.cli.processes")
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["serve", "web", "worker"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_is_stopped_at_any_point_of_its_imports_ends_quietly(
+    command: str, number: signal.Signals
+) -> None:
+    argv = [sys.executable, "-c", STOPPED_WHILE_IMPORTING, command, str(int(number))]
+    ended = subprocess.run(argv, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -58,6 +58,20 @@ def test_a_subject_is_one_harmless_line(asked_for: str | None, line: str) -> Non
     assert subject(asked_for) == line
 
 
+@pytest.mark.parametrize(
+    ("title", "line"),
+    [
+        ("@threadtree-bot please mend the basket", "Mend the basket"),
+        ("@some-app[bot]: mend the basket", "Mend the basket"),
+        ("@bot", "bot"),
+        ("Ask @maria about the basket", "Ask maria about the basket"),
+        ("e-mail a@b.example to me", "e-mail a@b.example to me"),
+    ],
+)
+def test_a_title_that_addresses_the_bot_names_the_work_alone(title: str, line: str) -> None:
+    assert subject(None, title) == line
+
+
 def test_without_any_words_the_subject_names_the_thread() -> None:
     assert subject(None, "@ \u200b") == "Work on #7"
 
@@ -66,15 +80,19 @@ def test_without_any_words_the_subject_names_the_thread() -> None:
     ("asked_for", "line"),
     [
         ("feat(auth)!: drop cookies", "feat(auth)!: drop cookies"),
-        ("Add a button", "feat: add a button"),
-        ("Fix the login", "fix: the login"),
-        ("Fix #8 at last", "fix: 8 at last"),
+        ("Add a button", "fix: Add a button"),
+        ("Fix the login", "fix: Fix the login"),
+        ("Fix #8 at last", "fix: Fix 8 at last"),
         ("Bump the version", "fix: Bump the version"),
         (None, "fix: Login fails on Safari"),
     ],
 )
 def test_where_the_repository_uses_conventional_commits_a_subject_has_a_type(asked_for: str | None, line: str) -> None:
     assert subject(asked_for, conventional=True) == line
+
+
+def test_an_address_does_not_hide_the_closing_reference_that_begins_in_it() -> None:
+    assert subject("Closes: https://a.example/)fixes #8", "x", conventional=False) == "Closes: a.example/)fixes 8"
 
 
 def test_a_subject_without_a_known_verb_or_trouble_is_a_chore() -> None:

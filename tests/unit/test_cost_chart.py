@@ -38,7 +38,7 @@ def test_bars_stand_on_each_other_within_the_field_and_stand_for_their_cost(rows
         floor = HEIGHT
         for bar in bars:
             assert abs(bar.y + bar.height - floor) < 1e-6
-            assert abs(bar.height / HEIGHT * chart.most - bar.cost_usd) < 1e-6 * chart.most
+            assert abs(bar.height / HEIGHT * chart.most - bar.value) < 1e-6 * chart.most
             floor = bar.y
         assert floor > -1e-3
     shown = [row for row in rows if row.cost_usd and row.day in chart.days]

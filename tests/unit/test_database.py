@@ -25,6 +25,7 @@ from bot.store.failures import is_transient
         ("40P01", asyncpg.DeadlockDetectedError),
         ("53100", asyncpg.DiskFullError),
         ("53300", asyncpg.TooManyConnectionsError),
+        ("54000", asyncpg.ProgramLimitExceededError),
         ("55000", asyncpg.ObjectNotInPrerequisiteStateError),
         ("55006", asyncpg.ObjectInUseError),
         ("55P03", asyncpg.LockNotAvailableError),

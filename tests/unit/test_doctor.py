@@ -1,31 +1,31 @@
 """The words and states of `threadtree doctor`, which decide its exit status."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
+from bot.agents.presets import PRESETS
 from bot.doctor.checks import (
-    Check,
-    Finding,
-    State,
+    Trial,
     agent_check,
-    known_settings,
     limits_check,
     network_check,
     sandbox_check,
     setting_warnings,
     settings_checks,
+    user_checks,
 )
-from bot.sandbox.cage import Cage, Unusable, Usable
+from bot.doctor.services import Check, State, model_checks
+from bot.sandbox.cage import Cage, Unusable
 from bot.sandbox.limits import Enforcement, Group, Limits
-from bot.settings import Settings, load
+from bot.settings import Need, Settings, load
 
-USABLE = Usable("0.11.0")
+USABLE = "0.11.0"
 UNUSABLE = Unusable("It is forbidden.", "Allow it. Or set AGENT_SANDBOX=off, and the agent can do anything.")
-WORKS = Finding("gemini", True, "0.61.0", "0.60.0", None, None)
-BROKEN = replace(WORKS, problem="`gemini` wants to be logged in.", next_step="Give it its key.")
-MISSING = Finding("gemini", False, None, "0.60.0", "`gemini` is not installed.", "Install it: npm install gemini")
+WORKS = Trial("0.61.0")
+BROKEN = Trial("0.61.0", "`gemini` wants to be logged in.", "Give it its key.")
 
 
 def given(**variables: str) -> Settings:
@@ -74,7 +74,7 @@ def test_a_short_webhook_secret_and_names_without_effect_are_warned_of(
     ],
 )
 def test_a_sandbox_is_a_problem_where_it_is_asked_for_and_cannot_be_had(
-    setting: str, probed: Usable | Unusable, state: State
+    setting: str, probed: str | Unusable, state: State
 ) -> None:
     assert sandbox_check(setting, probed).state == state
 
@@ -104,7 +104,7 @@ def cage(group: Group | None, *, is_root: bool) -> Cage:
 
 
 def test_limits_say_what_holds_them() -> None:
-    group = Group(Path("/group"), "pids.max", "memory.max")
+    group = Group(Path("/group"), memory=True)
     held = limits_check(given(), cage(group, is_root=True))
     assert "1024 processes (enforced by a cgroup), 8 GiB of memory (enforced by a cgroup)" in held.found
     assert held.state == "ok"
@@ -112,6 +112,11 @@ def test_limits_say_what_holds_them() -> None:
     memory = "8 GiB of memory (enforced by rlimit, each process by itself)"
     assert f"1024 processes (enforced by rlimit), {memory}" in by_user.found
     assert by_user.state == "ok"
+
+
+def test_root_is_warned() -> None:
+    assert [check.state for check in user_checks(0)] == ["warning"]
+    assert user_checks(1000) == []
 
 
 def test_root_is_warned_where_nothing_holds_the_number_of_processes() -> None:
@@ -126,48 +131,63 @@ def test_limits_of_a_turn_are_named_without_a_sandbox_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finding", "chosen", "state"),
-    [
-        (WORKS, True, "ok"),
-        (WORKS, False, "ok"),
-        (BROKEN, True, "problem"),
-        (BROKEN, False, "warning"),
-        (MISSING, True, "problem"),
-        (MISSING, False, "ok"),
-    ],
+    ("trial", "chosen", "state"),
+    [(WORKS, True, "ok"), (WORKS, False, "ok"), (BROKEN, True, "problem"), (BROKEN, False, "warning")],
 )
-def test_only_the_agent_that_is_chosen_can_be_a_problem(finding: Finding, chosen: bool, state: State) -> None:
-    check = agent_check(finding, chosen, "in the sandbox")
+def test_only_the_agent_that_is_chosen_can_be_a_problem(trial: Trial, chosen: bool, state: State) -> None:
+    check = agent_check("gemini", trial, chosen, "in the sandbox")
     assert (check.check, check.state) == ("agent gemini", state)
 
 
 def test_an_agent_is_told_with_its_version_the_tested_one_and_its_protocol() -> None:
-    check = agent_check(WORKS, True, "in the sandbox")
-    assert check.found == "chosen by AGENT; 0.61.0 (tested with 0.60.0); speaks ACP; starts a session in the sandbox"
-    claude = agent_check(replace(WORKS, agent="claude"), False, "in the sandbox")
-    assert "driven by its SDK" in claude.found
+    check = agent_check("gemini", WORKS, True, "in the sandbox")
+    tested = PRESETS["gemini"].tested
+    assert check.found == f"chosen by AGENT; 0.61.0 (tested with {tested}); speaks ACP; starts a session in the sandbox"
+    assert "driven by its SDK" in agent_check("claude", WORKS, False, "in the sandbox").found
 
 
-def test_an_agent_that_is_missing_names_what_to_install() -> None:
-    assert agent_check(MISSING, True, "").next_step == "Install it: npm install gemini"
+@pytest.mark.parametrize(
+    ("agent", "variables", "asked"),
+    [
+        ("claude", {"ANTHROPIC_API_KEY": "sk-1"}, ("https://api.anthropic.com/v1/models", "x-api-key", "sk-1")),
+        (
+            "codex",
+            {"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "https://gateway.test/openai/"},
+            ("https://gateway.test/openai/v1/models", "authorization", "Bearer sk-1"),
+        ),
+    ],
+)
+async def test_the_vendor_is_asked_for_its_models_with_the_agents_key(
+    agent: str, variables: dict[str, str], asked: tuple[str, str, str]
+) -> None:
+    requests: list[tuple[str, str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append((str(request.url), asked[1], request.headers[asked[1]]))
+        return httpx.Response(200, json={"data": []})
+
+    [check] = await model_checks(with_agent(agent, **variables), client(answer))
+    assert (check.state, requests) == ("ok", [asked])
 
 
-def test_the_valid_ones_of_broken_settings_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("GITHUB_TOKEN", "GITHUB_APP_ID", "GITHUB_WEBHOOK_SECRET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AGENT", "gemini")
-    monkeypatch.setenv("GEMINI_API_KEY", "a key")
-    known = known_settings()
-    assert known.agent == "gemini"
-    assert any("GITHUB_TOKEN" in problem for problem in known.problems)
+@pytest.mark.parametrize(("status", "state"), [(200, "ok"), (401, "problem"), (403, "problem"), (404, "warning")])
+async def test_a_key_that_the_vendor_refuses_is_a_problem(status: int, state: State) -> None:
+    given = with_agent("claude", ANTHROPIC_API_KEY="sk-1")
+    [check] = await model_checks(given, client(lambda _: httpx.Response(status)))
+    assert (check.check, check.state) == ("model of ANTHROPIC_API_KEY", state)
 
-    monkeypatch.delenv("GEMINI_API_KEY")
-    monkeypatch.setenv("AGENT_NETWORK", "none")
-    known = known_settings()
-    assert (known.agent, known.settings.agent_network) == ("gemini", "none")
 
-    monkeypatch.setenv("AGENT_NETWORK", "everywhere")
-    known = known_settings()
-    assert known.settings.agent_network == "internet"
-    assert any("AGENT_NETWORK" in problem for problem in known.problems)
+async def test_a_model_that_does_not_answer_is_a_problem() -> None:
+    def away(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    [check] = await model_checks(with_agent("gemini", GEMINI_API_KEY="a key"), client(away))
+    assert (check.state, check.next_step) == ("problem", "Correct GOOGLE_GEMINI_BASE_URL, or the network.")
+
+
+def with_agent(agent: str, **variables: str) -> Settings:
+    return load({"DATA_DIR": "/data", "AGENT": agent, **variables}, dotenv=None, needs=frozenset({Need.AGENT}))
+
+
+def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.MockTransport(answer))

@@ -5,6 +5,7 @@ The effects are in `tests/end_to_end/test_waiting.py`, the step reply in `tests/
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import asyncpg
 import pytest
@@ -27,7 +28,8 @@ class Answer:
 
     def error(self) -> Exception:
         body = b'{"message": "%s"}' % self.message.encode() if self.message else b"<html>"
-        return classify(self.status, dict(self.headers), body, NOON)
+        headers = {"date": format_datetime(NOON, usegmt=True), **dict(self.headers)}
+        return classify(self.status, headers, body)
 
 
 BAD_CREDENTIALS = Answer(401, "Bad credentials")

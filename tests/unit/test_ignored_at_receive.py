@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bot.authority import Policy
 from bot.decide.actions import Ignore, action_of
-from bot.decide.parsing import CommentParser
 from bot.github.events import Unreadable
 from bot.github.payloads import read
+from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
 from bot.receive.delivery import delivery_of, may_address
 

@@ -1,4 +1,4 @@
-"""The log: no line of it holds a secret, not even a traceback; its level and form; one line for an outage."""
+"""The log: no line of it holds a secret, not even a traceback; its level and form; one line for an failures."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ import structlog
 
 from bot import logs
 from bot.redaction import REDACTED, Redactor
-from bot.store import outage
+from bot.store import failures
 
 SECRET = 's3cr3t"with\\odd\ncharacters'
 
@@ -73,13 +73,14 @@ def test_lines_of_libraries_too_name_the_turn_in_which_they_are_logged(capsys: p
 @pytest.mark.usefixtures("own_log")
 def test_an_outage_of_the_database_is_one_line_and_its_end_another(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs("json")
-    outage.database_answered()
+    failures.database_answered()  # after an outage of an earlier test in this process
+    capsys.readouterr()
     for _ in range(60):
-        outage.database_failed(ConnectionError("refused"), task="tick")
+        failures.database_failed(ConnectionError("refused"), task="tick")
         logging.getLogger("psycopg.pool").warning("error connecting in 'pool-1'")
     for _ in range(3):
-        outage.database_answered()
-    outage.database_failed(ConnectionError("refused"), task="tick")
-    outage.database_answered()
+        failures.database_answered()
+    failures.database_failed(ConnectionError("refused"), task="tick")
+    failures.database_answered()
     events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
     assert events == ["database-away", "database-back"] * 2

@@ -6,21 +6,23 @@ An oracle of its own reads the HTML of cmark-gfm, without the bot's readers. THR
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
 import pytest
 
-from bot.decide.parsing import CommentParser
+from bot import markdown
+from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
 from bot.markdown import to_html
-from bot.messages import notices, tracking
+from bot.messages import notices, reasons, replies, tracking, worktree_replies
 from bot.messages.agent_answer import answer_parts
-from bot.messages.formatting import clause, inline_code, inline_text, plain_name
+from bot.messages.commit_message import subject
+from bot.messages.formatting import clause, inline_code, inline_text
 from bot.messages.pull_requests import Answer, description
-from bot.messages.tracking import PlanEntry, TurnResult
+from bot.messages.tracking import AskedBy, PlanEntry, TurnResult
 from bot.prompt.hidden import strip_hidden
 from bot.redaction import Redactor
 
@@ -28,11 +30,20 @@ SERVER = "https://github.com"
 DOCUMENTS = int(os.environ.get("THREADTREE_FUZZ", "20000"))
 PARSER = CommentParser("bot", HANDLERS.values())
 MENTION = re.compile(r"(?<![A-Za-z0-9/.+_-])@[A-Za-z0-9]")
-CLOSING = re.compile(r"\bfix(?:es)? #\d")
+CLOSING = re.compile(r"\b(?:fix(?:es)?|closes):? (?:#|GH-|acme/shop#)\d", re.IGNORECASE)
 
 PING = "@acme/everyone ![](https://evil.example/x) [x](https://evil.example) https://evil.example fixes #1"
 LIVE = ["@acme/everyone", "![](https://evil.example/x)", "[x](https://evil.example)", "www.evil.example", "fixes #1"]
-LIVE += ["<https://evil.example>", "https://evil.example", "&#64;acme", "a@b.example", "_www.evil.example", "[x]"]
+LIVE += [
+    "<https://evil.example>",
+    "https://evil.example",
+    "&#64;acme",
+    "a@b.example",
+    "_www.evil.example",
+    "[x]",
+    "Closes: GH-1",
+    "fixes acme/shop#2",
+]
 BLOCKS = ["\n", "\n\n", "\n    ", "\n\n    ", "\n\n        ", "\n> ", "\n- ", "\n1. ", "\n  ", "\t", "\n# ", "\n---\n"]
 BLOCKS += [
     "\n[^1]: ",
@@ -58,18 +69,22 @@ class Seen(HTMLParser):
         self.shown: list[str] = []
         self.spoken: list[str] = []
         self._code = self._silent = 0
+        self._in_link = False
         self.feed(re.sub(r"<!--.*?(-->|\Z)", "", to_html(markdown), flags=re.DOTALL))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._code += tag in ("code", "pre", "a")
+        self._code += tag in ("code", "pre") or (tag == "a" and not self._in_link)
+        # A link ends where another begins: https://html.spec.whatwg.org/multipage/parsing.html#parsing-main-inbody
+        self._in_link |= tag == "a"
         self._silent += tag in ("blockquote", "q")
         for name, value in attrs:
             if name in ("href", "src") and value and urlsplit(value).netloc not in ("", "github.com"):
                 self.live.append(f"{tag} {value}")
 
     def handle_endtag(self, tag: str) -> None:
-        self._code -= tag in ("code", "pre", "a")
+        self._code -= tag in ("code", "pre") or (tag == "a" and self._in_link)
+        self._in_link &= tag != "a"
         self._silent -= tag in ("blockquote", "q")
 
     def handle_data(self, data: str) -> None:
@@ -101,35 +116,89 @@ def of_answer(text: str) -> list[str]:
         f"- a\n\n<details>\n</details>\n\n    {PING}",
         f"- item\n{'word ' * 12_900}\n\n   ```\n{PING}\n   ```",
         "[a`]: https://evil.example/`\n\n<details>\n[a`]\n</details>",
+        "[^1]:~~~\n[^1]@acme/everyone",
     ],
 )
 def test_an_answer_that_another_grammar_reads_as_code_is_harmless(answer: str) -> None:
     assert of_answer(answer) == []
 
 
-def test_answers_are_harmless_on_githubs_page() -> None:
-    for text in documents(7, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 4):
-        assert of_answer(text) == [], text
-
-
-@pytest.mark.parametrize("form", [inline_text, inline_code, clause, plain_name])
+@pytest.mark.parametrize("form", [inline_text, inline_code, clause])
 def test_foreign_words_in_a_sentence_are_harmless(form: Callable[[str], str]) -> None:
     for text in documents(8, [*LIVE, *SPANS, *HTML], DOCUMENTS // 16):
         assert Seen(f"The branch {form(text)} was merged.").live == [], text
 
 
-def test_whole_comments_and_descriptions_are_harmless() -> None:
-    for text in documents(9, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 20):
-        result = TurnResult("done", answer=text, notices=(notices.setup_failed("failed", text),), steps=(text,))
-        comments = [
-            *tracking.final(result, server_url=SERVER),
-            tracking.running([PlanEntry(text, "pending")], [text], timedelta(seconds=9)),
-        ]
-        answers = [Answer(one, "maria", f"{SERVER}/acme/shop/issues/1") for one in (text, text[::-1], text)]
-        redactor = Redactor()
-        comments.append(description(answers, [text, "b"], None, closes=None, server_url=SERVER, redactor=redactor))
-        for comment in comments:
+def final(text: str) -> Iterable[str]:
+    end = TurnResult(
+        "failed",
+        reasons.agent_not_started(text, text),
+        answer=text,
+        notices=(
+            notices.setup_failed(notices.setup_not_startable(text), text),
+            notices.push_failed(text, text),
+            notices.files_left_out("large", [text, text]),
+            notices.not_restored_before_turn(text),
+        ),
+        steps=(text,),
+        read=(text,),
+        last_words=text,
+        model=text,
+        asked=AskedBy(text, f"{SERVER}/acme/shop/issues/1", 7),
+    )
+    return tracking.final(end, server_url=SERVER)
+
+
+def described(*answers: str) -> Iterable[str]:
+    told = [Answer(one, one, f"{SERVER}/acme/shop/issues/1") for one in answers]
+    texts = (
+        description(written, told, [answers[-1], "b"], None, closes=7, server_url=SERVER, redactor=Redactor())
+        for written in (None, answers[-1])
+    )
+    return [text.replace("#7", "7") for text in texts]  # the only issue that it may close
+
+
+KINDS: list[Callable[[str], Iterable[str]]] = [
+    final,
+    lambda text: described(text),
+    lambda text: described("Done.", text),
+    lambda text: [tracking.running([PlanEntry(text, "pending")], [text], timedelta(seconds=9), tracking.READING)],
+    lambda text: [replies.unknown_command(text, ["help"])],
+    lambda text: [worktree_replies.not_done("reset", text), worktree_replies.was_switched(3, text, text)],
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whole_comments_and_descriptions_are_harmless_on_githubs_page(seed: int) -> None:
+    for number, text in enumerate(documents(100 + seed, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 8)):
+        # Half of them are answers: only those hold Markdown of others.
+        for comment in (final if number % 2 else KINDS[number // 2 % len(KINDS)])(text):
             assert Seen(comment).live == [], comment
+
+
+@pytest.mark.parametrize("answer", ["[^1]fixes acme/shop#2\n[^1]:```", "- a\n\n  See[^1].\n\n[^1]: ~~~"])
+def test_an_open_fence_in_a_footnote_ends_before_the_rest_of_the_comment(answer: str) -> None:
+    assert [one for comment in final(answer) for one in Seen(comment).live] == []
+
+
+def test_titles_are_harmless_in_the_log_and_on_the_page() -> None:
+    for text in documents(11, [*LIVE, *SPANS, "Closes: ", "GH-", "#8", "@bot ", "please "], DOCUMENTS // 8):
+        of_title = subject(None, text, 7, Redactor(), conventional=False)
+        for line in (of_title, subject(text, "x", 7, Redactor(), conventional=True)):
+            assert not MENTION.search(line), text
+            assert not CLOSING.search(line), text
+
+
+def test_an_answer_that_no_parser_reads_is_shown_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str, *, raw: bool = True) -> str:
+        raise ValueError(text)
+
+    monkeypatch.setattr(markdown, "to_html", fail)
+    parts, was_cut = answer_parts(f"Done.\n\n{PING}\n", server_url=SERVER)
+    monkeypatch.undo()
+    assert not was_cut
+    assert "```text\nDone." in "".join(parts)
+    assert [one for part in parts for one in Seen(part).live] == []
 
 
 def test_what_the_page_does_not_show_is_not_told() -> None:

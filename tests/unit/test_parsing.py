@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.decide.parsing import CommentParser, ParsedComment, mention_pattern
-from bot.handlers.command import Command, CommandSyntax, UnknownCommand
+from bot.handlers.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
 from bot.handlers.registry import HANDLERS
 from bot.handlers.worktree import WORKTREE_VERBS
 

@@ -6,23 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.github.events import (
-    Addressed,
-    CodePlace,
-    CommentWritten,
-    Event,
-    ReviewCommentWritten,
-    ReviewWritten,
-    Thread,
-    ThreadAssigned,
-    ThreadClosed,
-    ThreadLabeled,
-    ThreadReopened,
-    ThreadWritten,
-    Unreadable,
-)
+from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import envelope, read
-from bot.model import Actor, Repository, Target
+from bot.model import Actor, Repository, Target, Thread
 from tests.recorded import INSTALL, Recorded, recorded_payloads
 
 ALICE = {"login": "alice", "id": 7, "type": "User"}
@@ -108,12 +94,12 @@ def event_in(event: str, values: dict[str, Any]) -> Event:
 
 def test_a_comment_says_where_it_was_written_and_by_whom() -> None:
     event = event_in("issue_comment", payload("issue_comment", "created"))
-    assert isinstance(event, CommentWritten)
+    assert isinstance(event, Written)
     assert event.repository == Repository("github.com", 99, "acme", "shop", "main", 4)
     assert event.sender == Actor("alice", 7)
     assert event.thread == Thread(42, "issue", "Typo", None)
     assert event.remark.author == Actor("helper[bot]", 8, is_bot=True)
-    assert (event.remark.id, event.remark.body) == (5, "@bot fix it")
+    assert (event.remark.target, event.remark.body) == (Target("comment", 5), "@bot fix it")
     assert event.remark.updated_at == datetime(2024, 5, 1, 10, 6, tzinfo=UTC)
     assert event.body_before is None
 
@@ -125,13 +111,13 @@ def test_a_comment_on_a_pull_request_knows_the_kind() -> None:
 
 def test_an_edit_brings_the_text_before() -> None:
     comment = event_in("issue_comment", payload("issue_comment", "edited"))
-    assert isinstance(comment, CommentWritten)
+    assert isinstance(comment, Written)
     assert comment.body_before == "before"
     thread = event_in("issues", payload("issues", "edited", changes={"body": {"from": None}}))
-    assert isinstance(thread, ThreadWritten)
+    assert isinstance(thread, Written)
     assert (thread.body_before, thread.written_at) == ("", UPDATED)
     review = event_in("pull_request_review", payload("pull_request_review", "edited"))
-    assert isinstance(review, ReviewWritten)
+    assert isinstance(review, Written)
     assert review.body_before == "before"
 
 
@@ -143,13 +129,27 @@ def test_an_edit_of_the_title_is_nothing_to_the_bot() -> None:
 
 def test_an_inline_review_comment_has_its_place() -> None:
     event = event_in("pull_request_review_comment", payload("pull_request_review_comment", "created"))
-    assert isinstance(event, ReviewCommentWritten)
-    assert event.place == CodePlace(6, "a.py", 3, "")
+    assert isinstance(event, Written)
+    assert (event.review_id, event.code) == (6, "a.py:3\n\n")
+    whole_file = payload("pull_request_review_comment", "created")
+    whole_file["comment"] |= {"line": None, "diff_hunk": "@@ -1 +1 @@"}
+    event = event_in("pull_request_review_comment", whole_file)
+    assert isinstance(event, Written)
+    assert event.code == "a.py\n\n@@ -1 +1 @@"
+
+
+@pytest.mark.parametrize("event", ["pull_request_review_comment", "pull_request_review"])
+def test_an_edit_is_no_new_part_of_its_review(event: str) -> None:
+    created = event_in(event, payload(event, "submitted" if event == "pull_request_review" else "created"))
+    edited = event_in(event, payload(event, "edited"))
+    assert isinstance(created, Written)
+    assert isinstance(edited, Written)
+    assert (created.review_id, edited.review_id) == (6, None)
 
 
 def test_a_review_counts_only_with_a_text_of_its_own() -> None:
     review = event_in("pull_request_review", payload("pull_request_review", "submitted"))
-    assert isinstance(review, ReviewWritten)
+    assert isinstance(review, Written)
     assert review.remark.updated_at == datetime(2024, 5, 1, 10, 7, tzinfo=UTC)
     silent = payload("pull_request_review", "submitted", review=REVIEW | {"body": None})
     assert read("pull_request_review", silent, "github.com") is None
@@ -158,18 +158,18 @@ def test_a_review_counts_only_with_a_text_of_its_own() -> None:
 
 def test_an_opened_thread_is_written_when_it_was_created() -> None:
     event = event_in("pull_request", payload("pull_request", "opened"))
-    assert isinstance(event, ThreadWritten)
+    assert isinstance(event, Written)
     assert (event.thread.kind, event.written_at, event.remark.updated_at) == ("pull", CREATED, UPDATED)
     assert event.remark.body == "It says *teh*."
 
 
 def test_labels_assignments_and_reopening() -> None:
     labeled = event_in("issues", payload("issues", "labeled"))
-    assert isinstance(labeled, ThreadLabeled)
+    assert isinstance(labeled, Gesture)
     assert labeled.label == "threadtree"
     assigned = event_in("pull_request", payload("pull_request", "assigned"))
-    assert isinstance(assigned, ThreadAssigned)
-    assert assigned.assignee == Actor("alice", 7)
+    assert isinstance(assigned, Gesture)
+    assert assigned.assignee_id == 7
     reopened = event_in("issues", payload("issues", "reopened"))
     assert isinstance(reopened, ThreadReopened)
     assert reopened.at == UPDATED
@@ -238,7 +238,7 @@ def test_an_unreadable_payload_says_where_and_to_what_it_belongs(
     assert isinstance(found.addressed, Addressed)
     assert found.addressed.target == target
     assert found.addressed.thread.number == 42
-    assert found.addressed.sender == Actor("alice", 7)
+    assert found.addressed.author == Actor("alice", 7)
     assert found.addressed.body in ("@bot fix it", "Please rename", "It says *teh*.")
     assert found.addressed.label == ("threadtree" if action == "labeled" else "")
 
@@ -252,13 +252,13 @@ def test_a_payload_that_names_no_thread_or_no_sender_belongs_to_nobody(path: str
 
 def test_a_deleted_account_is_shown_as_the_ghost() -> None:
     event = read("issue_comment", payload("issue_comment", "created", comment=COMMENT | {"user": None}), "github.com")
-    assert isinstance(event, CommentWritten)
+    assert isinstance(event, Written)
     assert event.remark.author.login == "ghost"
 
 
 def test_texts_hold_no_nul_since_postgres_has_none() -> None:
     event = read("issue_comment", payload("issue_comment", "created", comment=COMMENT | {"body": "a\0b"}), "github.com")
-    assert isinstance(event, CommentWritten)
+    assert isinstance(event, Written)
     assert event.remark.body == "ab"
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.node.process_lock import is_alive, worker_lock
+from bot.locks import is_alive, worker_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from bot.node.process_lock import worker_lock
+from bot.locks import worker_lock
 with worker_lock(Path(sys.argv[1])) as worker:
     print(worker, flush=True)
     sys.stdin.read()

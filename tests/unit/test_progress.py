@@ -1,12 +1,15 @@
 """What a turn that runs shows of its agent's words: their end, and never a part of a secret."""
 
+import asyncio
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.agents.driver import Said, ToolStarted
+from bot.agents.driver import Said, ToolEnded, ToolStarted
 from bot.redaction import Redactor
-from bot.run.progress import MAX_WORDS_CHARACTERS, Progress, latest_words
+from bot.run.progress import MAX_OUTPUT_CHARACTERS, MAX_WORDS_CHARACTERS, Progress, latest_words, shortened
 
 SECRET = "ghp_0123456789abcdefghijklmnopqrstuvwx"
 redact = Redactor([SECRET]).redact
@@ -42,3 +45,37 @@ def test_words_before_a_tool_are_whole_and_earlier_steps_are_kept() -> None:
     progress.note(ToolStarted(f"curl {SECRET}"))
     assert latest_words(progress._heard, redact) == "I test"
     assert progress.steps == ["Read", "curl [redacted]"]
+
+
+def test_a_command_that_fails_is_one_step() -> None:
+    progress = Progress(redact, ["Read"])
+    for call, title in enumerate(("Test", "Test", "Build")):
+        progress.note(ToolStarted(title, str(call)))
+    progress.note(ToolEnded("Test", ok=False, call="0"))
+    progress.note(ToolEnded("Build all", ok=True, call="2"))
+    assert progress.steps == ["Read", "Test (failed)", "Test", "Build all"]
+    assert progress._unsaved == {2: "Test (failed)", 3: "Test", 4: "Build all"}
+
+
+def test_what_a_tool_printed_is_kept_with_its_beginning_and_end_and_no_part_of_a_secret() -> None:
+    assert shortened("60 passed\n", redact) == "60 passed\n"
+    for before in (0, 2040, 2048, 9000):
+        kept = shortened("a" * before + SECRET + "b" * 20_000 + "the end", redact)
+        assert SECRET[:8] not in kept
+        assert SECRET[-8:] not in kept
+        assert kept.endswith("the end")
+        assert len(kept) < MAX_OUTPUT_CHARACTERS + 50
+
+
+def test_the_line_for_the_commit_is_not_among_the_last_words() -> None:
+    assert latest_words("I fixed it.\n\nCommit: Fix the total\n", redact) == "I fixed it."
+
+
+async def test_a_turn_that_ends_in_the_moment_in_which_its_agent_begins_shows_nothing_more() -> None:
+    progress, nothing = Progress(redact, []), Mock(spec=())
+    showing = asyncio.create_task(progress._show(nothing, nothing, nothing, nothing))
+    await asyncio.sleep(0)
+    progress.agent_begins()
+    showing.cancel()
+    await asyncio.wait({showing})
+    assert showing.cancelled()

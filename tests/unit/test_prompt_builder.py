@@ -17,8 +17,10 @@ from bot.github.thread import (
     PullRequest,
     ReviewThread,
     Text,
-    Thread,
+    WholeThread,
 )
+from bot.handlers.parsing import CommentParser
+from bot.handlers.registry import HANDLERS
 from bot.model import Actor
 from bot.prompt import remarks
 from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, build_prompt
@@ -46,12 +48,12 @@ def text(body: str, author: Actor = MARIA, minutes_before: float = 60, edited: f
     return Text(author, body, ASKED_AT - timedelta(minutes=minutes_before), edited_at)
 
 
-def issue(*comments: Text, description: Text | None = None) -> Thread:
+def issue(*comments: Text, description: Text | None = None) -> WholeThread:
     described = description or text("The cookie is dropped.")
-    return Thread("Login fails on Safari", True, described, ("bug",), "1.2", comments=tuple(comments))
+    return WholeThread("Login fails on Safari", True, described, ("bug",), "1.2", comments=tuple(comments))
 
 
-def pull(**changes: Any) -> Thread:
+def pull(**changes: Any) -> WholeThread:
     facts = PullRequest(
         base="main",
         head="feature",
@@ -65,7 +67,7 @@ def pull(**changes: Any) -> Thread:
     return replace(issue(), linked=(closed,), pull=replace(facts, **changes))
 
 
-def whole(thread: Thread, task: Task = TASK, scope: Scope = SCOPE, budget: int = 100_000) -> str:
+def whole(thread: WholeThread, task: Task = TASK, scope: Scope = SCOPE, budget: int = 100_000) -> str:
     return "\n".join(build_prompt(task, thread, scope, budget).blocks)
 
 
@@ -91,7 +93,7 @@ def test_an_issue_is_told_with_its_description_comments_labels_and_milestone() -
     told = "\n".join(prompt.blocks)
     for part in ("Login fails on Safari", "The cookie is dropped.", "bug", "1.2", "It worked in 1.1.", "Same here."):
         assert part in told
-    assert told.index("Same here.") < told.index("It worked in 1.1."), "the newest comment comes first"
+    assert told.index("It worked in 1.1.") < told.index("Same here.")
     assert prompt.read == ("the description", "2 comments")
 
 
@@ -109,6 +111,17 @@ def test_a_pull_request_is_told_with_all_that_belongs_to_it() -> None:
         "1 file of the diff",
         "head abc1234",
     )
+
+
+def test_inline_comments_are_told_by_number_and_only_what_is_told_may_be_answered() -> None:
+    told = (replace(text("Why b?"), id=7), replace(text("Rename it." * 9000), id=8), replace(text("Last."), id=9))
+    thread = pull(review_threads=(ReviewThread("src/app.py", 4, "@@ hunk @@", told),))
+    built = build_prompt(replace(TASK, asked_inline=frozenset({5})), thread, SCOPE, 100_000)
+    prompt = "\n".join(built.blocks)
+    assert 'place="src/app.py:4" comment="7"' in prompt
+    assert "$THREADTREE_OUT/threads.json" in prompt
+    assert built.inline == {5, 7, 8}, "the last one did not fit"
+    assert "threads.json" not in whole(issue())
 
 
 def test_what_came_after_the_request_is_not_told() -> None:
@@ -181,11 +194,16 @@ def test_the_description_is_always_there_and_an_outsiders_is_marked() -> None:
     assert "I see a crash." not in outside_of_fences(told)
 
 
-def test_earlier_answers_are_kept_short() -> None:
-    told = whole(issue(), replace(TASK, earlier_answers=((7, "A" * 10_000),)))
+def test_earlier_answers_are_told_in_full_within_their_budget() -> None:
+    answers = tuple((7, f"answer {number} " + "x" * 4_000) for number in range(6))
+    told = build_prompt(replace(TASK, kind="pull", earlier_answers=answers), pull(), SCOPE)
+    assert re.findall(r"answer \d", told.blocks[1]) == [f"answer {number}" for number in range(6)], "in their order"
+    assert told.blocks[1].count("x" * 4_000) == 6
+    assert told.blocks[1].count('from="you" on="#7"') == 6
 
-    assert 2_000 <= told.count("A") < 2_100
-    assert 'from="you" on="#7"' in told
+    cut = whole(pull(), replace(TASK, kind="pull", earlier_answers=answers), budget=60_000)
+    assert re.findall(r"answer \d", cut)[-1] == "answer 5", "the newest stays"
+    assert re.search(r"\[\d earlier answers did not fit\.\]", cut)
 
 
 def test_a_resumed_session_is_told_only_what_is_new() -> None:
@@ -243,7 +261,7 @@ def test_instructions_of_the_default_branch_come_before_the_thread() -> None:
 
 
 def test_attachments_are_named_by_their_path() -> None:
-    saved = (Attachment("/files/image-1.png", "the description", is_image=True),)
+    saved = (Attachment("/files/image-1.png", "the description"),)
     task = replace(TASK, attachments=saved, unfetched=("over 10 MB", "over 10 MB"))
 
     prompt = build_prompt(task, issue(), SCOPE)
@@ -367,6 +385,7 @@ def test_what_others_chose_stands_inside_of_fences_or_nowhere() -> None:
             remarks.rewritten(CANARY, 1, 1),
             remarks.branch_deleted(CANARY),
             remarks.continued(CANARY, CANARY),
+            remarks.filtered((CANARY,)),
         ),
         instructions=Instructions("main", elsewhere=(f"{CANARY}/AGENTS.md",), added=(f"{CANARY}/CLAUDE.md",)),
         earlier_answers=((3, CANARY),),
@@ -377,3 +396,24 @@ def test_what_others_chose_stands_inside_of_fences_or_nowhere() -> None:
         prompt = whole(one, task)
         assert prompt.count("CANARY") > 10
         assert "CANARY" not in outside_of_fences(prompt)
+
+
+def test_comments_are_told_in_their_order_and_cut_in_the_middle() -> None:
+    comments = [text(f"comment {number} " + "x" * 400, minutes_before=60 - number) for number in range(9)]
+    told = whole(issue(*comments))
+    assert re.findall(r"comment \d", told) == [f"comment {number}" for number in range(9)]
+
+    cut = whole(issue(*comments), budget=6_000)
+    shown = re.findall(r"(?<=comment )\d|\[\d comments did not fit", cut)
+    assert shown == ["0", "[4 comments did not fit", "5", "6", "7", "8"], "how it began, and how it ended"
+
+
+def test_the_bots_commands_are_not_told() -> None:
+    parser = CommentParser("threadtree-bot", HANDLERS.values())
+    scope = replace(SCOPE, without_commands=parser.rest_of)
+    comments = [text("/status"), text("@threadtree-bot stop"), text("Look at this.\n/reset-context"), text("/lgtm")]
+    told = whole(issue(*comments, description=text("It breaks.\n\n/pr draft")), scope=scope)
+    assert "Look at this." in told
+    assert "It breaks." in told
+    assert "/lgtm" in told, "the command of another bot"
+    assert not re.search("/status|bot stop|/reset-context|/pr", told)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.simple import pull_request_asked
+from bot.handlers.registry import pull_request_asked
 from bot.messages import pull_requests
-from bot.messages.pull_requests import Answer
+from bot.messages.pull_requests import Answer, Described
 from bot.redaction import Redactor
 from bot.store.operations import PullRequestAsked
 
@@ -15,24 +15,73 @@ FIRST = Answer("The total was `None`. It is 0 now, @olaf.\n\nFixes #9.\n\nCommit
 LATER = Answer("Renamed it\nas you asked.\n\nNothing else.", "maria", ASKED)
 
 
-def described(*answers: Answer, subjects: tuple[str, ...] = ("Count",), template: str | None = None) -> str:
+def described(
+    *answers: Answer, subjects: tuple[str, ...] = ("Count",), template: str | None = None, written: str | None = None
+) -> str:
     return pull_requests.description(
-        answers, subjects, template, closes=7, server_url=SERVER, redactor=Redactor(["hunter2-hunter2"])
+        written, answers, subjects, template, closes=7, server_url=SERVER, redactor=Redactor(["hunter2-hunter2"])
     )
 
 
 def title(asked: str | None, *subjects: str, thread: str = "Empty carts", answers: tuple[Answer, ...] = ()) -> str:
-    return pull_requests.title(asked, answers, subjects, thread, 7, Redactor())
+    return pull_requests.title(asked, None, answers, subjects, thread, 7, Redactor())
 
 
-def test_the_description_is_the_first_answer_later_changes_the_commits_and_the_issue() -> None:
-    assert described(FIRST, LATER, subjects=("Count empty carts", "Rename `total`, closes #9")) == (
+def test_without_the_agents_words_a_description_is_the_only_answer_or_the_commits() -> None:
+    assert described(FIRST) == (
         "The total was `None`. It is 0 now, @\u2060olaf.\n\nFixes\u2060 #9.\n\n"
-        "Later changes:\n\n- Renamed it as you asked.\n\n"
-        "Commits:\n\n- `Count empty carts`\n- ``Rename `total`, closes #9``\n\n"
         f"Requested by maria ([request]({ASKED})).\n\n"
         "Closes #7."
     )
+    assert described(FIRST, LATER, subjects=("Count empty carts", "Rename `total`, closes #9")) == (
+        "Commits:\n\n- `Count empty carts`\n- ``Rename `total`, closes #9``\n\n"
+        f"Requested by maria ([request]({ASKED})).\n\n"
+        "Closes #7."
+    ), "what the first answer says need not hold any more"
+
+
+def test_the_agents_description_is_made_safe_and_closes_only_the_issue() -> None:
+    text = described(FIRST, LATER, written="Counts empty carts with hunter2-hunter2, @olaf.\n\nFixes #9\n\nFixes: #7.")
+    assert text == (
+        "Counts empty carts with [redacted], @\u2060olaf.\n\nFixes\u2060 #9\n\nFixes: #7\n\n"
+        f"Requested by maria ([request]({ASKED}))."
+    )
+    marks = f"```\n{pull_requests.END}\n{pull_requests.BEGIN}\n```"
+    framed = pull_requests.framed(described(written=marks))
+    assert framed.count("threadtree:description") == 2
+    assert pull_requests.rewritten(framed, "New.") == pull_requests.framed("New.")
+
+
+TEMPLATE = "## What\n<!-- Be brief. -->\n\n## How was it tested\n\nFixes #(issue)\n\n- [ ] Tests pass\n- [ ] Docs\n"
+
+
+def test_a_template_that_the_agent_filled_in_is_taken_as_it_is() -> None:
+    filled = "## What\nCounts.\n\n## How was it tested\n\n`pytest`: 3 passed\n\nFixes #(issue)\n\n"
+    filled += "- [x] Tests pass\n- [ ] Docs"
+    assert described(FIRST, template=TEMPLATE, written=f"<!-- Be brief. -->{filled}") == (
+        filled.replace("#(issue)", "#7") + f"\n\nRequested by maria ([request]({ASKED}))."
+    )
+    without = described(template=TEMPLATE, written="It counts. Fixes nothing else.")
+    assert without.startswith("## What\n\nIt counts. Fixes nothing else.\n\n<!-- Be brief. -->"), "it left headings out"
+    assert "Fixes #7" in without
+
+
+def test_what_people_write_around_the_marks_stays_byte_for_byte() -> None:
+    body = f"Mine.\r\n\r\n{pull_requests.framed('Old.')}\r\n\\1 @olaf\t"
+    assert pull_requests.rewritten(body, r"New \1 \g<text>.") == body.replace("Old.", r"New \1 \g<text>.")
+    assert pull_requests.digest(body) == pull_requests.digest(pull_requests.framed("Old.\r\n\n"))
+    assert pull_requests.digest(body) != pull_requests.digest(body.replace("Old", "Older"))
+    assert pull_requests.digest(body.replace("Old.", " ")) == ""
+    assert pull_requests.digest("Mine.") is None
+
+
+def test_the_agents_answer_needs_a_title_and_a_description() -> None:
+    assert pull_requests.read_described("Here it is:\n\n**Title:** Count\n\nCounts.") == Described("Count", "Counts.")
+    assert pull_requests.read_described("```markdown\nTitle: Count\n\n```\na\n```\n```") == Described(
+        "Count", "```\na\n```"
+    )
+    for answer in ("Counts.", "Title: Count", "Title: Count\n\n", "**Which one?**"):
+        assert pull_requests.read_described(answer) is None
 
 
 def test_a_description_is_never_empty_and_shows_no_secret() -> None:

@@ -52,13 +52,11 @@ def test_each_of_the_eight_combinations_has_its_repair(
         (Place(True, True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
         (Place(True, True, "unlocked", "ok"), (A.LOCK,)),
         (Place(True, True, "unlocked", "corrupt"), (A.LOCK, A.REBUILD_METADATA)),
-        (Place(True, True, "unfinished", "ok"), ()),
         (Place(True, True, "unknown", "missing"), (A.REBUILD_METADATA,)),
         (Place(True, False, "unknown", "ok"), ()),
         # One whose row is gone.
         (Place(False, True, "locked", "missing"), (A.ADOPT,)),
         (Place(False, True, "locked", "corrupt"), (A.ADOPT,)),
-        (Place(False, True, "unfinished", "ok"), (A.ADOPT,)),
         (Place(False, True, "unknown", "ok"), (A.ADOPT,)),
         (Place(False, False, "locked", "missing"), (A.DROP_ENTRY,)),
         (Place(False, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
@@ -71,7 +69,7 @@ def test_unusual_combinations_have_their_repair(case: Place, actions: tuple[Acti
 
 
 def test_every_combination_has_a_repair() -> None:
-    assert len(ALL) == 2 * 2 * 5 * 3 * 2
+    assert len(ALL) == 2 * 2 * 4 * 3 * 2
     for case in ALL:
         assert all(isinstance(action, Action) for action in decide(case)), case
 

@@ -3,13 +3,13 @@
 import base64
 import re
 import time
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.redaction import MINTED_SECONDS, REDACTED, SHORTEST_SECRET, Redactor
+from bot.redaction import MINTED_SECONDS, REDACTED, SHORTEST_SECRET, Redactor, _unquoted, _without_gaps
 
 SECRET = "s3cr3t/with+odd=chars"
 KEY_BODY = "\n".join("MIIEowIBAAKCAQEA" + "x9Kq" * 12 for _ in range(5))
@@ -49,6 +49,7 @@ gaps = st.text(st.sampled_from(" \t\n\r>"), max_size=4)
         "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n" + KEY_BODY,
         f"> -----BEGIN EC PRIVATE KEY-----\n> {KEY_BODY}".replace("\n", "\n> "),
         "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk",
+        f"-----BEGIN PRIVATE KEY-----\n  2\t{KEY_BODY}\n  7\t-----END PRIVATE KEY-----".replace("\nMII", "\n  3\tMII"),
     ],
 )
 def test_what_looks_like_a_token_or_a_key_is_redacted_though_nobody_knew_it(token: str) -> None:
@@ -157,6 +158,13 @@ def test_a_secret_in_a_stream_is_found_wherever_it_was_cut(secret: str, encoding
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     assert Redactor([secret]).holds_secret(pieces)
     assert not Redactor([SECRET]).holds_secret(pieces)
+
+
+@given(st.binary())
+def test_gaps_and_url_encoding_are_read_as_their_definitions_say(stream: bytes) -> None:
+    text = stream.decode("latin-1")
+    assert _without_gaps(text) == re.sub(r"[\s>]+", "", text)
+    assert _unquoted(text) == unquote(text, "latin-1")
 
 
 def test_words_and_short_secrets_are_left_alone() -> None:

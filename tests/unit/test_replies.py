@@ -1,17 +1,21 @@
 """What people read."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, reasons, replies, tracking
+from bot.messages import notices, reasons, replies, tracking, worktree_replies
 from bot.messages.formatting import inline_code, inline_text
 from bot.messages.tracking import Changes, PlanEntry, TurnResult
+from bot.messages.worktree_replies import WorktreeVerb
+from bot.model import Overview, Repository, Target, UnfinishedTurn
 from tests.support.rendered import html
 
+SERVER, NOON = "https://github.example", datetime(2026, 5, 1, 12, tzinfo=UTC)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 
@@ -115,12 +119,11 @@ def test_help_shows_the_summary_of_each_command() -> None:
     assert words.endswith("\n\n- `/one` does this\n- `/two` does that")
 
 
-def test_status_says_what_runs_and_what_waits() -> None:
-    assert replies.status("topic", timedelta(seconds=8), 1, session_active=True) == (
-        "A request has been running for 8 s. 1 request queued.\n\n"
-        "The branch is `topic`. The agent remembers this conversation."
-    )
-    assert replies.status(None, None, 0, session_active=False).startswith("Idle. No requests queued.")
+def test_a_long_queue_is_cut() -> None:
+    turns = [UnfinishedTurn(n, "queued", "ada", Target("issue"), 1, None, None) for n in range(1, 14)]
+    words = replies.status(Overview(), turns, SERVER, Repository("github.example", 1, "o", "r"), 1, NOON)
+    assert "\n10. [ada's request]" in words
+    assert "\n\nAnd 3 more.\n\n" in words
 
 
 @given(names)
@@ -136,3 +139,8 @@ def test_a_branch_named_like_markup_stays_a_name() -> None:
     assert reasons.agent_not_started("@octocat <b>", "Install it.") == (
         "The agent could not start. `@octocat <b>`. Install it."
     )
+
+
+@pytest.mark.parametrize("verb", get_args(WorktreeVerb))
+def test_every_operation_has_words_for_its_failure(verb: WorktreeVerb) -> None:
+    assert worktree_replies.not_done(verb, "it broke").endswith(": it broke. Nothing was lost. Try again later.")

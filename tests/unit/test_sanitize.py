@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.messages.agent_answer import MOST_COMMENTS, answer_parts
+from bot.messages.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts, split
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.sanitize import FOLDS, is_inert, sanitize
-from bot.messages.split import COMMENT_CHARACTERS, split
 from tests.support.rendered import html
 
 SERVER = "https://github.example"
@@ -87,21 +86,20 @@ def test_links_and_images_elsewhere_are_shown_but_lead_nowhere() -> None:
     rendered = html(safe)
     assert "<a" not in rendered
     assert "<img" not in rendered
-    assert rendered.count("<code>https://evil.example") == 3
+    assert rendered.count("https://evil.example") == 3
 
 
 @pytest.mark.parametrize("url", [f"{SERVER}@evil.example/", f"{SERVER}.evil.example/", "https://github.example:444/"])
 def test_an_address_that_only_looks_like_the_server_leads_nowhere(url: str) -> None:
-    assert f"`{url}`" in sanitize(f"See {url} now", SERVER)
+    assert 'href="http' not in html(sanitize(f"See {url} now", SERVER))
 
 
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        ("a ` b https://evil.example", "a ` b ``https://evil.example``"),
-        ("`x`<https://evil.example>", "`x` `https://evil.example`"),
-        ("<https://a.example><https://b.example>", "`https://a.example` `https://b.example`"),
-        ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r]\\: `https://evil.example`"),
+        ("a ` b https://evil.example", "a ` b https\\://evil.example"),
+        ("`x`<https://evil.example>", "`x`&lt;https\\://evil.example>"),
+        ("See [r].\n\n[r]: https://evil.example", "See [r].\n\n[r]\\: https\\://evil.example"),
         # Or the first line of the bot's own box would be a link, and the box none.
         ("[!NOTE]: /evil/repo\n\n> [ !tip ]: /x", "[!NOTE]\\: /evil/repo\n\n> [ !tip ]\\: /x"),
         ("[a]: /octo/hello\n\nx[^a]\n\n[^a]: b", "[a]\\: /octo/hello\n\nx[^a]\n\n[^a]\\: b"),
@@ -159,14 +157,6 @@ def test_a_fence_longer_than_a_comment_is_closed_and_opened_again() -> None:
     assert "\n".join(part.removeprefix("~~~py\n").removesuffix("\n~~~") for part in parts) == code
 
 
-def test_a_table_longer_than_a_comment_repeats_its_header() -> None:
-    rows = [f"| {number} | x |" for number in range(40)]
-    header = "| number | what |\n|---|---|\n"
-    parts = split(header + "\n".join(rows), 150)
-    assert all(part.startswith(header) and len(part) <= 150 for part in parts)
-    assert "\n".join(part.removeprefix(header) for part in parts).split("\n") == rows
-
-
 def harmless(part: str) -> bool:
     """Whether nothing in a part is live but its folds."""
     return is_inert(part, HOST, FOLDS)
@@ -189,7 +179,7 @@ def test_any_end_of_a_line_is_one(end: str) -> None:
     answer = end.join(["", "", "[r]: https://evil.example", "", "<details>", "x", "</details>", "[r]"])
     (part,) = shown(answer)
     assert "\r" not in part
-    assert part.startswith("[r]\\: `https://evil.example`\n\n<details>")
+    assert part.startswith("[r]\\: https\\://evil.example\n\n<details>")
     assert harmless(part)
 
 
@@ -214,11 +204,6 @@ def test_a_fold_longer_than_a_comment_is_closed_and_opened_again() -> None:
     for part in parts:
         assert (part.startswith("<details>\n<summary>Log</summary>"), part.endswith("</details>")) == (True, True)
         assert len(part) <= 400
-
-
-def test_a_cut_never_falls_inside_a_character() -> None:
-    family = "👨\u200d👩\u200d👧"
-    assert all(part == family * (len(part) // len(family)) for part in split(family * 50, 33))
 
 
 @given(text=st.lists(st.sampled_from(["word ", "x" * 30, "\n\n", "\n", "é", "- item\n"]), max_size=80).map("".join))
@@ -251,3 +236,7 @@ def test_the_worst_markdown_of_3_mb_takes_seconds_and_five_comments(pattern: str
 
 def test_an_empty_answer_has_no_parts() -> None:
     assert answer_parts(" \n", server_url=SERVER) == ((), False)
+
+
+def test_the_end_of_a_fold_that_was_never_opened_is_text() -> None:
+    assert shown("\n\n</details>\n\n<details>\n</details>\n</details>")[0].endswith("</details>\n\n&lt;/details>")

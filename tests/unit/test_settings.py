@@ -16,9 +16,9 @@ from bot.settings import (
     Need,
     Settings,
     SettingsError,
-    chosen_agent,
     known_secrets,
     load,
+    read,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -361,7 +361,7 @@ def test_redaction_knows_every_secret_and_no_ordinary_word() -> None:
 # .env.example
 
 IN_EXAMPLE = re.compile(r"^#?([A-Z_]+)=(.*)$", re.MULTILINE)
-NOT_OURS = {"PATH", "LANG"}
+NOT_OURS = {"PATH", "LANG", "VARIABLES"}
 
 
 def documented_defaults() -> dict[str, str]:
@@ -369,7 +369,7 @@ def documented_defaults() -> dict[str, str]:
     return {
         name.upper(): str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
         for name, one in Settings.model_fields.items()
-        if isinstance(one.default, (str, int, float)) and name != "agent"
+        if isinstance(one.default, (str, int, float)) and name not in {"agent", "path", "lang"} and one.default != ""
     }
 
 
@@ -388,6 +388,27 @@ def test_the_example_with_its_blanks_filled_starts_the_bot(tmp_path: Path) -> No
     assert (given.agent, list(given.agent_env)) == ("claude", ["ANTHROPIC_API_KEY"])
 
 
-@pytest.mark.parametrize(("given", "chosen"), [(None, "claude"), ("codex", "codex"), ("custom", "custom"), ("x", None)])
-def test_the_chosen_agent_is_known_also_without_its_key(given: str | None, chosen: str | None) -> None:
-    assert chosen_agent({} if given is None else {"AGENT": given}, dotenv=None) == chosen
+def test_a_setting_that_is_wrong_takes_no_other_with_it() -> None:
+    given, problems = read({**GIVEN, "AGENT": "hal", "PORT": "high", "HOST": "::1"}, dotenv=None, needs=SERVE)
+    assert [problem.split()[0] for problem in problems] == ["PORT", "AGENT"]
+    assert (given.host, given.port, given.agent) == ("::1", 8000, "claude")
+    assert given.github_token is not None
+
+
+def test_without_a_home_directory_data_dir_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for variables in ({}, {"DATA_DIR": "~/trees"}):
+        _, problems = read(variables, dotenv=None)
+        assert [problem.split()[0] for problem in problems] == ["DATA_DIR"]
+
+
+@pytest.mark.parametrize(("name", "taken"), [("claude-opus-4-5[1m]", True), ("vendor/x:7", True), ("a b", False)])
+def test_a_model_is_named_for_a_preset(name: str, taken: bool) -> None:
+    named = {**GIVEN, "AGENT": "codex", "OPENAI_API_KEY": "sk-1", "AGENT_MODEL": name}
+    given, problems = read(named, dotenv=None, needs=SERVE)
+    assert (given.agent_model, problems == []) == (name if taken else None, taken)
+    _, problems = read({**named, "AGENT": "custom"}, dotenv=None, needs=SERVE)
+    assert any(problem.startswith("AGENT_MODEL") for problem in problems)

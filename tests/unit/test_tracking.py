@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.messages import notices, tracking
+from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import PlanEntry, TurnResult
 from bot.prompt import remarks
 from bot.prompt.foreign import Foreign
@@ -43,7 +43,7 @@ def test_what_git_says_of_itself_is_no_markup(detail: str) -> None:
 
 
 def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
-    notice = notices.setup_failed(notices.setup_ended_with(2), "npm ERR!\n\nno such file")
+    notice = notices.setup_failed(reasons.program_ended(2), "npm ERR!\n\nno such file")
     (body,) = tracking.final(
         TurnResult(
             "done",
@@ -57,7 +57,7 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
     assert body == (
         "Done so.\n\n---\n\n"
         "> [!NOTE]\n"
-        "> - `.threadtree/setup` ended with status 2. The agent worked without it, and the next request runs the "
+        "> - `.threadtree/setup` ended with exit status 2. The agent worked without it, and the next request runs the "
         "script again.\n"
         ">\n>   <details>\n>   <summary>The end of its output</summary>\n>\n"
         ">   ```\n>   npm ERR!\n>\n>   no such file\n>   ```\n>\n>   </details>\n"
@@ -67,7 +67,7 @@ def test_a_failed_script_is_told_with_its_output_folded_away() -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=300))
 def test_no_output_leaves_its_fold(output: str) -> None:
-    notice = notices.setup_failed(notices.setup_ended_with(2), output)
+    notice = notices.setup_failed(reasons.program_ended(2), output)
     (body,) = tracking.final(
         TurnResult(
             "done",
@@ -85,7 +85,7 @@ def test_no_output_leaves_its_fold(output: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (notices.setup_ended_with(-9), "was ended by signal 9"),
+        (reasons.program_ended(-9), "was ended by signal 9"),
         (notices.setup_out_of_time(600), "was stopped after 10 min 0 s"),
         (
             notices.setup_not_startable("No such file or directory"),

@@ -76,19 +76,20 @@ def test_waits_grow_up_to_a_limit_and_end_after_a_day() -> None:
     assert now - NOON >= PATIENCE
 
 
-def test_an_agent_waits_for_its_vendor_at_least_a_minute_and_at_most_some_days() -> None:
+def test_an_agent_waits_for_its_vendor_at_most_some_days() -> None:
     wait = wait_for_model(NOON + timedelta(hours=3), NOON, None, NOON)
     assert wait is not None
     assert (wait.why, wait.until, wait.step) == ("usage-limit", NOON + timedelta(hours=3), "agent")
-    wait = wait_for_model(NOON, NOON, None, NOON)
-    assert wait is not None
-    assert wait.until == NOON + timedelta(minutes=1)
-    assert wait_for_model(NOON, NOON - timedelta(days=8), None, NOON) is None
+    assert wait_for_model(NOON + timedelta(hours=3), NOON - timedelta(days=8), None, NOON) is None
 
 
-def test_a_model_that_names_no_time_is_tried_again_for_an_hour() -> None:
+@pytest.mark.parametrize("seconds", [None, 0, 90])
+def test_a_model_that_is_busy_for_a_moment_is_tried_again_for_an_hour(seconds: int | None) -> None:
     now, since = NOON, None
-    while (wait := wait_for_model(None, NOON, since, now)) is not None:
+    while (
+        wait := wait_for_model(None if seconds is None else now + timedelta(seconds=seconds), NOON, since, now)
+    ) is not None:
+        assert wait.until >= now + max(timedelta(seconds=seconds or 0), SHORTEST)
         assert (wait.why, wait.step, wait.since) == ("model-busy", "agent", NOON)
         now, since = wait.until, wait.since
     assert timedelta(hours=1) <= now - NOON <= timedelta(hours=1, minutes=10)

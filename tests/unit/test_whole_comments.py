@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
-from bot.messages.worktree_replies import OldWork, Saved, WorktreeLine
-from bot.model import Repository, Target
+from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from tests.support.rendered import html
 
@@ -41,6 +40,7 @@ RAN = TurnResult(
     answer="The total of an empty cart was `None`. It is `0` now, and `cart_test.py` covers it.",
     changes=CHANGES,
     steps=("Read src/cart.py", "Edit src/cart.py", "pytest -q"),
+    read=("the description", "2 comments", "AGENTS.md"),
     asked=ASKED,
     duration=timedelta(minutes=2, seconds=31),
     cost_usd=0.1234,
@@ -49,6 +49,44 @@ RAN = TurnResult(
 )
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+WORKTREE = WorktreeOfThread(3, "ready", "threadtree/issue-7", False, (9, 12), NOON - timedelta(hours=3))
+RESCUE = Rescue(
+    id=4,
+    worktree_id=3,
+    ref="refs/threadtree/rescue/3/x",
+    kept=None,
+    removal="command",
+    conversations=(7,),
+    branch="threadtree/issue-7",
+    files=2,
+    commits=1,
+    bytes=18_432,
+    created_at=NOON - timedelta(hours=5),
+    restored_at=None,
+    node="1",
+    codebase="acme/shop",
+    folder="acme/shop",
+    node_name="mill",
+)
+WORKED = Overview(
+    branch="threadtree/issue-7",
+    pushed_to="threadtree/issue-7",
+    base_branch="main",
+    net=(3, 2, 1),
+    agent="claude",
+    session_since=NOON - timedelta(hours=3),
+    session_turns=4,
+    model="claude-opus-4-5",
+    turns=4,
+    cost_usd=0.84,
+)
+
+
+def status(now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None) -> str:
+    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, NOON + timedelta(seconds=75), wait)
+
+
 COMMENTS: dict[str, str | TurnResult] = {
     "queued": tracking.queued(2),
     "running": tracking.running(PLAN, ["pytest -q"], timedelta(seconds=48)),
@@ -56,6 +94,50 @@ COMMENTS: dict[str, str | TurnResult] = {
         [], [], timedelta(seconds=9), tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True)
     ),
     "answer-with-changes": RAN,
+    "answer-to-a-question": TurnResult(
+        "done",
+        answer="The total is counted in `src/cart.py`.",
+        steps=("Read src/cart.py", "grep -r total"),
+        read=("the description", "3 comments", "AGENTS.md"),
+        asked=ASKED,
+        duration=timedelta(seconds=9),
+        cost_usd=0.02,
+        model="claude-opus-4-5",
+    ),
+    "answer-to-a-question-not-all-read": TurnResult(
+        "done",
+        answer="The tests fail at `test_total`.",
+        steps=("pytest -q (failed)",),
+        read=("the description", "1 comment (1 by people without write access left out)", "AGENTS.md"),
+        asked=ASKED,
+        duration=timedelta(seconds=9),
+        model="claude-opus-4-5",
+    ),
+    "answer-that-claims-a-change": TurnResult(
+        "done",
+        answer="Changed to `SameSite=Lax`.",
+        notices=(notices.NOTHING_CHANGED,),
+        read=("nothing new",),
+        asked=ASKED,
+        duration=timedelta(seconds=9),
+        model="claude-opus-4-5",
+    ),
+    "answer-of-another-agent": TurnResult(
+        "done",
+        answer="Changed to `SameSite=Lax`.",
+        notices=(notices.agent_changed("codex"),),
+        asked=ASKED,
+        duration=timedelta(seconds=7),
+        tokens=220,
+        model="codex",
+    ),
+    "answer-in-threads-left-out": TurnResult(
+        "done",
+        answer="Renamed both.",
+        notices=(notices.threads_left_out(2, 30, 4000), notices.THREADS_UNREADABLE),
+        asked=ASKED,
+        model="codex",
+    ),
     "answer-with-one-notice": TurnResult(
         "done",
         answer="Nothing to change here.",
@@ -71,8 +153,8 @@ COMMENTS: dict[str, str | TurnResult] = {
         changes=CHANGES,
         notices=(
             notices.not_shared(SharingRefused(3, "uncommitted"), "farewell"),
-            notices.setup_failed(notices.setup_ended_with(1), "npm ERR! code E404\n\nnpm ERR! not found"),
-            notices.files_left_out(["video.mp4", "dump.sql"]),
+            notices.setup_failed(reasons.program_ended(1), "npm ERR! code E404\n\nnpm ERR! not found"),
+            notices.files_left_out("large", ["video.mp4", "dump.sql"]),
         ),
         asked=ASKED,
         duration=timedelta(seconds=40),
@@ -110,21 +192,33 @@ COMMENTS: dict[str, str | TurnResult] = {
     "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE, asked=ASKED),
     "answer-elsewhere": tracking.moved("done"),
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
-    "status-idle": replies.status(None, None, 0, session_active=False),
-    "status-running": replies.status("threadtree/issue-7", timedelta(seconds=75), 1, session_active=True),
-    "status-not-posted": replies.status("threadtree/issue-7", None, 0, session_active=True, not_posted=28),
-    "status-machine-silent": replies.status(
-        "threadtree/issue-7",
-        None,
-        1,
-        session_active=True,
-        silent=replies.node_silent_since(
-            "mill-2", datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 13, tzinfo=UTC)
-        ),
+    "status-idle": status(Overview()),
+    "status-after-work": status(WORKED),
+    "status-running-with-a-queue": status(
+        replace(WORKED, pull_request=12, rescues=2, untold=1),
+        UnfinishedTurn(28, "running", "maria", Target("comment", 1842), 7, NOON, "pytest -q"),
+        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
+        UnfinishedTurn(30, "queued", "ann", Target("review", 77), 9, None, None),
     ),
-    "status-removal-fails": replies.status(
-        "threadtree/issue-7", None, 1, session_active=True, removal_error="[Errno 5] Input/output error"
+    "status-shared": status(
+        replace(WORKED, others=(9, 12)),
+        UnfinishedTurn(30, "running", "ann", Target("review", 77), 9, NOON, None),
+        UnfinishedTurn(31, "queued", "maria", Target("comment", 1860), 7, None, None),
     ),
+    "status-waiting": status(
+        WORKED,
+        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
+        wait=reasons.waits("github-away", NOON + timedelta(minutes=8), NOON),
+    ),
+    "status-after-reopening": status(
+        Overview(pushed_to="threadtree/issue-7", base_branch="main", net=(3, 2, 0), rescues=1, turns=4, cost_usd=0.84)
+    ),
+    "status-not-posted": status(replace(WORKED, not_posted=28)),
+    "status-machine-silent": status(
+        replace(WORKED, silent_node="mill-2", silent_since=NOON - timedelta(hours=1)),
+        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
+    ),
+    "status-removal-fails": status(replace(WORKED, removal_error="[Errno 5] Input/output error")),
     "pull-request-exists": replace(
         RAN, changes=replace(CHANGES, pull_request=PullRequestLink(f"{SERVER}/acme/shop/pull/12", 12))
     ),
@@ -134,6 +228,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "nothing-to-retry": replies.NOTHING_TO_RETRY,
     "unknown-command": replies.unknown_command("hlep", HANDLERS),
     "delivery-failed": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958"),
+    "delivery-waited": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958", waited=True),
     "removed": worktree_replies.was_removed(Saved(1, 0), ()),
     "restored": worktree_replies.was_restored(Saved(1, 2), "threadtree/issue-7", []),
     "not-restored": worktree_replies.not_restored("changes", ["src/cart.py"]),
@@ -141,13 +236,14 @@ COMMENTS: dict[str, str | TurnResult] = {
     "thread-closed": worktree_replies.thread_was_closed("reset"),
     "switched": worktree_replies.was_switched(4, "threadtree/issue-3", "farewell"),
     "worktree-list": worktree_replies.worktree_list(
-        WorktreeLine("threadtree/issue-7", detached=False, made=True, others=(9, 12), idle=timedelta(hours=3)),
+        WORKTREE,
         [
-            OldWork(Saved(2, 1), timedelta(hours=5), 18_432, restored=False),
-            OldWork(Saved(0, 0, whole=True), timedelta(days=2), 1_204_000, restored=True),
+            RESCUE,
+            replace(RESCUE, kept="3-x", bytes=1_204_000, created_at=NOON - timedelta(days=2), restored_at=NOON),
         ],
+        NOON,
     ),
-    "worktree-list-empty": worktree_replies.worktree_list(None, []),
+    "worktree-list-empty": worktree_replies.worktree_list(None, [], NOON),
     "worktree-usage": worktree_replies.USAGE,
     "pull-request-opened": pull_requests.opened(8, f"{SERVER}/acme/shop/pull/8", draft=False, drafts_refused=True),
     "pull-request-merged": pull_requests.was_merged(8, f"{SERVER}/acme/shop/pull/8", "threadtree/issue-7"),
@@ -184,9 +280,9 @@ def is_inert(comment: str) -> bool:
 @given(hostile, hostile, st.integers(1, 3))
 def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int) -> None:
     unusual = (
-        notices.setup_failed(notices.setup_ended_with(1), foreign),
+        notices.setup_failed(reasons.program_ended(1), foreign),
         notices.off_branch(foreign, other),
-        notices.files_left_out([other, foreign]),
+        notices.files_left_out("large", [other, foreign]),
     )
     for result in (
         TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
@@ -198,18 +294,23 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
 
 @given(hostile, hostile)
 def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str) -> None:
-    saved, age = Saved(1, 2), timedelta(hours=3)
-    line = WorktreeLine(foreign, detached=False, made=True, others=(9,), idle=age)
+    saved = Saved(1, 2)
+    line = replace(WORKTREE, branch=foreign)
     page = f"{SERVER}/acme/shop/compare/main...threadtree/issue-7"
     for reply in (
         replies.help_text(foreign, [("stop", "ends the request")]),
         replies.unknown_command(foreign, HANDLERS),
-        replies.status(foreign, age, 1, session_active=True, wait=reasons.trouble(other), removal_error=foreign),
+        status(
+            replace(WORKED, branch=foreign, pushed_to=foreign, base_branch=other, agent=foreign, model=other),
+            UnfinishedTurn(28, "running", other, Target("comment", 1), 7, NOON, foreign),
+            UnfinishedTurn(29, "queued", foreign, Target("comment", 1), 9, None, None),
+        ),
+        status(Overview(pushed_to=foreign, removal_error=foreign), wait=reasons.trouble(other)),
         worktree_replies.node_silent_for_operator(foreign),
         replies.delivery_failed(foreign),
         replies.delivery_unreadable(foreign),
-        worktree_replies.worktree_list(line, [OldWork(saved, age, 1, restored=False)]),
-        worktree_replies.worktree_list(replace(line, detached=True), []),
+        worktree_replies.worktree_list(line, [RESCUE], NOON),
+        worktree_replies.worktree_list(replace(line, detached=True), [], NOON),
         worktree_replies.was_made(foreign),
         worktree_replies.was_reset(foreign, other, foreign, saved, (9,)),
         worktree_replies.was_restored(saved, foreign, [other, foreign]),

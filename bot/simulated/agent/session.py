@@ -10,15 +10,24 @@ from bot.simulated.agent.wire import RequestError
 class Session:
     """A session; `history` is pairs of request and answer."""
 
-    def __init__(self, name: str, history: Iterable[tuple[str, str]] = (), remembered: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: Iterable[tuple[str, str]] = (),
+        remembered: Iterable[str] = (),
+        describes: Iterable[str] = (),
+    ) -> None:
         self.id = name
         self.history = list(history)
         self.remembered = list(remembered)
+        self.describes = list(describes)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         new = folder / f"{self.id}.new"
-        new.write_text(json.dumps({"history": self.history, "remembered": self.remembered}))
+        new.write_text(
+            json.dumps({"history": self.history, "remembered": self.remembered, "describes": self.describes})
+        )
         new.rename(folder / f"{self.id}.json")
 
     @classmethod
@@ -28,7 +37,8 @@ class Session:
         if Path(session_id).name != session_id or not path.is_file():
             raise not_found(session_id)
         stored = json.loads(path.read_text())
-        return cls(session_id, [(request, answer) for request, answer in stored["history"]], stored["remembered"])
+        history = [(request, answer) for request, answer in stored["history"]]
+        return cls(session_id, history, stored["remembered"], stored.get("describes", ()))
 
 
 def not_found(session_id: str) -> RequestError:

@@ -14,6 +14,7 @@ from bot.simulated.agent.wire import RequestError, Wire
 
 PLAY_DEAD = signal.SIGUSR1
 _WAIT_SECONDS = 0.02
+_DESCRIBE = "# The description of the pull request"
 _JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
 _GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
@@ -42,6 +43,8 @@ class Work:
 
     def obey(self, request: str) -> None:
         """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
+        if request.startswith(_DESCRIBE):
+            request = self._description()
         text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
         for line in text.splitlines():
             word, _, rest = line.strip().partition(" ")
@@ -59,6 +62,9 @@ class Work:
         match word:
             case "write" | "append" if edit := re.fullmatch(r"([^:]+): ?(.*)", rest):
                 self._edit(self.cwd / edit[1], edit[2] + "\n", mode="a" if word == "append" else "w")
+            case "out" if edit := re.fullmatch(r"([^:]+): ?(.*)", rest):
+                # It tells what environment it was given.
+                self._edit(Path(os.environ["THREADTREE_OUT"]) / edit[1], edit[2] + "\n", mode="w")  # noqa: TID251
             case "commit" if rest:
                 self._git(f"Commit “{rest}”", ("add", "-A"), ("commit", "-m", rest))
             case "switch" if rest:
@@ -89,6 +95,8 @@ class Work:
             case "remember", _ if rest:
                 self.session.remembered.append(rest)
                 self._say(f"I will remember {rest}.")
+            case "describe", _ if rest:
+                self.session.describes = [rest]
             case "recall", "":
                 self._say(f"I remember: {', '.join(self.session.remembered) or 'nothing'}.")
             case "env", "":
@@ -153,14 +161,27 @@ class Work:
             ]
             self._tell("plan", entries=plan)
 
+    def _description(self) -> str:
+        """Return the commands that answer the request for a description of a pull request."""
+        wanted = next(iter(self.session.describes), "")
+        if wanted.startswith("with "):
+            return wanted.removeprefix("with ").replace("\\n", "\n")
+        subject = re.search(r"oldest first\">\n(.*)", self.blocks[0])
+        files = ", ".join(f"`{name}`" for name in re.findall(r"^\+\+\+ b/(.*)", "\n".join(self.blocks), re.MULTILINE))
+        title = subject[1] if subject else "A change"
+        self._say((wanted or f"Title: {title}\\n\\nChanges {files}. Nothing was run.").replace("\\n", "\n"))
+        return ""
+
     def _start_tool(self, title: str, kind: str) -> str:
         self.tool_calls += 1
         call = f"call-{len(self.session.history)}-{self.tool_calls}"
         self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="in_progress")
         return call
 
-    def _end_tool(self, call: str, problem: str | None) -> None:
-        self._tell("tool_call_update", toolCallId=call, status="failed" if problem else "completed")
+    def _end_tool(self, call: str, problem: str | None, printed: str = "") -> None:
+        content = [{"type": "content", "content": {"type": "text", "text": printed}}] if printed else []
+        status = "failed" if problem else "completed"
+        self._tell("tool_call_update", toolCallId=call, status=status, content=content)
         if problem:
             self._say(problem)
 
@@ -176,12 +197,13 @@ class Work:
             self._end_tool(call, None)
 
     def _git(self, title: str, *commands: tuple[str, ...]) -> None:
-        call = self._start_tool(title, "execute")
+        call, printed = self._start_tool(title, "execute"), ""
         for command in commands:
             status, output = _git(self.cwd, *command)
+            printed += output
             if status != 0:
-                return self._end_tool(call, f"git {command[0]} failed: {output}")
-        return self._end_tool(call, None)
+                return self._end_tool(call, f"git {command[0]} failed: {output}", printed)
+        return self._end_tool(call, None, printed)
 
     def _wait_for(self, path: Path, call: str) -> None:
         while not path.exists():

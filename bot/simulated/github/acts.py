@@ -15,6 +15,7 @@ from bot.simulated.github.model import (
     Reaction,
     ReactionContent,
     Repository,
+    Review,
     ReviewComment,
     Revision,
     State,
@@ -138,7 +139,7 @@ class IssueActs:
             del comment.thread.repository.comments[comment.id]
         self._emit_comment("deleted", comment, deleter)
 
-    def react(self, user: User, target: Issue | Comment, content: ReactionContent) -> tuple[Reaction, bool]:
+    def react(self, user: User, target: Issue | Comment | Review, content: ReactionContent) -> tuple[Reaction, bool]:
         """Return the user's reaction, and whether it is new; GitHub sends no webhook for it."""
         for reaction in target.reactions:
             if (reaction.user, reaction.content) == (user, content):

@@ -1,6 +1,6 @@
 """The bot as a GitHub App, when it does not use a person's token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jwt
 from cryptography.hazmat.primitives import serialization
@@ -22,6 +22,23 @@ class App:
     installation_id: int
     private_key_pem: str
     public_key_pem: str
+    permissions: dict[str, str] = field(
+        default_factory=lambda: {
+            "contents": "write",
+            "issues": "write",
+            "metadata": "read",
+            "pull_requests": "write",
+        }
+    )
+    events: list[str] = field(
+        default_factory=lambda: [
+            "issue_comment",
+            "issues",
+            "pull_request",
+            "pull_request_review",
+            "pull_request_review_comment",
+        ]
+    )
 
     @classmethod
     def create(cls, slug: str, installation_id: int) -> "App":

@@ -28,6 +28,7 @@ from bot.simulated.github.model import (
     Issue,
     Label,
     Pull,
+    ReactionContent,
     Repository,
     Review,
     ReviewComment,
@@ -41,10 +42,19 @@ from bot.simulated.github.rest_call import answer, refusal
 from bot.simulated.github.uploads import rendered
 
 MAX_PAGE = 100
+_REACTIONS: dict[str, ReactionContent] = {"EYES": "eyes", "CONFUSED": "confused", "HEART": "heart", "ROCKET": "rocket"}
 
 SCHEMA = """
 type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node
   nodes(ids: [ID!]!): [Node]! }
+type Mutation { addReaction(input: AddReactionInput!): AddReactionPayload
+  minimizeComment(input: MinimizeCommentInput!): MinimizeCommentPayload }
+enum ReactionContent { THUMBS_UP THUMBS_DOWN LAUGH CONFUSED HEART HOORAY ROCKET EYES }
+enum ReportedContentClassifiers { ABUSE DUPLICATE OFF_TOPIC OUTDATED RESOLVED SPAM }
+input AddReactionInput { subjectId: ID!  content: ReactionContent!  clientMutationId: String }
+type AddReactionPayload { clientMutationId: String }
+input MinimizeCommentInput { subjectId: ID!  classifier: ReportedContentClassifiers!  clientMutationId: String }
+type MinimizeCommentPayload { clientMutationId: String }
 interface Node { id: ID! }
 interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor
   includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection }
@@ -197,7 +207,34 @@ class _Resolvers:
             "repository": lambda _info, owner, name: self._repository_named(f"{owner}/{name}"),
             "nodes": lambda _info, ids: [self._node(wanted) for wanted in ids],
             "node": lambda _info, id: self._node(id),  # noqa: A006
+            "addReaction": lambda _info, input: self._add_reaction(**input),  # noqa: A006
+            "minimizeComment": lambda _info, input: self._minimize(**input),  # noqa: A006
         }
+
+    def _add_reaction(self, subjectId: str, content: str, **_: Any) -> Node:  # noqa: N803 - GitHub's name
+        self._acts.react(self._viewer, self._subject(subjectId), _REACTIONS[content])
+        return {}
+
+    def _minimize(self, subjectId: str, classifier: str, **_: Any) -> Node:  # noqa: N803 - GitHub's name
+        comment = self._subject(subjectId)
+        if not isinstance(comment, Comment):
+            raise _not_found(f"Could not resolve to a node with the global id of '{subjectId}'")
+        if not comment.thread.repository.may(self._viewer, "write"):
+            raise _error("FORBIDDEN", "Resource not accessible by personal access token")
+        comment.minimized_as = classifier
+        self._acts.world.changes.notify()
+        return {}
+
+    def _subject(self, wanted: str) -> Issue | Comment | Review:
+        """Return what carries reactions and has this id."""
+        for repository in self._acts.world.repositories.values():
+            if repository.may(self._viewer, "read"):
+                things: list[Issue | Comment | Review] = [*repository.threads.values(), *repository.comments.values()]
+                for pull in repository.pulls:
+                    things += [*pull.reviews, *pull.review_comments]
+                if (found := next((one for one in things if one.node_id == wanted), None)) is not None:
+                    return found
+        raise _not_found(f"Could not resolve to a node with the global id of '{wanted}'")
 
     def _repository_named(self, full_name: str) -> Node:
         repository = self._acts.world.repository(full_name)

@@ -96,6 +96,7 @@ class Comment:
     edits: list[str] = field(default_factory=list)
     revisions: list[Revision] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)
+    minimized_as: str | None = None
 
     @property
     def body(self) -> str:
@@ -140,6 +141,7 @@ class Review:
     state: ReviewState
     commit_id: str
     submitted_at: datetime
+    reactions: list[Reaction] = field(default_factory=list)
 
     @property
     def node_id(self) -> str:
@@ -268,6 +270,8 @@ class Repository:
     last_number: int = 0
     pushed_at: datetime | None = None
     pushes: list[Push] = field(default_factory=list)
+    lfs: dict[str, bytes] = field(default_factory=dict)
+    """The objects of Git LFS, by their sha256."""
 
     @property
     def full_name(self) -> str:

@@ -1,5 +1,9 @@
 """Web pages of the simulation: the repositories and their threads, for a browser, and boxes to write on them."""
 
+import base64
+import hashlib
+import re
+from datetime import datetime
 from html import escape
 from urllib.parse import parse_qsl
 
@@ -10,12 +14,31 @@ from starlette.routing import Route
 from bot.markdown import to_html
 from bot.simulated.github.errors import not_found
 from bot.simulated.github.git import GitFailedError
-from bot.simulated.github.model import Comment, Issue, Pull, Reaction, Repository, User
+from bot.simulated.github.model import Comment, Issue, Pull, Repository, User
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.world import find_thread
 
-# Texts come from any user, and Markdown may hold HTML: nothing in these pages may run or load anything.
-_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"}
+# A thread follows the bot's work; what a person is writing stays.
+_FOLLOW = """
+setInterval(async () => {
+  const answer = await fetch(location.href), shown = document.getElementById("posts");
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const now = page.getElementById("posts");
+  if (now && now.innerHTML !== shown.dataset.seen) {
+    const open = [...shown.querySelectorAll("details")].map((fold) => fold.open);
+    shown.innerHTML = shown.dataset.seen = now.innerHTML;
+    shown.querySelectorAll("details").forEach((fold, at) => { fold.open = open[at] ?? false; });
+  }
+}, 1000);
+"""
+# Texts come from any user, and Markdown may hold HTML: nothing else in these pages may run or load anything.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; connect-src 'self'; "
+    f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_FOLLOW.encode()).digest()).decode()}'"
+}
+# https://docs.github.com/get-started/writing-on-github/getting-started-with-writing-and-formatting-on-github/basic-writing-and-formatting-syntax#alerts
+_ALERT = re.compile(r"<blockquote([^>]*)>\s*<p([^>]*)>\[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]\s*")
 _LONGEST_DIFF = 50_000
 _LARGEST_FORM = 200_000
 _EMOJI = {
@@ -35,6 +58,8 @@ article > header { background: #f6f8fa; border-bottom: 1px solid #d1d9e0; paddin
 article > div { padding: .25rem 1rem }
 pre, code { font: 12px/1.45 ui-monospace, monospace; background: #f6f8fa; border-radius: 4px; padding: .1em .3em }
 pre { padding: .75rem; overflow: auto } blockquote { border-left: 3px solid #0969da; margin: 0; padding: 0 1rem }
+.alert > p:first-child::before { content: attr(data-alert); display: block; font-weight: 600; color: #0969da }
+label { display: block } select { font: inherit } time { float: right } :root { color-scheme: light }
 .state { border-radius: 1rem; background: #1a7f37; color: #fff; padding: .1rem .6rem } .closed { background: #8250df }
 article p { white-space: pre-line } a { color: #0969da } sub { color: #59636e } form { margin: 1.5rem 0 }
 input, textarea { font: inherit; display: block; width: 100%; box-sizing: border-box; margin: .25rem 0 .5rem }
@@ -70,26 +95,22 @@ class Pages:
         ]
         boxes = [
             f"<h2>New issue in {escape(repository.full_name)}</h2>"
-            + _box(f"/{repository.full_name}/issues/new", opener, "Open the issue", with_title=True)
+            + _box(f"/{repository.full_name}/issues/new", people, "Open the issue", with_title=True)
             for repository in self._world.repositories.values()
-            if (opener := self._writer(repository)) is not None
+            if (people := self._people(repository))
         ]
         return _page("Threads", f"<h1>Threads</h1><ul>{''.join(items)}</ul>{''.join(boxes)}")
 
     async def _open_issue(self, request: Request) -> Response:
         repository, form = self._repository(request), await _form(request)
-        opener = self._writer(repository)
-        if opener is None:
-            raise not_found()
+        opener = self._writer(repository, form)
         issue = self._acts.open_issue(opener, repository, form.get("title") or "No title", form.get("body"))
         return RedirectResponse(f"/{repository.full_name}/issues/{issue.number}", 303)
 
     async def _comment(self, request: Request) -> Response:
         """Write a comment, close the thread or open it again, or both."""
         repository, form = self._repository(request), await _form(request)
-        thread, writer = find_thread(repository, request.path_params["number"]), self._writer(repository)
-        if writer is None:
-            raise not_found()
+        thread, writer = find_thread(repository, request.path_params["number"]), self._writer(repository, form)
         if form.get("body", "").strip():
             self._acts.comment(writer, thread, form["body"])
         match form.get("state"):
@@ -97,9 +118,20 @@ class Pages:
                 self._acts.set_state(writer, thread, state)
         return RedirectResponse(request.scope["path"], 303)
 
-    def _writer(self, repository: Repository) -> User | None:
-        """Return who writes on these pages: the person who opened the first thread."""
-        return self._world.user_of(next(iter(repository.threads.values())).author) if repository.threads else None
+    def _people(self, repository: Repository) -> list[User]:
+        """Return who can write on these pages: who has a right in the repository, then everybody else."""
+        owners = {one.owner.id for one in self._world.repositories.values()}
+        programs = {token.user.id for token in self._world.tokens.values()}
+        people = [user for user in self._world.users.values() if user.id not in owners | programs]
+        return sorted(people, key=lambda user: (user.id not in repository.permissions, user.id))
+
+    def _writer(self, repository: Repository, form: dict[str, str]) -> User:
+        """Return the person who was chosen, or the first."""
+        people = self._people(repository)
+        chosen = next((user for user in people if user.login == form.get("as")), None)
+        if not people:
+            raise not_found()
+        return chosen or people[0]
 
     async def _compare(self, request: Request) -> Response:
         """Show what one commit or branch changed since another, and the pull request that the address fills in."""
@@ -110,9 +142,7 @@ class Pages:
         since, until = await _commit(repository, base), await _commit(repository, head)
         diff = await repository.git.run("diff", f"{since}...{until}", "--")
         query = request.query_params
-        form = self._post(
-            "Open a pull request", f"### {query.get('title', '')}\n\n{query.get('body', '')}", [], edited=False
-        )
+        form = _post("Open a pull request", f"### {query.get('title', '')}\n\n{query.get('body', '')}", "")
         shown = form if "quick_pull" in query else ""
         return _page(
             f"{base}...{head} · {repository.full_name}",
@@ -144,39 +174,48 @@ class Pages:
             f'<p><a href="/">Threads</a> · {escape(repository.full_name)}</p><h1>{escape(thread.title)} '
             f'#{thread.number}</h1><p><span class="state {"" if state == "open" else "closed"}">{state}</span></p>'
         )
-        opening = self._post(thread.author.login, thread.body or "", thread.reactions, edited=False)
         comments = sorted([*thread.comments, *_inline(thread)], key=lambda comment: (comment.created_at, comment.id))
-        return (
-            head
-            + opening
-            + "".join(
-                self._post(comment.author.login, comment.body, comment.reactions, edited=bool(comment.edits))
-                for comment in comments
+        written: list[Issue | Comment] = [thread, *comments]
+        posts = [
+            _post(
+                post.author.login,
+                post.body or "",
+                " ".join(_EMOJI[reaction.content] for reaction in post.reactions),
+                post.created_at,
+                edited=isinstance(post, Comment) and bool(post.edits),
             )
-            + self._comment_box(repository, thread)
-        )
+            for post in written
+        ]
+        return f'{head}<div id="posts">{"".join(posts)}</div>{self._comment_box(repository, thread)}'
 
     def _comment_box(self, repository: Repository, thread: Issue) -> str:
-        writer = self._writer(repository)
-        if writer is None:
+        people = self._people(repository)
+        if not people:
             return ""
         address = f"/{repository.full_name}/{_folder(thread)}/{thread.number}"
         words, state = ("Close", "closed") if thread.state == "open" else ("Open again", "open")
-        return _box(address, writer, "Comment", f'<button name="state" value="{state}">{words}</button>')
-
-    def _post(self, login: str, text: str, reactions: list[Reaction], *, edited: bool) -> str:
-        shown = " ".join(_EMOJI[reaction.content] for reaction in reactions)
-        return (
-            f"<article><header><b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
-            f"<div>{to_html(text)}<p>{shown}</p></div></article>"
-        )
+        box = _box(address, people, "Comment", f'<button name="state" value="{state}">{words}</button>')
+        return f"{box}<script>{_FOLLOW}</script>"
 
 
-def _box(address: str, writer: User, words: str, more: str = "", *, with_title: bool = False) -> str:
+def _post(login: str, text: str, reactions: str, at: datetime | None = None, *, edited: bool = False) -> str:
+    time = f'<time datetime="{at.isoformat()}">{at:%H:%M:%S} UTC</time>' if at else ""
+    return (
+        f"<article><header>{time}<b>{escape(login)}</b>{' · edited' if edited else ''}</header>"
+        f"<div>{_with_alerts(to_html(text))}<p>{reactions}</p></div></article>"
+    )
+
+
+def _with_alerts(html: str) -> str:
+    return _ALERT.sub(lambda found: f'<blockquote class="alert"><p data-alert="{found[3].title()}">', html)
+
+
+def _box(address: str, people: list[User], words: str, more: str = "", *, with_title: bool = False) -> str:
+    names = "".join(f"<option>{escape(person.login)}</option>" for person in people)
     title = '<label>Title <input name="title"></label>' if with_title else ""
     return (
-        f'<form method="post" action="{escape(address)}">{title}<label>Text, as {escape(writer.login)} '
-        f'<textarea name="body" rows="4"></textarea></label><button>{words}</button> {more}</form>'
+        f'<form method="post" action="{escape(address)}"><label>Write as <select name="as">{names}</select></label>'
+        f'{title}<label>Text <textarea name="body" rows="4"></textarea></label><button>{words}</button> {more}</form>'
     )
 
 

@@ -230,8 +230,8 @@ class Payloads:
             "node_id": node_id("A", app.id),
             "name": app.slug,
             "html_url": f"{self.server_url}/apps/{app.slug}",
-            "permissions": {"contents": "write", "issues": "write", "metadata": "read", "pull_requests": "write"},
-            "events": ["issue_comment", "issues", "pull_request", "pull_request_review", "pull_request_review_comment"],
+            "permissions": app.permissions,
+            "events": app.events,
         }
 
     def repository_html(self, repository: Repository) -> str:

@@ -23,6 +23,7 @@ TOP: Table = [
     ("GET", "/users/{login}", accounts.get_user),
     ("GET", "/app", accounts.get_app),
     ("POST", "/app/installations/{installation_id}/access_tokens", accounts.create_installation_token),
+    ("GET", "/app/hook/config", hooks.get_app_hook),
     ("GET", "/app/hook/deliveries", hooks.list_app_deliveries),
     ("GET", "/app/hook/deliveries/{delivery_id}", hooks.get_app_delivery),
     ("POST", "/app/hook/deliveries/{delivery_id}/attempts", hooks.redeliver_app_delivery),

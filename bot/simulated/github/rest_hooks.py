@@ -29,6 +29,12 @@ async def redeliver_hook_delivery(call: Call) -> Response:
     return _redeliver(call, _of_hook(call))
 
 
+async def get_app_hook(call: Call) -> Response:
+    as_app(call)
+    hook = call.acts.webhooks.hook
+    return answer({} if hook is None else {"content_type": hook.content_type, "insecure_ssl": "0", "url": hook.url})
+
+
 async def list_app_deliveries(call: Call) -> Response:
     return _page(call, _of_app(call))
 
@@ -92,7 +98,7 @@ def _hook(call: Call, hook: Hook) -> Json:
         "type": "Repository",
         "name": "web",
         "active": True,
-        "events": ["*"],
+        "events": list(hook.events),
         "config": {"url": hook.url, "content_type": hook.content_type, "secret": "********", "insecure_ssl": "0"},
         "created_at": timestamp(hook.created_at),
         "updated_at": timestamp(hook.created_at),

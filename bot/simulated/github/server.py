@@ -19,6 +19,7 @@ from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
 from bot.simulated.github.git_http import GitHttp
 from bot.simulated.github.graphql import GraphQL
+from bot.simulated.github.lfs import Lfs
 from bot.simulated.github.model import Account, Permission, Repository
 from bot.simulated.github.pages import Pages
 from bot.simulated.github.payloads import Payloads
@@ -123,6 +124,15 @@ class SimulatedGitHub:
         self._webhooks.timeout_seconds = seconds
 
     @property
+    def latency_seconds(self) -> float:
+        """Seconds that pass before a request is handled: of every one, git's included."""
+        return self.traffic.latency_seconds
+
+    @latency_seconds.setter
+    def latency_seconds(self, seconds: float) -> None:
+        self.traffic.latency_seconds = seconds
+
+    @property
     def late_closing_references(self) -> bool:
         """Whether new pull requests list no closing issues until their `closing_references_indexed` is set."""
         return self.world.late_closing_references
@@ -177,13 +187,25 @@ class SimulatedGitHub:
         """Return the person of this login; their account is created on first use."""
         return Person(self.world.user(login), self._acts)
 
-    def set_webhook(self, url: str, secret: str, content_type: ContentType = "json", *, anew: bool = False) -> Hook:
-        """Deliver all events from now on, in all repositories, to this address.
+    def set_webhook(
+        self,
+        url: str,
+        secret: str,
+        content_type: ContentType = "json",
+        *,
+        anew: bool = False,
+        events: tuple[str, ...] = ("*",),
+    ) -> Hook:
+        """Deliver these events from now on, in all repositories, to this address.
 
         The webhook is edited. Made `anew`, it has a log of its own, and the one before cannot be read any more.
         """
         app = self.world.app
-        return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id, anew=anew)
+        return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id, events, anew=anew)
+
+    def remove_webhook(self) -> None:
+        """Deliver nothing any more."""
+        self._webhooks.hook = None
 
     async def redeliver(self, guid: str) -> None:
         """Deliver again with the same GUID, and wait for the answer."""
@@ -234,6 +256,7 @@ def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Await
         *rest_routes(acts),
         *Pages(acts).routes(),
         *Uploads(acts.world).routes(),
+        *Lfs(acts.world).routes(),
         Route("/{owner}/{repo}.git/{path:path}", git.endpoint, methods=["GET", "POST"]),
     ]
     return Starlette(

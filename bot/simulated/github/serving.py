@@ -43,6 +43,7 @@ async def serving(application: ASGIApp, listener: socket.socket) -> AsyncIterato
         lifespan="off",
         log_config=None,
         access_log=False,
+        date_header=False,
         timeout_keep_alive=IDLE_SECONDS,
     )
     server = _Server(config)
@@ -81,7 +82,8 @@ class _Server(uvicorn.Server):
         while not self.ending.is_set():
             await self.on_tick(0)  # sets the date in answers
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ending.wait(), DATE_SECONDS)
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self.ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import assert_never
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -44,7 +45,10 @@ SECONDARY_MESSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """A request as the client saw it answered; no status if the connection broke."""
+    """A request as the client saw it answered; no status if the connection broke.
+
+    `began` and `ended` are seconds of the event loop's clock.
+    """
 
     method: str
     path: str
@@ -52,6 +56,8 @@ class LoggedRequest:
     status: int | None
     login: str | None
     at: datetime
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class Traffic:
     def __init__(self, app: ASGIApp, world: World, faults: Faults) -> None:
         self.requests: list[LoggedRequest] = []
         self.rate_limit = RateLimit()
+        self.latency_seconds = 0.0
         self._app = app
         self._world = world
         self._faults = faults
@@ -100,22 +107,29 @@ class Traffic:
         if login is not None and path != "/rate_limit":
             self.rate_limit.count(login, self._world.clock())
         status: int | None = None
+        clock = asyncio.get_running_loop().time
+        began = clock()
 
         async def observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(raw=message["headers"])
-                for name, value in self.rate_limit.headers(login or "", self._world.clock()).items():
+                now = self._world.clock()
+                for name, value in self.rate_limit.headers(login or "", now).items():
                     headers.setdefault(name, value)
+                headers.setdefault("date", format_datetime(now.astimezone(UTC), usegmt=True))
                 message["headers"] = headers.raw
             await send(message)
 
         try:
+            if self.latency_seconds:
+                await self._pause(self.latency_seconds)
             await self._with_fault(self._faults.for_request(method, path), scope, receive, observed)
         finally:
             query = scope["query_string"].decode("latin-1")
-            self.requests.append(LoggedRequest(method, path, query, status, login, self._world.clock()))
+            at = self._world.clock()
+            self.requests.append(LoggedRequest(method, path, query, status, login, at, began, clock()))
             self._world.changes.notify()
 
     async def rate_limit_endpoint(self, request: Request) -> Response:
@@ -184,7 +198,8 @@ class Traffic:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
 
 
 def _failure(status: int, message: str = "Simulated failure") -> Response:

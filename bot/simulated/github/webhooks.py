@@ -39,6 +39,7 @@ class Hook:
     content_type: ContentType
     created_at: datetime
     app_id: int | None
+    events: tuple[str, ...] = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +105,24 @@ class Webhooks:
         return self._unanswered == 0
 
     def set_hook(
-        self, url: str, secret: str, content_type: ContentType, app_id: int | None, *, anew: bool = False
+        self,
+        url: str,
+        secret: str,
+        content_type: ContentType,
+        app_id: int | None,
+        events: tuple[str, ...] = ("*",),
+        *,
+        anew: bool = False,
     ) -> Hook:
-        """Send all events from now on to this address. A webhook that is there is edited, or made `anew`."""
+        """Send these events from now on to this address. A webhook that is there is edited, or made `anew`."""
         edited = None if anew else self.hook
         made = (self._next_id(), self._clock()) if edited is None else (edited.id, edited.created_at)
-        self.hook = Hook(made[0], url, secret, content_type, made[1], app_id)
+        self.hook = Hook(made[0], url, secret, content_type, made[1], app_id, events)
         return self.hook
 
     def emit(self, event: str, payload: Mapping[str, object], repository_id: int | None) -> None:
         """Queue an event for delivery; nothing happens without a hook."""
-        if self.hook is None:
+        if self.hook is None or not {event, "*"} & set(self.hook.events):
             return
         action = payload.get("action")
         action = action if isinstance(action, str) else None

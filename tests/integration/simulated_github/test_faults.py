@@ -92,6 +92,15 @@ async def test_latency_and_graphql_errors_last_until_they_are_cleared(
         await api.get("/user", timeout=0.1)
 
 
+async def test_every_request_takes_the_latency_git_s_included(
+    github: SimulatedGitHub, shop: Repository, api: httpx.AsyncClient
+) -> None:
+    github.latency_seconds = 0.05
+    await api.get("/user")
+    await api.get("/acme/shop.git/info/refs?service=git-upload-pack")
+    assert [request.ended - request.began >= 0.05 for request in github.requests] == [True, True]
+
+
 async def test_a_wait_ends_with_the_change_or_at_the_deadline(
     github: SimulatedGitHub, shop: Repository, maria: Person, api: httpx.AsyncClient
 ) -> None:

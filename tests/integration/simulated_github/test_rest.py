@@ -198,3 +198,7 @@ async def test_people_write_on_the_pages_of_threads_and_another_site_does_not(
         assert opened.headers["location"] == "/acme/shop/issues/2"
         assert (issue.state, shop.threads[2].author.login, shop.threads[2].body) == ("open", "maria", "@bot do it")
         assert "New issue in acme/shop" in (await browser.get("/")).text
+        github.person("olaf")
+        assert "<option>maria</option><option>olaf</option>" in (await browser.get("/acme/shop/issues/1")).text
+        assert (await browser.post("/acme/shop/issues/1", data={"as": "olaf", "body": "Me too"})).status_code == 303
+        assert issue.comments[-1].author.login == "olaf"

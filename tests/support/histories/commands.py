@@ -3,14 +3,13 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.decide.parsing import ParsedComment
-from bot.handlers import close as closing
-from bot.handlers.command import Command
+from bot.handlers import stop as closing
+from bot.handlers.parsing import Command, ParsedComment
 from bot.operations import execute
 from tests.support.histories.database import NODE
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
-from tests.support.worktree_jobs import claim_operation, remove_all
+from tests.support.worktree_jobs import begin_operation, remove_all
 
 
 class CommandRules(TurnRules):
@@ -67,7 +66,7 @@ class CommandRules(TurnRules):
             ground = self.ground
             while True:
                 async with ground.pool.acquire() as connection:
-                    operation = await claim_operation(connection, NODE)
+                    operation = await begin_operation(connection, NODE)
                 if operation is None:
                     break
                 await execute.carry_out(ground.ctx, operation)

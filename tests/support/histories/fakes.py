@@ -5,14 +5,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bot.agents.driver import AgentDriver, AgentEvent, Block, Cancelled, Launch, Outcome, PromptLimits, SessionOpened
+from bot.agents.driver import AgentEvent, Block, Cancelled, Launch, Outcome, PromptLimits, SessionOpened
+from bot.agents.prompt_loop import AgentDriver
 from bot.github.answers import BranchPull
 from bot.github.errors import NotFound
 from bot.model import Repository
+from bot.run.context import TurnContext
+from bot.store.turns import ClaimedTurn
 
 
 class QuietGitHub:
     """The GitHub that runs need, without HTTP."""
+
+    graphql_patience = 3.0
 
     async def permission(self, repository: Repository, login: str) -> str:
         return "write"
@@ -33,14 +38,20 @@ class QuietGitHub:
         return None
 
 
-class ManualAgent:
+async def as_asked(ctx: TurnContext, turn: ClaimedTurn) -> str:
+    """Confirm every request: there is no thread that could show another one."""
+    return turn.request
+
+
+class ManualAgent(AgentDriver):
     """The agent of one turn: it waits while the test does its work in the worktree."""
 
     def __init__(self, arrival: "asyncio.Future[ManualAgent]") -> None:
+        super().__init__()
         self._arrival = arrival
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    async def open(self, resume: str | None) -> SessionOpened:
+    async def _open(self, resume: str | None) -> SessionOpened:
         return SessionOpened(resume or "a session", resumed=resume is not None, lost=None)
 
     async def prompt(
@@ -64,6 +75,6 @@ ARRIVALS: dict[str, asyncio.Future[ManualAgent]] = {}
 
 
 @asynccontextmanager
-async def manual_agent(_: str, launch: Launch) -> AsyncIterator[AgentDriver]:
+async def manual_agent(_: str, launch: Launch) -> AsyncIterator[ManualAgent]:
     """Yield the agent of the turn that expects one in this worktree."""
     yield ManualAgent(ARRIVALS[str(launch.cwd)])

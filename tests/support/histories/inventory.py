@@ -12,10 +12,7 @@ from pathlib import Path
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Copies of what the remote has or had: the bot keeps nothing there.
 _FETCHED = ("refs/remotes/", "refs/threadtree/fetched/")
-# A commit that only a hold reaches belongs to a rescue.
-_RESCUES = ("refs/threadtree/rescue/", "refs/threadtree/held/")
-# A commit of the bot that each fetch makes anew: only its parents count.
-_NOTE = "refs/threadtree/held/tips"
+_RESCUES = ("refs/threadtree/rescue/",)
 _INDEX_ENTRY_BYTES = 62
 _EXTENDED = 0x4000
 
@@ -120,8 +117,7 @@ def _is_private(folder: Path) -> bool:
 
 def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[str]:
     left_out = _FETCHED if rescues else (*_FETCHED, *_RESCUES)
-    found = {name: sha for name, sha in refs_of(clone).items() if not name.startswith(left_out)}
-    yield from (f"{sha}^@" if name == _NOTE else sha for name, sha in found.items())
+    yield from (sha for name, sha in refs_of(clone).items() if not name.startswith(left_out))
     yield from _stashes(clone)
     yield from _heads(clone.glob("worktrees/*/HEAD"))
 

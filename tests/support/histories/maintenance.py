@@ -15,12 +15,13 @@ from bot import failpoints
 from bot.maintenance.clones import care_for_clones
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import repair
-from bot.maintenance.retention_rules import policy_for
+from bot.operations.asked import Pruning
 from tests.support.failpoints import KilledError
 from tests.support.histories.commands import CommandRules
 from tests.support.histories.database import NODE
 from tests.support.histories.disk import deeds
 from tests.support.histories.turns import Deeds, Talk, Verb, talks, verbs
+from tests.support.retention import policy_for
 
 REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
 FAILPOINTS = sorted(
@@ -135,7 +136,7 @@ class MaintenanceRules(CommandRules):
         )
 
         async def swept() -> None:
-            await prune(ground.ctx, policy, force=True)
+            await prune(ground.ctx, lambda *_: policy, Pruning(force=True))
 
         self.excuse_old_rescues()
         self.bot(swept(), index_too=True)
@@ -146,4 +147,4 @@ class MaintenanceRules(CommandRules):
             self.seen = self.ground.ledger.look(rescues=False)
 
     async def repair(self) -> None:
-        await repair(self.ground.ctx, None, lambda _: None)
+        await repair(self.ground.ctx)

@@ -20,18 +20,17 @@ from bot.authority import Policy
 from bot.clones.admin import admin_directory, real_path
 from bot.clones.clone import Clone, clone_lock
 from bot.clones.fetch import update
-from bot.decide.actions import Request
-from bot.decide.decider import GitHubFacts, handle_request
-from bot.decide.parsing import ParsedComment
+from bot.decide.decider import Decider, GitHubFacts
 from bot.git.runner import Identity
-from bot.github.answers import ThreadFacts
 from bot.github.client import GitHub
-from bot.github.events import Thread
 from bot.handlers.context import Nodes
-from bot.model import Actor, Repository, Target
-from bot.node.identity import identify, record
+from bot.handlers.parsing import CommentParser, ParsedComment, Request
+from bot.handlers.registry import HANDLERS
+from bot.locks import worker_lock
+from bot.model import Actor, Repository, Target, Thread
+from bot.node.identity import identify
+from bot.node.launching import Launcher
 from bot.node.move_in import move_in
-from bot.node.process_lock import worker_lock
 from bot.redaction import Redactor
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
@@ -45,6 +44,7 @@ from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, u
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
 from tests.support.histories.inventory import Inventory, content_id, refs_of
+from tests.support.node_id import record
 from tests.support.patience import PATIENCE_SECONDS
 
 REPOSITORY = Repository("github.com", 1, "octo", "hello", "main")
@@ -111,13 +111,11 @@ class HistoryNode:
             server_url=(root / "remotes").as_uri(),
             clock=clock,
             policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
+            parser=CommentParser("threadtree", HANDLERS.values()),
             author=Identity(BOT.name, BOT.email),
             agent="custom",
-            agent_command=("true",),
             agent_variables={},
-            search_path=SEARCH_PATH,
-            lang="C.UTF-8",
-            network="host",
+            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", ("true",)),
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),
@@ -206,9 +204,16 @@ class HistoryNode:
         comment = next(self.numbers)
         request = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
         async with self.pool.acquire() as connection, connection.transaction():
-            await handle_request(
-                connection, Nodes(NODE), self.ctx.policy, "https://github.example", self.now, request, facts
+            decider = Decider(
+                self.pool,
+                self.ctx.github,
+                "github.example",
+                "https://github.example",
+                self.ctx.policy,
+                Nodes(NODE),
+                lambda: self.now,
             )
+            await decider.handle_request(connection, request, facts)
 
     def later(self) -> datetime:
         """Return the time, a little later on each call."""
@@ -222,7 +227,7 @@ class HistoryNode:
 
     def facts(self, **more: Any) -> GitHubFacts:
         """Return the facts that decide looked up: an open thread, unless changed."""
-        return GitHubFacts(**{"thread": ThreadFacts("issue", "A title", None), **more})
+        return GitHubFacts(**{"thread": Thread(0, "issue", "A title", None), **more})
 
     # Acts of workers
 
@@ -259,7 +264,7 @@ class HistoryNode:
 
     async def finish(self, run: Run, outcome: Literal["done", "failed"]) -> str:
         """Let the agent end, and the turn with it; return the turn's state."""
-        ended = AgentDone("It is done.", None) if outcome == "done" else Failed("It broke.", "")
+        ended = AgentDone("It is done.") if outcome == "done" else Failed("It broke.", "")
         run.arrival.result().outcome.set_result(ended)
         await self._until_ended(run)
         return await self.state_of(run)
@@ -269,7 +274,7 @@ class HistoryNode:
         query = "select id from turns where state = 'running' and stop_requested_at is not null"
         asked = {row["id"] for row in await self.rows(query)}
         for run in [run for run in self.runs if run.turn.id in asked]:
-            run.run.look_again()
+            run.run.stop.set()
             await self._until_ended(run)
 
     async def state_of(self, run: Run) -> str:
@@ -306,7 +311,8 @@ class HistoryNode:
 
     async def move_in(self, name: str) -> None:
         """Do what a process does first, and recover."""
-        await move_in(self.ctx, (await identify(self.pool, self.ctx.data_dir, name)).was_at)
+        await identify(self.pool, self.ctx.data_dir, name)
+        await move_in(self.ctx)
         await self.worker.runner.recover()
 
     async def another_worker(self) -> Worker:

@@ -7,10 +7,9 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from bot.decide.parsing import ParsedComment
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.command import Command
+from bot.handlers.parsing import Command, ParsedComment
 from tests.support.histories.database import before_step
 from tests.support.histories.disk import Deed, deeds, do
 from tests.support.histories.inventory import refs_of
@@ -79,7 +78,7 @@ class TurnRules(Machine):
         async def stop() -> None:
             for run in self.ground.runs:
                 await self.ground.ask(run.turn.number, self.ground.facts(), ParsedComment((Command("stop"),)))
-                run.run.look_again()
+                run.run.stop.set()
 
         def count() -> None:
             if self.ground.runs:

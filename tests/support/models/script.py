@@ -4,8 +4,10 @@ The last text of a user that has commands is the request. One command a line; a 
 
     write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
     ask QUESTION         say TEXT             long BYTES         remember WORD
-    recall               hang                 fail STATUS        empty
+    recall               hang                 empty              describe TEXT
+    fail STATUS [RETRY-AFTER]
 
+Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
@@ -17,6 +19,7 @@ from typing import Literal, assert_never
 
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
+DESCRIBE = "# The description of the pull request"
 TITLE = "A title"
 """The answer to a request without tools: agents ask that way for titles and summaries of a session."""
 
@@ -60,9 +63,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """An HTTP error."""
+    """An HTTP error, perhaps with a header that says after how many seconds to ask again."""
 
     status: int
+    retry_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ def tokens(text: str) -> int:
 
 def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     """Return the model's answer to this conversation; acts whose results are in it are done."""
+    newest = next((at for at in range(len(conversation), 0, -1) if conversation[at - 1].role != "user"), 0)
+    if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
+        return Answer(_description(conversation))
     request = _request(conversation)
     commands = list(_commands(conversation[request].text)) if request is not None else []
     if request is None or (not has_tools and any(isinstance(command, Act) for command in commands)):
@@ -100,6 +107,8 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
                 said.append(f"I remember: {', '.join(_remembered(conversation[:request])) or 'nothing'}.")
             case "tell", _:
                 said.append(given_back[acts - 1] if acts else "nothing")
+            case "describe", _:
+                pass
             case "remember", word:
                 said.append(f"I will remember {word}.")
             case "empty", _:
@@ -116,6 +125,12 @@ def _request(conversation: Sequence[Text]) -> int | None:
         if conversation[index].role == "user" and any(_commands(conversation[index].text)):
             return index
     return None
+
+
+def _description(conversation: Sequence[Text]) -> str:
+    texts = (command for text in conversation if text.role == "user" for command in _commands(text.text))
+    described = [command[1] for command in texts if isinstance(command, tuple) and command[0] == "describe"]
+    return described[-1].replace("\\n", "\n") if described else "Nothing."
 
 
 def _remembered(conversation: Sequence[Text]) -> Iterator[str]:
@@ -149,14 +164,14 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
             return Run(rest)
         case "ask", _ if rest:
             return Ask(rest)
-        case (("say" | "remember"), _) if rest:
+        case (("say" | "remember" | "describe"), _) if rest:
             return word, rest
         case (("recall" | "tell" | "empty"), ""):
             return word, ""
         case "long", _ if rest.isdecimal():
             return "say", _long(int(rest))
-        case "fail", _ if rest.isdecimal():
-            return Refuse(int(rest))
+        case "fail", _ if told := re.fullmatch(r"(\d{3})(?: (\d+))?", rest):
+            return Refuse(int(told[1]), told[2])
         case "hang", "":
             return Hang()
         case _:

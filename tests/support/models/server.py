@@ -40,6 +40,8 @@ class SimulatedModels:
 
     url: str
     requests: list[LoggedRequest] = field(default_factory=list)
+    only_key: str | None = None
+    """The only one with which it lists its models; None for any."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,8 +98,9 @@ class SimulatedModels:
             case Hang():
                 await self._gone(request)
                 return Response(status_code=503)
-            case Refuse(status=status):
-                return JSONResponse(api.error(status, f"The prompt asked for status {status}."), status)
+            case Refuse(status=status, retry_after=seconds):
+                headers = {"retry-after": seconds} if seconds else {}
+                return JSONResponse(api.error(status, f"The prompt asked for status {status}."), status, headers)
             case Answer():
                 answer = told(next(self._numbers), step, asked)
                 return _in_form(api, asked, gemini.as_json(answer) if gemini.wants_json(body) else answer)
@@ -119,6 +122,8 @@ class SimulatedModels:
 
     async def _models(self, request: Request) -> Response:
         await self._body(request)
+        if self.only_key is not None and self.only_key not in request.headers.get("authorization", ""):
+            return JSONResponse({"error": {"message": "Incorrect API key provided"}}, 401)
         return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
 
     async def _not_here(self, request: Request) -> Response:

@@ -1,0 +1,307 @@
+"""Parse a text for the bot: its commands in order, then one request from the rest. Pure.
+
+What is not read raises MarkdownError.
+"""
+
+import hashlib
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk_visible
+from bot.model import Actor, Repository, Target, Thread
+from bot.prompt.hidden import strip_hidden
+
+_SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
+_COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A chat command as a comment holds it, with its argument."""
+
+    name: str
+    argument: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommand:
+    """Words after a mention that look like a command but are not one; as written, without the slash."""
+
+    words: str
+
+
+ParseArgument = Callable[[str], tuple[str | None, str]]
+"""A parser of the words after the command's name; it returns the argument and the words that are left over."""
+
+
+def no_argument(words: str) -> tuple[str | None, str]:
+    """Return no argument: every word is left over."""
+    return None, words
+
+
+def one_of(*choices: str) -> ParseArgument:
+    """Return a parser that takes the first word, in lower case, if it is one of `choices`."""
+
+    def parse(words: str) -> tuple[str | None, str]:
+        first, _, further = words.partition(" ")
+        return (first.lower(), further.strip()) if first.lower() in choices else (None, words)
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSyntax:
+    """The syntax of a command: `/name` and its argument.
+
+    `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over.
+    """
+
+    name: str
+    parse_argument: ParseArgument = no_argument
+    needs_no_slash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenLine:
+    """One line as a reader sees it. Its source is line `first` of the text, or a later one before line `end`."""
+
+    text: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedComment:
+    """The content of one text. `request` is the text for the agent without the lines of commands, or None."""
+
+    commands: tuple[Command | UnknownCommand, ...] = ()
+    request: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.commands) or self.request is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
+
+    `is_gesture`: a label or an assignment asks, on the thread's own text.
+    """
+
+    repository: Repository
+    thread: Thread
+    author: Actor
+    target: Target
+    parsed: ParsedComment
+    asked_at: datetime
+    identity: bytes
+    context: str = ""
+    review_id: int | None = None
+    is_gesture: bool = False
+
+    def effect(self, index: int) -> bytes:
+        """Return the key under which the text's command or request number `index` is acted on only once."""
+        return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
+
+
+def mention_pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of `@name` as a word. The name is data, never a pattern."""
+    # Not part of a longer login, an address, a path or a team; any punctuation may follow.
+    return re.compile(
+        rf"(?<![\w@/])(?<!\w[.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
+    )
+
+
+class CommentParser:
+    """A parser of texts for the bot `@bot_name` with these commands."""
+
+    def __init__(self, bot_name: str, commands: Iterable[CommandSyntax]) -> None:
+        self._mention = mention_pattern(bot_name)
+        self._commands = {command.name: command for command in commands}
+
+    def parse(self, text: str, before: str = "") -> ParsedComment:
+        """Return what `text` asks for; of an edit (`before` is the old text) only what was not asked there already."""
+        new, old = self._read(text), self._read(before)
+        known = Counter(old.commands)
+        commands = []
+        for command in new.commands:
+            if known[command]:
+                known[command] -= 1
+            else:
+                commands.append(command)
+        return ParsedComment(tuple(commands), new.request if new.mentions > old.mentions else None)
+
+    def addresses(self, text: str) -> bool:
+        """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""
+        try:
+            return bool(self.parse(text))
+        except MarkdownError:
+            return self._mention.search(text) is not None
+
+    def parse_labeled(self, text: str) -> ParsedComment:
+        """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
+        return ParsedComment(request=strip_hidden(self.rest_of(text)) or strip_hidden(text))
+
+    def rest_of(self, text: str) -> str:
+        """Return the text without the lines of commands, with or without a mention."""
+        return self._read(text).rest
+
+    def _read(self, text: str) -> "_Reading":
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        source = _Source(text)
+        commands: list[Command | UnknownCommand] = []
+        mentions = 0
+        for line in spoken_lines(text):
+            mentions += len(self._mention.findall(line.text))
+            found = self._find_command(line.text)
+            if found is not None and source.take(line, found):
+                commands.append(found.command)
+        rest = source.rest
+        if commands and not re.search(r"\w", self._mention.sub(" ", rest)):
+            rest = ""
+        return _Reading(tuple(commands), mentions, rest.strip("\n"))
+
+    def _find_command(self, line: str) -> "_Found | None":
+        """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
+        mention = self._mention.match(line)
+        is_addressed = mention is not None
+        spoken = line[mention.end() :].lstrip(" \t,:;.!?-–—") if mention else line
+        begins = _COMMAND.match(spoken)
+        if begins is None:
+            return self._find_without_slash(spoken) if is_addressed else None
+        name, words = begins.group(1).lower(), spoken[begins.end() :].strip()
+        syntax = self._commands.get(name)
+        if syntax is None:
+            # Without a mention it is the command of another bot, such as `/lgtm`.
+            return _Found(UnknownCommand(name), begins.group(), is_addressed) if is_addressed else None
+        argument, left_over = syntax.parse_argument(words)
+        if left_over and not is_addressed:
+            return None  # prose that begins with a slash: a command without a mention stands alone on its line
+        next_word = left_over.partition(" ")[0].lower()
+        if f"{name}-{next_word}" in self._commands:  # `/reset context` must not reset the files
+            return _Found(UnknownCommand(f"{name} {next_word}"), begins.group(), is_addressed)
+        return _Found(Command(name, argument), begins.group(), is_addressed)
+
+    def _find_without_slash(self, words: str) -> "_Found | None":
+        """Return the command in `@bot help`, which is nothing but its name and argument after the mention."""
+        written, _, further = words.rstrip(" \t.!?").partition(" ")
+        syntax = self._commands.get(written.lower())
+        if syntax is None or not syntax.needs_no_slash:
+            return None
+        argument, left_over = syntax.parse_argument(further.strip())
+        return None if left_over else _Found(Command(syntax.name, argument), written, is_addressed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    commands: tuple[Command | UnknownCommand, ...]
+    mentions: int
+    rest: str
+
+    @property
+    def request(self) -> str | None:
+        if not self.mentions or (self.commands and not self.rest):
+            return None
+        return self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A command at the beginning of a spoken line: its name as written there, and whether a mention precedes it."""
+
+    command: Command | UnknownCommand
+    written: str
+    is_addressed: bool
+
+
+class _Source:
+    """The source lines of a text, from which the lines of commands are taken."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: list[str | None] = list(text.split("\n"))
+        self._positions: dict[str, list[int]] = defaultdict(list)
+        for index, line in enumerate(text.split("\n")):
+            self._positions[line.strip()].append(index)
+        self._next = 0
+
+    @property
+    def rest(self) -> str:
+        """The lines that are not commands."""
+        return "\n".join(line for line in self._lines if line is not None)
+
+    def take(self, line: SpokenLine, found: _Found) -> bool:
+        """Take the command's line out; return False where it has no line of its own."""
+        first = max(line.first, self._next)
+        positions = self._positions[line.text]
+        at = bisect_left(positions, first)
+        if at < len(positions) and positions[at] < line.end:
+            index = positions[at]
+        elif found.is_addressed and line.first == first < line.end and found.written in (self._lines[first] or ""):
+            # The source of a list item or of an emphasised mention differs from what a reader sees.
+            index = first
+        else:
+            return False
+        self._lines[index] = None
+        self._next = index + 1
+        return True
+
+
+def spoken_lines(text: str) -> list[SpokenLine]:
+    """Return the lines that address a reader, in order (DESIGN.md §4, triggers). Raises MarkdownError.
+
+    `text` has its lines split at "\\n".
+    """
+    reading = _PageReader(text.count("\n") + 1)
+    for node, begins in walk_visible(text):
+        reading.read(node, begins)
+    reading.end_line()
+    return reading.lines
+
+
+class _PageReader:
+    """A walk over the page: the line being read, where its source is, and how many silent elements are around it."""
+
+    def __init__(self, count: int) -> None:
+        self.lines: list[SpokenLine] = []
+        self._count = count
+        self._line: list[str] = []
+        self._silent = 0
+        # The lines of the blocks around, innermost last: where the next line is at the earliest, and where each ends.
+        # Raw HTML has no position: its lines come after the last block.
+        self._at, self._ends = 0, [count]
+
+    def read(self, node: Node, begins: bool) -> None:
+        if node.is_text_node:
+            self._read_text(node.text_content or "")
+            return
+        if is_block(node) or node.tag == "br":
+            self.end_line()
+        else:
+            self._line.append(" " if node.tag in _SILENT or node.tag == "img" else "")
+        if node.tag in _SILENT or (node.tag == "section" and "footnotes" in attribute(node, "class").split()):
+            self._silent += 1 if begins else -1
+        if (lines := block_lines(node)) is None:
+            return
+        if begins:
+            self._at = min(lines[0], self._count - 1)
+            self._ends.append(min(lines[1], self._count))
+        else:
+            self._at = self._ends.pop()
+
+    def _read_text(self, text: str) -> None:
+        for index, words in enumerate(text.split("\n")):
+            if index:
+                self.end_line()
+                self._at += len(self._ends) > 1
+            if not self._silent:
+                self._line.append(words)
+
+    def end_line(self) -> None:
+        """End the line that is being read."""
+        if text := "".join(self._line).strip():
+            self.lines.append(SpokenLine(text, self._at, self._ends[-1]))
+        self._line.clear()

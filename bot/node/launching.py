@@ -1,0 +1,90 @@
+"""How a program is started in a worktree: in the cage if there is one, with its own network and environment."""
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from bot.agents.driver import Launch
+from bot.agents.presets import Preset, variables_of
+from bot.clones.checkout import view_of
+from bot.clones.clone import Clone
+from bot.network.models import ModelRoute
+from bot.network.turn_network import NetworkMode, open_network
+from bot.sandbox.cage import Bind, agent_environment
+from bot.sandbox.disk import DiskWatch
+
+Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
+"""Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What all programs in worktrees of this node have in common. `agent_command` is () where no agent is installed."""
+
+    network: NetworkMode
+    search_path: str
+    lang: str
+    agent_command: tuple[str, ...] = ()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        clone: Clone,
+        worktree: Path,
+        home: Path,
+        sockets: Path,
+        *,
+        chosen: Preset | None,
+        route: ModelRoute | None,
+        variables: Callable[[Mapping[str, str]], Mapping[str, str]],
+    ) -> AsyncIterator[tuple[Launching, DiskWatch]]:
+        """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
+
+        `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
+        """
+        cage, view = clone.git.cage, await view_of(clone, worktree)
+        async with open_network(self.network if cage.isolates else "host", sockets, route) as network:
+            given = clone.git.lfs_environment(view) | dict(variables(network.environment))
+            environment = agent_environment(home, self.search_path, self.lang, given)
+            always = (*(Bind(path) for path in network.binds), *_shown_for(chosen, sockets))
+            reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
+
+            def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
+                argv = cage.agent_argv(
+                    view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=[*always, *binds]
+                )
+                return Launch(argv, environment, worktree)
+
+            yield launch, cage.disk_watch(view, home)
+
+    @asynccontextmanager
+    async def script(
+        self, clone: Clone, worktree: Path, home: Path, script: Path, command: tuple[str, ...]
+    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+        """Yield how to start a script, by its command, in the agent's place: without a model and the agent's variables.
+
+        Its path is the same in the cage. Raises GitError, OSError, UnsafeCommandError.
+        """
+        nothing = partial(variables_of, None, None, None, {})
+        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+            opened = self.open(clone, worktree, home, Path(sockets), chosen=None, route=None, variables=nothing)
+            async with opened as (launch, disk):
+                # The same cage as the agent's, whatever the script's first line names.
+                agent = self.agent_command or ("true",)
+                started = launch(agent, (Bind(script),))
+                yield replace(started, argv=(*started.argv[: -len(agent)], *command)), disk
+
+
+def _shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
+    """Return what a preset's agent needs in its cage: files of the bot, and machine-wide settings files."""
+    if chosen is None:
+        return
+    yield from (Bind(path) for path in chosen.own_files)
+    for number, (path, text) in enumerate(chosen.system_files.items()):
+        written = scratch / f"system-{number}"
+        written.write_text(text)
+        yield Bind(written, at=Path(path))

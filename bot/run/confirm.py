@@ -1,0 +1,126 @@
+"""Before the agent starts: who asks may ask, and a request is what GitHub shows, not what a delivery said.
+
+DESIGN.md §4, Authority.
+
+One webhook secret is known to the admins of all repositories: each of them can sign any text in anybody's name.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from bot.authority import Denied, before_asking_github, by_permission
+from bot.github.thread import Text
+from bot.github.thread_parts import read_asked, who_asked
+from bot.handlers.agent_request import named_part
+from bot.handlers.parsing import Command, CommentParser
+from bot.handlers.registry import RETRY
+from bot.markdown import MarkdownError
+from bot.messages import reasons
+from bot.model import Actor, Target
+from bot.run.context import TurnContext
+from bot.store import turns
+from bot.store.turns import AskedFirst, ClaimedTurn
+from bot.tasks import concurrently
+
+LOOK_AGAIN_SECONDS = 2.0
+"""GitHub may tell of a text a moment before all its machines show it."""
+
+
+class NotConfirmedError(Exception):
+    """The person may not ask by now, or GitHub does not show the request; `reason` says so to people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> str:
+    """Return the request as it stands on GitHub by now, from a person who may ask. Raises NotConfirmedError,
+    GitHubError.
+    """
+    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
+    async with concurrently(_request(ctx, turn)) as confirming:
+        verdict = before_asking_github(ctx.policy, sender, turn.worktree.repository)
+        if verdict is None:
+            verdict = by_permission(await ctx.github.permission(turn.worktree.repository, turn.requested_by))
+        if isinstance(verdict, Denied):
+            raise NotConfirmedError(reasons.permission_withdrawn(turn.requested_by))
+        return await confirming
+
+
+async def _request(ctx: TurnContext, turn: ClaimedTurn) -> str:
+    """Return the request as it stands on GitHub.
+
+    An edit counts where the person who asked made it. A retry is asked by its own comment, and what it repeats by the
+    texts of the first request.
+    """
+    first = await turns.asked_first(ctx.pool, turn.id)
+    try:
+        return await _confirm(ctx, turn, first)
+    except NotConfirmedError:
+        await ctx.sleep(LOOK_AGAIN_SECONDS)
+    return await _confirm(ctx, turn, first)
+
+
+async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> str:
+    if turn.target != first.target:
+        await _confirm_retry(ctx, turn)
+    parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
+    texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))
+    person, shown = first.requested_by_id, ctx.redactor.redact_known
+    asked = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
+    if shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts):
+        return turn.request
+    known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
+    gestures = {(person, ctx.policy.label.casefold()), (person, ctx.policy.bot_id)} & known[0].gestures
+    if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
+        asked = (*asked, labelled.request or "")
+    last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
+    is_same = shown(turn.request) in map(shown, asked)
+    if is_same:
+        is_theirs = bool(gestures) or all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
+    else:
+        is_edited = any(who.edited_at is not None and who.edited_at >= first.asked_at for who in known)
+        is_theirs = is_edited and all(by == person for by in last)
+    if not is_theirs:
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    if not asked:
+        raise NotConfirmedError(reasons.ASKS_NO_MORE)
+    return turn.request if is_same else asked[0]
+
+
+async def _confirm_retry(ctx: TurnContext, turn: ClaimedTurn) -> None:
+    text = await _shown(ctx, turn, turn.target)
+    if text.author.id != turn.requested_by_id:
+        (who,) = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or ""])
+        if who.editor != turn.requested_by_id:
+            raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    commands = (await asyncio.to_thread(ctx.parser.parse, text.body)).commands
+    if not any(isinstance(command, Command) and command.name == RETRY.name for command in commands):
+        raise NotConfirmedError(reasons.ASKS_NO_MORE)
+
+
+async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text:
+    text = await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
+    if text is None:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+    return text
+
+
+def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]) -> tuple[str, ...]:
+    """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ()."""
+    try:
+        requests = [parser.parse(text.body).request for text in texts]
+        if all(request is None for request in requests):
+            return ()
+        if len(texts) == 1:
+            return (requests[0] or "",)
+        rests = [parser.rest_of(text.body) for text in texts]
+    except MarkdownError:
+        return ()
+    # A part of a review that came alone has no name, though others joined it.
+    named = [
+        named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
+        for part, rest in zip(parts, rests, strict=True)
+    ]
+    return "\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))

@@ -1,0 +1,163 @@
+-- What operators read: lists, counters and figures.
+
+-- Counters that no other row can provide: each process adds its own, so that all report the same.
+create table counters (
+    name  text             not null,
+    label text             not null,
+    value double precision not null,
+    primary key (name, label)
+);
+
+-- The lists that an operator reads. Each has the columns by which `store/listings.newest` selects: its place in the list,
+-- its repository and its state; the long ones also the key of the repository, for an index.
+
+create view listed_worktrees as
+select w.id as place, w.id, b.owner || '/' || b.name as codebase, w.path, w.branch, n.name as node, w.state,
+       array(select b.owner || '/' || b.name || '#' || c.number from conversations c
+             where c.worktree_id = w.id order by c.number) as conversations,
+       w.created_at, w.updated_at, n.id as node_id
+from worktrees w join codebases b using (platform, repository_id) join nodes n on n.id = w.node;
+
+-- In the shape of worktrees, from which their ids differ.
+create view listed_orphans as
+select o.id as place, o.id, o.codebase, o.path, null as branch, n.name as node, 'orphan' as state,
+       '{}'::text[] as conversations, o.seen_at as created_at, o.seen_at as updated_at, n.id as node_id
+from orphan_rows o join nodes n on n.id = o.node;
+
+create view listed_sessions as
+select s.id as place, s.id, s.conversation_id, b.owner || '/' || b.name as codebase,
+       case when s.active then 'active' else 'ended' end as state,
+       b.owner || '/' || b.name || '#' || c.number as conversation, s.agent, s.assistant_session_id, s.active,
+       s.created_at, s.last_active_at, s.ended_at, s.end_reason
+from sessions s join conversations c on c.id = s.conversation_id join codebases b using (platform, repository_id);
+
+-- The comment is the first that is there: the tracking comment, or the answer that took its place. The pull request is the
+-- thread itself, or that of its branch.
+create view listed_turns as
+select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codebase,
+       b.owner || '/' || b.name || '#' || c.number as conversation, c.title, left(r.text, 400) as summary, t.state,
+       nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
+                                        from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
+           as reason,
+       case when t.state = 'running' then t.phase end as phase, r.requested_by,
+       (select o.comment_url from outbox o where o.turn_id = t.id and o.kind = 'comment' and o.comment_url is not null
+        order by o.part limit 1) as comment_url, t.agent, t.model,
+       b.owner || '/' || b.name || '#' || case c.kind when 'pull' then c.number else c.pull_request end as pull_request,
+       t.cost_usd, t.tokens, t.created_at, t.started_at, t.finished_at,
+       t.queue_platform as platform, t.queue_repository_id as repository_id
+from turns t join requests r on r.turn_id = t.id
+     join conversations c on c.id = t.conversation_id join codebases b using (platform, repository_id);
+
+-- By what a search finds a request: its text, who asked, the thread's title, number and repository. Words are letters and
+-- digits; what stands between them is not looked at.
+create function threadtree_search_words() returns trigger language plpgsql as $$
+begin
+    select to_tsvector('simple', regexp_replace(
+               concat_ws(' ', new.requested_by, c.title, b.owner, b.name, c.number, left(new.text, 20000)),
+               '[\x01-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]+', ' ', 'g'))
+    into new.words
+    from conversations c join codebases b using (platform, repository_id) where c.id = new.conversation_id;
+    return new;
+end
+$$;
+
+create trigger threadtree_search_words before insert or update of text on requests
+    for each row execute function threadtree_search_words();
+
+create view listed_deliveries as
+select seq as place, guid, event, action, conversation, split_part(conversation, '#', 1) as codebase, state, received_at,
+       attempts, error
+from deliveries;
+
+create view listed_conversations as
+select c.id as place, c.id, b.owner || '/' || b.name as codebase, b.owner || '/' || b.name || '#' || c.number as conversation,
+       c.kind, c.title, c.state, c.worktree_id as worktree, w.branch,
+       array(select b.owner || '/' || b.name || '#' || o.number from conversations o
+             where (o.id = c.id or o.worktree_id = c.worktree_id) and o.kind = 'pull'
+             union select b.owner || '/' || b.name || '#' || c.pull_request where c.pull_request is not null
+             order by 1) as pull_requests,
+       (select s.id from sessions s where s.conversation_id = c.id and s.active) as session,
+       (select count(*) from turns t where t.conversation_id = c.id) as turns,
+       (select sum(t.cost_usd) from turns t where t.conversation_id = c.id) as cost_usd,
+       c.created_at, c.updated_at, c.platform, c.repository_id
+from conversations c join codebases b using (platform, repository_id) left join worktrees w on w.id = c.worktree_id;
+
+create view listed_rescues as
+select r.id as place, r.id, r.worktree_id as worktree, r.codebase, r.branch, r.removal,
+       coalesce(r.kept, r.ref) as name, r.files, r.commits, r.bytes, r.node_name as node, r.created_at, r.restored_at,
+       case when r.restored_at is null then 'kept' else 'restored' end as state,
+       array(select r.codebase || '#' || number from unnest(r.conversations) as number) as conversations
+from rescue_rows r;
+
+-- The figures that are counted in rows when somebody asks; each read is small, or on an index. `sample` is what
+-- Prometheus adds to the name. States that have a figure from the beginning count as 0: Prometheus sees no change from
+-- nothing to one. An infinite time can be subtracted from Postgres 17 on only.
+create view figures as
+with found as (
+    -- Those that wait or went wrong; the rest is in the counters.
+    select 'deliveries' as figure, jsonb_build_object('state', state) as labels, count(d.guid) as number,
+           min(d.received_at) as since
+    from unnest(array['received', 'failed', 'dead']) as state left join deliveries d using (state) group by state
+    union all
+    select 'turns', jsonb_build_object('state', s.state), count(t.id), min(t.created_at)
+    from unnest(array['running', 'queued', 'waiting']) as s (state)
+         left join (select id, created_at, case when state = 'queued' and not_before > now() then 'waiting' else state end
+                                           as state
+                    from turns where state in ('queued', 'running')) t using (state)
+    group by s.state
+    union all
+    -- What is to be sent at once is due since '-infinity'.
+    select 'outbox', jsonb_build_object('state', state), count(o.id),
+           min(coalesce(nullif(o.due_at, '-infinity'), o.created_at))
+    from unnest(array['waiting', 'sending', 'failed']) as state left join outbox o using (state) group by state
+), ended as (
+    select state, coalesce(agent, '') as agent, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
+           coalesce(sum(tokens), 0) as tokens
+    from turns where state not in ('queued', 'running') group by 1, 2
+), took as (
+    select width_bucket(seconds, array[10, 30, 60, 120, 300, 600, 1200, 1800, 3600]::float8[]) as above,
+           count(*) as turns, sum(seconds) as seconds
+    from (select extract(epoch from finished_at - started_at)::float8 as seconds from turns
+          where state not in ('queued', 'running') and started_at is not null) ended
+    group by 1
+)
+select figure, '' as sample, labels, number::float8 as value from found
+union all
+select figure || '_oldest_seconds', '', labels, extract(epoch from now() - since)::float8 from found
+where since is not null
+union all
+select figure, '_total', jsonb_build_object('state', state, 'agent', agent), value
+from ended cross join lateral (values ('turns_ended', turns::float8), ('cost_usd', cost_usd), ('tokens', tokens::float8))
+     as each (figure, value)
+union all
+select 'turn_seconds', '_bucket', jsonb_build_object('le', edge.le),
+       coalesce((select sum(turns) from took where above < edge.place), 0)::float8
+from unnest(array['10.0', '30.0', '60.0', '120.0', '300.0', '600.0', '1200.0', '1800.0', '3600.0', '+Inf'])
+     with ordinality as edge (le, place)
+union all
+select 'turn_seconds', '_count', '{}', coalesce(sum(turns), 0)::float8 from took
+union all
+select 'turn_seconds', '_sum', '{}', coalesce(sum(seconds), 0) from took
+union all
+select 'operations', '', jsonb_build_object('kind', kind, 'state', state), count(*)::float8
+from operations group by kind, state
+union all
+select 'writers_held', '', '{}', count(*)::float8 from writers where held_until > now()
+union all
+select 'writers_held_seconds', '', '{}', coalesce(max(extract(epoch from held_until - now())), 0)::float8
+from writers where held_until > now()
+union all
+select 'worktrees', '', jsonb_build_object('node', n.name, 'state', w.state), count(*)::float8
+from worktrees w join nodes n on n.id = w.node group by n.name, w.state
+union all
+select 'bytes', '', jsonb_build_object('kind', 'rescues'), coalesce(sum(bytes), 0)::float8 from rescues
+union all
+select 'bytes', '', jsonb_build_object('kind', 'database'), pg_database_size(current_database())::float8
+union all
+select 'disk_bytes', '', jsonb_build_object('node', n.name, 'kind', d.key), sum(d.value::float8)
+from nodes n cross join jsonb_each_text(n.disk) d group by n.name, d.key
+union all
+-- Names are labels, and two nodes may have one: the figure is that of the one that was alive last.
+select 'node_silent_seconds', '', jsonb_build_object('node', name),
+       extract(epoch from now() - max(heartbeat_at))::float8
+from nodes where heartbeat_at > '-infinity' group by name;

@@ -1,0 +1,231 @@
+"""When a turn starts, its request is compared with GitHub: who knows the webhook secret can sign any text."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from bot.receive.delivery import sign
+from bot.simulated.github.faults import FailBefore, Held
+from tests.end_to_end.conftest import Worlds
+from tests.support.world import Said, Talk, World
+
+NOT_SHOWN = "GitHub does not show this request as the bot was told of it"
+GONE = "The text that asked for this is no longer on GitHub"
+PUT_BACK = "exists (select from turns where state = 'queued' and not_before is not null)"
+
+
+async def forge(world: World, event: str, **parts: Any) -> None:
+    """Deliver an event that did not happen, as an admin of another repository can sign it: maria did it."""
+    repository, maria = world.repository, world.maria.user
+    about = {"id": repository.id, "name": "shop", "owner": {"login": "acme"}, "default_branch": "main"}
+    sender = {"login": maria.login, "id": maria.id, "type": "User"}
+    body = orjson.dumps({"repository": about, "sender": sender, **parts})
+    headers = {
+        "x-github-event": event,
+        "x-github-delivery": f"forged-{len(world.github.requests)}",
+        "x-hub-signature-256": sign(body, world.pair.settings.webhook_secrets[0]),
+    }
+    async with httpx.AsyncClient() as web:
+        answer = await web.post(f"{world.pair.url}/webhooks/github", content=body, headers=headers)
+    assert answer.json()["status"] == "accepted"
+
+
+def written(said: Said, body: str, by: str, world: World) -> dict[str, Any]:
+    at = f"{world.clock():%Y-%m-%dT%H:%M:%SZ}"
+    user = {"login": by, "id": world.someone(by).user.id, "type": "User"}
+    return {"id": said.comment.id, "node_id": "x", "body": body, "user": user, "created_at": at, "updated_at": at}
+
+
+def thread(talk: Talk) -> dict[str, Any]:
+    return {"number": talk.number, "title": talk.thread.title, "state": "open", "closed_at": None}
+
+
+async def busy(world: World, issue: Talk) -> Any:
+    """Keep the thread at work; return what ends that."""
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay First.")
+    await issue.sees_working()
+    return gate
+
+
+async def waits_behind(world: World) -> None:
+    await world.until("exists (select from turns where state = 'queued')")
+
+
+async def requests(world: World) -> list[tuple[str, str]]:
+    return [(row["state"], row["text"]) for row in await world.turns()]
+
+
+@pytest.mark.parametrize("author", ["maria", "olaf"])
+async def test_a_comment_that_github_does_not_have_is_refused(world: World, author: str) -> None:
+    known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
+    await known.hears("First.")
+    there = await known.says("Just a remark.", by=world.someone(author))
+    forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
+    await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
+    assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
+
+    # Nor does a retry run it.
+    await known.says("/retry")
+    await known.hears("**Not started:**", NOT_SHOWN)
+    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused"]
+
+
+async def test_no_more_than_a_fetch_is_done_before_github_has_shown_the_request(world: World) -> None:
+    issue, shown = await world.maria.opens_issue("Greet people"), asyncio.Event()
+    world.faults.add(Held(shown), method="GET", path="*/issues/comments/*")
+    said = await issue.says("@threadtree-bot write x.txt: x")
+    await world.github.wait_for(lambda: any(one.path.endswith("upload-pack") for one in world.github.requests))
+    await world.maria.person.delete(said.comment)  # type: ignore[arg-type]
+    [path] = await world.worktrees("path")
+    shown.set()
+    await issue.hears("**Not started:**", GONE)
+    assert await world.worktrees("state") == ["reserved"]
+    assert not Path(path).exists()  # noqa: ASYNC240
+
+
+async def test_a_request_of_another_thread_is_refused_here(world: World) -> None:
+    there, here = [await world.maria.opens_issue(title) for title in ("There", "Here")]
+    asked = await there.says("@threadtree-bot say Once.")
+    await there.hears("Once.")
+    forged = written(asked, asked.comment.body or "", "maria", world)
+    await forge(world, "issue_comment", action="created", issue=thread(here), comment=forged)
+    await here.hears("**Not started:**", GONE)
+
+
+@pytest.mark.parametrize("gesture", ["labeled", "assigned"])
+async def test_a_label_or_an_assignment_that_nobody_made_is_refused(world: World, gesture: str) -> None:
+    issue = await world.olaf.opens_issue("Wrong total", "write pwned.txt: by olaf\nsay Pwned.")
+    bot = world.github.bot
+    given = {"label": {"name": "threadtree"}, "assignee": {"login": bot.login, "id": bot.id, "type": bot.type}}
+    own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
+    await forge(world, "issues", action=gesture, issue=own, **given)
+    await issue.hears("**Not started:**", NOT_SHOWN)
+
+    world.clock.move(120)  # opened, labelled and assigned within a minute are one request
+    await world.maria.person.label(issue.thread, "threadtree")
+    await issue.hears("Pwned.")
+
+
+async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world: World) -> None:
+    issue = await world.maria.opens_issue("Edited")
+    gate = await busy(world, issue)
+    asked = await issue.says("@threadtree-bot say Draft.")
+    await waits_behind(world)
+    world.clock.move(2)  # GitHub's times are whole seconds
+    await world.maria.person.edit(asked.comment, "@threadtree-bot say Corrected.")
+    gate.open()
+    await issue.hears("First.")
+    await issue.hears("Corrected.")
+    await world.quiet()
+    assert (await requests(world))[1:] == [("done", "@threadtree-bot say Corrected.")]
+
+
+@pytest.mark.parametrize(
+    ("by", "text", "words"),
+    [
+        ("rosa", "@threadtree-bot say By rosa.", NOT_SHOWN),
+        ("maria", "Never mind.", "asks the bot for nothing any more"),
+        (None, "", GONE),
+    ],
+)
+async def test_a_request_that_does_not_stand_any_more_is_not_run(
+    world: World, by: str | None, text: str, words: str
+) -> None:
+    world.repository.allow(world.github.person("rosa"), "write")
+    issue = await world.maria.opens_issue("Edited")
+    gate = await busy(world, issue)
+    asked = await issue.says("@threadtree-bot say Draft.")
+    await waits_behind(world)
+    await asked.gets("👀")
+    world.clock.move(2)
+    if by is None:
+        await world.maria.person.delete(asked.comment)  # type: ignore[arg-type]
+    else:
+        await world.github.person(by).edit(asked.comment, text)
+    gate.open()
+    await issue.hears("First.")
+    await issue.hears("**Not started:**", words)
+    await world.quiet()
+
+
+async def test_an_issue_that_was_edited_after_somebody_else_labelled_it_is_not_run(world: World) -> None:
+    issue = await world.olaf.opens_issue("Wrong total", "say The total is wrong.")
+    gate = await busy(world, await world.maria.opens_issue("Other"))
+    other = await busy(world, await world.maria.opens_issue("Another"))
+    await world.maria.person.label(issue.thread, "threadtree")
+    await waits_behind(world)
+    world.clock.move(2)
+    await world.olaf.person.edit(issue.thread, "write pwned.txt: by olaf\nsay Pwned.")
+    gate.open()
+    other.open()
+    await issue.hears("**Not started:**", NOT_SHOWN)
+    for talk in world.talks[1:]:
+        await talk.hears("First.")
+
+
+async def test_a_mention_that_a_maintainer_adds_to_a_comment_of_another_is_hers(world: World) -> None:
+    issue = await world.maria.opens_issue("Known")
+    remark = await issue.says("The total is wrong.", by=world.olaf)
+    world.clock.move(2)
+    await world.maria.person.edit(remark.comment, "@threadtree-bot say Done.")
+    await issue.hears("Done.")
+
+
+async def test_a_retry_repeats_what_another_person_asked(world: World) -> None:
+    world.repository.allow(world.github.person("rosa"), "write")
+    issue = await world.maria.opens_issue("Known")
+    await issue.says("@threadtree-bot fail It broke.")
+    await issue.hears("**Failed:**")
+    retry = await issue.says("/retry", by=world.someone("rosa"))
+    await issue.hears("**Failed:**")
+    # A retry of the retry is one of the first request; one that nobody wrote is none.
+    await issue.says("/retry")
+    await issue.hears("**Failed:**")
+    forged = written(retry, "/retry", "maria", world)
+    await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+    await issue.hears("**Not started:**", NOT_SHOWN)
+    assert await world.database.fetchval("select array_agg(retry_of order by turn_id) from requests") == [None, 1, 1, 1]
+
+
+async def test_a_part_of_a_review_that_was_edited_runs_as_it_stands_and_a_forged_one_does_not(world: World) -> None:
+    await world.maria.pushes("topic", {"a.txt": "1\n2\n"})
+    pull = await world.maria.opens_pull("Topic", head="topic")
+    gate = await busy(world, pull)
+    review = await pull.reviews("@threadtree-bot say Reviewed.", ("a.txt", 1, "say One."), ("a.txt", 2, "say Two."))
+    await waits_behind(world)
+    await world.until("exists (select from requests where cardinality(review_parts) = 3)")
+    world.clock.move(2)
+    await world.maria.person.edit(pull.pull.review_comments[1], "say Corrected.")
+    gate.open()
+    await pull.hears("First.")
+    assert "Two." not in await pull.hears("Reviewed.", "Corrected.")
+
+    at = f"{world.clock():%Y-%m-%dT%H:%M:%SZ}"
+    user = {"login": "maria", "id": world.maria.user.id, "type": "User"}
+    forged = {"id": review.id + 1000, "node_id": "x", "user": user, "submitted_at": at, "state": "commented"}
+    forged["body"] = "@threadtree-bot say FORGED."
+    head = {"ref": "topic", "sha": pull.pull.head_sha, "repo": {"id": world.repository.id}}
+    await forge(
+        world, "pull_request_review", action="submitted", pull_request=thread(pull) | {"head": head}, review=forged
+    )
+    await pull.hears("**Not started:**", GONE)
+    # A review that never was takes no reaction, which is tried for a while.
+    while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
+        world.clock.move(60)
+
+
+async def test_a_request_waits_while_github_cannot_be_asked_for_it(a_world: Worlds) -> None:
+    async with a_world() as world:
+        issue = await world.maria.opens_issue("Bad weather")
+        world.faults.add(FailBefore(503), path="*/issues/comments/*", method="GET", times=None)
+        await issue.says("@threadtree-bot say hello")
+        await issue.sees("Waiting. GitHub does not answer. The next try is at ")
+        await world.until(PUT_BACK)
+        world.faults.clear()
+        world.clock.move(60)
+        assert "hello" in "".join(await issue.hears_all())

@@ -1,0 +1,157 @@
+"""Files under Git LFS: the agent reads and changes their content, the host fetches and pushes their objects."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bot.lfs import objects
+from bot.simulated.github.faults import FailBefore
+from tests.end_to_end.conftest import Worlds
+from tests.support.git_repositories import lfs_pointer, require_git_lfs
+from tests.support.world import Talk, World
+
+ATTRIBUTES = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
+CONTENT = b"the picture, in all its colours\n"
+pytestmark = pytest.mark.usefixtures("git_lfs")
+
+
+@pytest.fixture(scope="module")
+def git_lfs() -> None:
+    require_git_lfs()
+
+
+@pytest.fixture(params=["off", "bwrap"])
+async def shop(a_world: Worlds, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Yield a world whose repository has a picture under Git LFS, without a cage and with one."""
+    settings = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
+    async with a_world(settings) as world:
+        await has_picture(world)
+        yield world
+
+
+@pytest.fixture
+async def open_shop(a_world: Worlds) -> AsyncIterator[World]:
+    async with a_world() as world:
+        await has_picture(world)
+        yield world
+
+
+def oid(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+async def has_picture(world: World, content: bytes = CONTENT) -> None:
+    world.repository.lfs[oid(content)] = content
+    await world.maria.pushes("main", {".gitattributes": ATTRIBUTES, "a.bin": lfs_pointer(content)})
+
+
+async def asked(world: World, request: str) -> Talk:
+    talk = await world.maria.opens_issue("Pictures")
+    await talk.says(f"@threadtree-bot {request}")
+    return talk
+
+
+async def branch_of(world: World, talk: Talk) -> dict[str, str]:
+    return await world.files(f"threadtree/issue-{talk.number}")
+
+
+async def test_the_agent_reads_and_changes_the_content_and_the_host_pushes_the_object(shop: World) -> None:
+    talk = await asked(shop, "look a.bin\nappend a.bin: and more\nwrite c.txt: text\necho prompt")
+
+    said = await talk.hears("a.bin has 32 bytes.", "*.bin filter=lfs", "are under Git LFS", "2 files +")
+
+    assert "Not committed" not in said
+    changed = CONTENT + b"and more\n"
+    assert await branch_of(shop, talk) | {"c.txt": "text"} == await branch_of(shop, talk)
+    assert (await branch_of(shop, talk))["a.bin"] == lfs_pointer(changed).strip()
+    assert shop.repository.lfs[oid(changed)] == changed
+
+    await talk.says("@threadtree-bot look a.bin\nsay As it was.")
+    said = await talk.hears("a.bin has 41 bytes.", "As it was.")
+    assert "file" not in said.replace("a.bin", "")
+
+
+async def test_commits_of_the_agent_hold_pointers_and_their_objects_are_pushed(shop: World) -> None:
+    talk = await asked(
+        shop, "append a.bin: one\ncommit One\nappend a.bin: two\ncommit Two\nwrite new.bin: fresh\ncommit New"
+    )
+    await talk.hears("2 files +")
+
+    versions = [CONTENT + b"one\n", CONTENT + b"one\ntwo\n", b"fresh\n"]
+    assert {one: shop.repository.lfs[oid(one)] for one in versions} == {one: one for one in versions}
+    files = await branch_of(shop, talk)
+    assert (files["a.bin"], files["new.bin"]) == (lfs_pointer(versions[1]).strip(), lfs_pointer(versions[2]).strip())
+
+
+async def test_an_object_that_github_does_not_have_is_named_and_its_file_stays_a_lfs_pointer(open_shop: World) -> None:
+    open_shop.repository.lfs.clear()
+    talk = await asked(open_shop, "look a.bin\necho prompt")
+    await talk.hears(
+        f"a.bin has {len(lfs_pointer(CONTENT))} bytes.",
+        "you see only the pointers",
+        "Git LFS pointers of `a.bin`",
+        "404",
+    )
+
+
+async def test_an_object_with_other_content_is_not_taken(open_shop: World) -> None:
+    open_shop.repository.lfs[oid(CONTENT)] = b"another picture of the same si\n\n"
+    talk = await asked(open_shop, "look a.bin")
+    await talk.hears(f"a.bin has {len(lfs_pointer(CONTENT))} bytes.", "Git LFS pointers of `a.bin`")
+
+
+async def test_a_used_up_quota_is_told_in_githubs_words(open_shop: World) -> None:
+    open_shop.faults.add(FailBefore(403, "This repository is over its data quota."), path="*/objects/batch", times=None)
+    talk = await asked(open_shop, "look a.bin")
+    await talk.hears(f"a.bin has {len(lfs_pointer(CONTENT))} bytes.", "over its data quota")
+
+
+async def test_what_is_beyond_the_limit_stays_a_lfs_pointer(open_shop: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_BYTES", 40)
+    await open_shop.maria.pushes("main", {"giant.bin": lfs_pointer(CONTENT).replace("size 32", "size 999999999999999")})
+    talk = await asked(open_shop, "look a.bin\nlook giant.bin")
+    await talk.hears(
+        "a.bin has 32 bytes.", "giant.bin has 140 bytes.", "Git LFS pointers of `giant.bin`: there is more"
+    )
+
+
+async def test_a_failed_upload_pushes_no_commit_and_the_next_request_does(open_shop: World) -> None:
+    talk = await asked(open_shop, "say Looked.")
+    await talk.hears("Looked.")
+    open_shop.faults.add(FailBefore(403, "This repository is over its data quota."), path="*/objects/batch", times=1)
+    await talk.says("@threadtree-bot append a.bin: more")
+    await talk.hears("could not be pushed", "over its data quota", "the next request pushes them")
+    assert list(await open_shop.branches()) == ["main"]
+
+    await talk.says("@threadtree-bot say Again.")
+    await talk.hears("Again.")
+    assert (await branch_of(open_shop, talk))["a.bin"] == lfs_pointer(CONTENT + b"more\n").strip()
+    assert oid(CONTENT + b"more\n") in open_shop.repository.lfs
+
+
+async def test_no_setting_of_the_repository_leads_elsewhere(shop: World) -> None:
+    await shop.maria.pushes(
+        "main", {".lfsconfig": "[lfs]\n\turl = http://127.0.0.1:1/evil\n\tpushurl = http://127.0.0.1:1/evil\n"}
+    )
+    talk = await asked(shop, "look a.bin\nappend a.bin: more")
+    await talk.hears("a.bin has 32 bytes.", "1 file +")
+    assert oid(CONTENT + b"more\n") in shop.repository.lfs
+
+
+async def test_a_pointer_without_its_object_withholds_the_push(shop: World) -> None:
+    talk = await asked(shop, "say Looked.")
+    await talk.hears("Looked.")
+    [path] = await shop.worktrees("path")
+    (Path(path) / "b.bin").write_text(lfs_pointer(b"nowhere"))
+    (Path(path) / "c.bin").write_text(lfs_pointer(b"x").replace(oid(b"x"), "../" * 21 + "a"))
+    await talk.says("@threadtree-bot commit Lie")
+    await talk.hears("Not pushed", "Git LFS pointers to objects", "`b.bin`")
+    assert list(await shop.branches()) == ["main"]
+
+
+async def test_a_fetch_waits_while_github_is_away(open_shop: World) -> None:
+    open_shop.faults.add(FailBefore(502, "Bad gateway"), path="*/objects/batch", times=2)
+    talk = await asked(open_shop, "look a.bin")
+    await talk.hears("a.bin has 32 bytes.")

@@ -1,0 +1,166 @@
+"""What a person sees while something is away, by how long it is: the table in docs/operate.md.
+
+What is away with its process or its machine has tests of its own: the database in `test_processes_postgres`, another
+node in `test_processes_workers`, missed webhooks in `test_missed_deliveries`, clocks in `tests/integration/test_clock`.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from bot.clones import fetch
+from bot.decide import decider
+from bot.git.errors import GitError, GitProblem
+from bot.simulated.github.faults import DropBefore, FailBefore, Fault
+from tests.support.world import World
+
+MINUTES, DAY = 15 * 60, 24 * 3600 + 60
+MET = "exists (select from deliveries where attempts > 0)"
+PUT_BACK = "exists (select from turns where state = 'queued' and not_before is not null)"
+GIVEN_UP = """exists (select from deliveries where state = 'failed')
+             or exists (select from turns where finished_at is not null)"""
+WAITS = "Waiting. GitHub does not answer. The next try is at "
+NOT_PUBLISHED = "Waiting. The agent is done, but its work could not be published. GitHub does not answer. "
+
+
+@dataclass(frozen=True)
+class Away:
+    """A part of GitHub that is away, how the bot shows that it `met` it, what the thread shows, and what comes then."""
+
+    part: str
+    method: str
+    path: str
+    fault: Fault
+    met: str
+    shown: str | None
+    after_a_day: str
+
+
+API = Away(
+    *("GitHub's API", "*", "/repos/*", FailBefore(503), MET, None),
+    "The bot tried for a day to ask GitHub about this, without success. Write it again. Its operator can repeat it ",
+)
+FETCH = Away(
+    *("git fetch", "*", "*/info/refs", DropBefore(), PUT_BACK, WAITS),
+    "**Failed:** GitHub does not answer. The bot tried for a day: `git fetch: ",
+)
+PUSH = Away(
+    *("git push", "*", "*/git-receive-pack", FailBefore(503), PUT_BACK, NOT_PUBLISHED),
+    "The commits could not be pushed to `threadtree/issue-1`: `git push: ",
+)
+PARTS = [pytest.param(one, id=one.part) for one in (API, FETCH, PUSH)]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of the engine is tried again by the real clock."""
+    monkeypatch.setattr(decider, "backoff_seconds", lambda _: 1.0)
+
+
+@pytest.mark.parametrize("away", PARTS)
+async def test_a_part_of_github_that_is_away_for_seconds_fails_nothing(world: World, away: Away) -> None:
+    issue = await world.maria.opens_issue("Short")
+    world.faults.add(away.fault, method=away.method, path=away.path)
+    await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
+    if away in (FETCH, PUSH):
+        await world.until(away.met)
+        world.clock.move(20)
+    *_, answer = await issue.hears_all()
+    assert answer.startswith("Done.")
+    assert "[!NOTE]" not in answer
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
+
+
+@pytest.mark.parametrize("away", PARTS)
+async def test_a_part_of_github_that_is_away_for_minutes_delays_the_request(world: World, away: Away) -> None:
+    issue = await world.maria.opens_issue("Long")
+    world.faults.add(away.fault, method=away.method, path=away.path, times=None)
+    await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
+    await world.until(away.met)
+    if away.shown is None:
+        assert not issue.from_bot
+    else:
+        await issue.sees(away.shown)
+
+    world.faults.clear()
+    world.clock.move(MINUTES)
+    *_, answer = await issue.hears_all()
+    assert answer.startswith("Done.")
+    assert (await world.files("threadtree/issue-1"))["a.txt"] == "one"
+    assert "could not be" not in answer
+
+
+@pytest.mark.parametrize("away", PARTS)
+async def test_a_part_of_github_that_is_away_for_a_day_ends_the_request_with_the_reason(
+    world: World, away: Away
+) -> None:
+    issue = await world.maria.opens_issue("Longer than that")
+    world.faults.add(away.fault, method=away.method, path=away.path, times=None)
+    asked = await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
+    await world.until(away.met)
+    world.clock.move(DAY)
+    await world.until(GIVEN_UP)
+    world.faults.clear()
+    world.clock.move(MINUTES)
+    *_, answer = await issue.hears_all()
+    assert away.after_a_day in answer
+    if away is API:
+        await asked.gets("😕")
+    # Nothing of it is in the way of the next request, which brings what was not pushed.
+    await issue.says("@threadtree-bot write b.txt: two\nsay Next.")
+    *_, answer = await issue.hears_all()
+    assert "Next." in answer
+    assert ("a.txt" in await world.files("threadtree/issue-1")) == (away is PUSH)
+
+
+async def test_graphql_that_is_away_holds_up_nothing_and_the_answer_says_what_the_agent_did_not_see(
+    world: World,
+) -> None:
+    issue = await world.maria.opens_issue("Short or long")
+    world.faults.add(FailBefore(502), method="POST", path="/graphql", times=None)
+    await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
+    answer = await issue.hears("Done.", "The thread could not be read from GitHub, so the agent saw the request only.")
+    assert "1 file +1 −0" in answer
+
+
+@pytest.mark.parametrize("seconds", [20, 3700])
+async def test_a_model_that_takes_no_requests_is_waited_for_for_an_hour(world: World, seconds: int) -> None:
+    issue = await world.maria.opens_issue("Overloaded")
+    await issue.says("@threadtree-bot busy 529")
+    await issue.sees("Waiting. The agent's model takes no requests at the moment. The agent continues at ")
+    await world.until(PUT_BACK)
+    (first,) = await world.turns("not_before")
+    world.clock.move(seconds)
+    if seconds < 3600:
+        await world.until(f"exists (select from turns where not_before > '{first.isoformat()}')")
+        await issue.says("/stop")
+    *_, answer = await issue.hears_all()
+    if seconds < 3600:
+        assert "**Stopped**" in answer
+    else:
+        gave_up = "so the bot tries no more. The last try: `The model is busy.`"
+        assert re.search(rf"\*\*Failed:\*\* The agent's model took no requests for 1 h 1 min, {gave_up}", answer)
+        assert "Write `/retry` to run the request again." in answer
+
+
+@pytest.mark.parametrize("seconds", [MINUTES, DAY])
+async def test_a_request_waits_while_the_disk_is_full(
+    world: World, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    async def full(*_: object) -> None:
+        raise GitError(GitProblem.DISK_FULL, "fetch", "fatal: write error: No space left on device")
+
+    waits = "The disk of the bot's machine is full. Its operator must free space. "
+    with monkeypatch.context() as while_full:
+        while_full.setattr(fetch, "fetch", full)
+        issue = await world.maria.opens_issue("Full")
+        await issue.says("@threadtree-bot say Done.")
+        await issue.sees(f"Waiting. {waits}The next try is at ")
+        await world.until(PUT_BACK)
+        if seconds == DAY:
+            world.clock.move(DAY)
+            await world.until(GIVEN_UP)
+    world.clock.move(MINUTES)
+    answer = (await issue.hears_all())[-1]
+    assert ("Done." if seconds == MINUTES else f"**Failed:** {waits}The bot tried for a day: `git fetch: ") in answer

@@ -1,0 +1,109 @@
+"""README's first command on machines that have only what README names: minimal Debian systems, made by mmdebstrap.
+
+`make test-fresh` runs this. It needs root, a network, and the packages mmdebstrap and bubblewrap.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+NAMED_IN_README = "python3,python3-venv,git,make"
+SUITE = "bookworm"
+USER_ID = 1000
+SECONDS = 900
+CLEAN = {"TERM": "dumb", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+OF_THE_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+"""What tells a program how this machine reaches package registries."""
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter another system"),
+    pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
+    pytest.mark.timeout(2 * SECONDS),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A fresh system. `namespaces`: programs may make some, as bubblewrap needs; in a chroot they may not."""
+
+    root: Path
+    namespaces: bool
+
+    def run(self, command: str, *, user_id: int, home: str) -> subprocess.CompletedProcess[str]:
+        """Run a shell command in the checkout below `home`."""
+        become = ("setpriv", f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups") if user_id else ()
+        enter = (
+            # Not bwrap's own /proc: it covers parts of it, and then nobody inside may mount one for a sandbox.
+            ("bwrap", "--bind", str(self.root), "/", "--dev", "/dev", "--bind", "/proc", "/proc", "--cap-add", "ALL")
+            if self.namespaces
+            else ("unshare", "--mount", "--propagation=private", "sh", "-c", MOUNT, "sh", str(self.root))
+        )
+        inside = ("env", f"HOME={home}", "sh", "-c", f"cd {home}/threadtree && {command}")
+        return subprocess.run(
+            (*enter, *become, *inside), env=CLEAN, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+
+MOUNT = 'mount --bind /proc "$1/proc"; mount --rbind /dev "$1/dev"; root=$1; shift; exec chroot "$root" "$@"'
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a system with the packages that README names, and bubblewrap."""
+    root = tmp_path_factory.mktemp("debian") / "root"
+    packages = f"--include={NAMED_IN_README},bubblewrap,ca-certificates"
+    made = subprocess.run(
+        ("mmdebstrap", "--variant=minbase", packages, SUITE, str(root)), capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"no Debian system can be made here: {made.stderr[-300:]}")
+    return root
+
+
+@pytest.fixture
+def system(debian: Path, tmp_path: Path) -> Iterator[Path]:
+    """Yield a copy of the system."""
+    root = tmp_path / "root"
+    subprocess.run(("cp", "-a", str(debian), str(root)), check=True)
+    for name in OF_THE_NETWORK:
+        if Path(name).is_file():
+            shutil.copyfile(name, root / name.removeprefix("/"))
+    with (root / "etc/passwd").open("a") as users:
+        users.write(f"ann:x:{USER_ID}:{USER_ID}::/home/ann:/bin/sh\n")
+    yield root
+    subprocess.run(("rm", "-rf", str(root)), check=True)  # much faster than shutil's
+
+
+@pytest.mark.parametrize(
+    ("user_id", "home", "bubblewrap", "namespaces", "says"),
+    [
+        (0, "/root", False, False, "The agent runs without a sandbox, which cannot be used here"),
+        (0, "/root", True, True, "The agent runs in a bubblewrap sandbox."),
+        (0, "/opt", True, False, "The agent runs without a sandbox, which cannot be used here"),
+        (USER_ID, "/home/ann", False, True, "The agent runs without a sandbox, which cannot be used here"),
+        (USER_ID, "/home/ann", True, True, "The agent runs in a bubblewrap sandbox."),
+    ],
+)
+def test_the_demo_runs_on_a_fresh_machine(
+    system: Path, user_id: int, home: str, bubblewrap: bool, namespaces: bool, says: str
+) -> None:
+    if not bubblewrap:
+        (system / "usr/bin/bwrap").unlink()
+    place = system / home.removeprefix("/") / "threadtree"
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    files = subprocess.run(("git", "-C", str(CHECKOUT), "archive", "HEAD"), capture_output=True, check=True).stdout
+    place.mkdir()
+    subprocess.run(("tar", "--extract", "--directory", str(place)), input=files, check=True)
+    subprocess.run(("chown", "-R", f"{user_id}:{user_id}", str(place.parent)), check=True)
+    done = Machine(system, namespaces).run("make demo", user_id=user_id, home=home)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert says in done.stdout
+    assert re.search(r"^(\d+) of \1 checks held", done.stdout, re.MULTILINE), done.stdout[-3000:]
+    assert "Try it by hand: make demo ARGS=--keep" in done.stdout
