@@ -112,14 +112,13 @@ class Acts:
                 ends.append(_time(changed[-1]["updated_at"]) + timedelta(seconds=1) + OVERLAP)
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
-                changed_since = changed
             else:
                 changed = [one for one in changed if may_address(one["body"] or "", self._policy.bot_name)]
-                changed_since = [one for one in changed if one["created_at"] != one["updated_at"]]
-            details = await self._details([one["node_id"] for one in changed_since])
+            # Of each, since an edit within the second of the writing leaves no trace in REST's times.
+            details = await self._details([one["node_id"] for one in changed])
             for one in changed:
-                about = details.get(one["node_id"], {})
-                if not about and one in changed_since:
+                about = details.get(one["node_id"])
+                if about is None:
                     # Whether it was edited is not known.
                     _log.warning("not-recovered", id=one["id"], why="GitHub does not show it")
                     continue

@@ -155,6 +155,18 @@ async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_worl
         assert await world.turns("state") == ["done"] * 2
 
 
+async def test_an_edit_within_the_second_of_the_writing_is_its_editors(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        known = await world.maria.opens_issue("Known", "@threadtree-bot help")
+        await known.hears("/status")
+        async with Outage(world):
+            world.clock.move(1 - world.clock().microsecond / 1e6)  # GitHub's times are whole seconds
+            remark = await known.says("Nothing for the bot.", by=world.olaf)
+            await world.maria.person.edit(remark.comment, "@threadtree-bot help")
+        await known.hears("/status")
+        await world.quiet()
+
+
 async def test_an_edit_is_found_after_a_label_got_its_reaction(a_world: Worlds) -> None:
     async with a_world(OFTEN) as world:
         asks = "@threadtree-bot help"
