@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install venv demo test histories test-agents test-fresh chaos lint bench lock clean payloads
+.PHONY: help install venv wheel demo test histories test-agents test-fresh chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -44,6 +44,9 @@ $(INSTALLED): $(RUNTIME) requirements/dev.txt
 	@echo 'Installing the tools of developers into .venv (a minute or two, once)'
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
 	@touch $@
+
+wheel: venv ## build dist/threadtree-VERSION-py3-none-any.whl, to install anywhere
+	$(BIN)/python -m build --wheel --no-isolation
 
 demo: install ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)

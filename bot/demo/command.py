@@ -66,7 +66,8 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)
             if not keep:
-                report.note("Try it by hand: make demo ARGS=--keep. For GitHub: see README.md, Connect a repository.")
+                report.note("Try it by hand: threadtree demo --keep, or make demo ARGS=--keep in a checkout.")
+                report.note("For GitHub: see README.md, Connect a repository.")
             else:
                 issue = await playground(github)
                 report.note(f"\nask the bot here    {github.server_url}/{issue}")

@@ -106,4 +106,4 @@ def test_the_demo_runs_on_a_fresh_machine(
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert says in done.stdout
     assert re.search(r"^(\d+) of \1 checks held", done.stdout, re.MULTILINE), done.stdout[-3000:]
-    assert "Try it by hand: make demo ARGS=--keep" in done.stdout
+    assert "Try it by hand: threadtree demo --keep" in done.stdout
