@@ -1,11 +1,18 @@
 """From a comment to its answer with the agent in its cage (AGENT_SANDBOX=bwrap)."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bot.compose.base import CannotStartError
+from bot.compose.parts import Surroundings
+from bot.compose.process import run_both
+from bot.demo.pair import settings_for
+from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
+from tests.support.clock import HandMovedClock
 
 
 async def test_a_caged_agent_edits_commits_and_continues_its_session(
@@ -40,7 +47,7 @@ async def test_the_worktree_of_a_caged_agent_is_removed_when_its_thread_closes(
         assert world.text_of(path, ".git") is None
 
 
-async def test_without_bubblewrap_nothing_starts(a_world: Worlds, tmp_path: Path) -> None:
+async def test_without_bubblewrap_nothing_starts(database_url: str, tmp_path: Path) -> None:
     git = shutil.which("git")
     assert git is not None
     (tmp_path / "bin").mkdir()
@@ -48,6 +55,7 @@ async def test_without_bubblewrap_nothing_starts(a_world: Worlds, tmp_path: Path
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{Path(git).parent}:/usr/bin:/bin"
-    with pytest.raises(Exception, match=r"AGENT_SANDBOX=auto: .*bubblewrap"):
-        async with a_world({"AGENT_SANDBOX": "auto", "PATH": path}):
-            pass
+    async with SimulatedGitHub.running(tmp_path / "github", HandMovedClock()) as github:
+        settings = settings_for(github, tmp_path / "data", path, AGENT_SANDBOX="auto")
+        with pytest.raises(CannotStartError, match=r"AGENT_SANDBOX=auto: .*bubblewrap"):
+            await run_both(settings, database_url, asyncio.Event(), Surroundings(), lambda _: None)
