@@ -19,6 +19,7 @@ from unittest.mock import patch
 from starlette.types import Message, Receive, Scope, Send
 
 from bench import timed_agent
+from bot.clones.shared_blocks import MARK
 from bot.demo.pair import agent_in_a_folder
 from bot.postgres.embedded import embedded_postgres
 from bot.simulated.github.model import Issue, Repository
@@ -178,6 +179,14 @@ class Stage:
                 if self.wire.open or await asyncio.to_thread(self._is_at_work):
                     quiet_since = time.monotonic()
                 await asyncio.sleep(0.2)
+
+    async def shared_blocks(self) -> None:
+        """Wait until each worktree has had its turn to share blocks with another."""
+
+        async def all_shared() -> bool:
+            return not any(self.here.data_dir.glob(f"repos/*/*/worktrees/*/{MARK}"))
+
+        await eventually(all_shared, PATIENCE_SECONDS)
 
     async def beside_each_agent(self, repository: Repository, count: int) -> float:
         """Return the memory of the bot's processes for each running turn, in MB, while so many agents do nothing."""

@@ -21,7 +21,8 @@ import orjson
 from bench.asking import Asked, Stage, stage
 from bench.repository import git, make_large
 from bench.timed_agent import write_binaries
-from bot.simulated.github.model import Repository
+from bot.clones.shared_blocks import can_share_blocks
+from bot.simulated.github.model import Issue, Repository
 
 LATENCY_SECONDS = 0.15
 """What a typical request to GitHub's API takes."""
@@ -233,9 +234,9 @@ async def _five(run: _Run) -> list[Row]:
     if (repository := run.cloned) is None:
         repository = await run.large()
         await run.stage.ask(await run.stage.issue(repository))
-    begun, seen, disk = list[float](), list[float](), list[float]()
+    begun, seen, disk, threads = list[float](), list[float](), list[float](), list[Issue]()
     data_dir = run.stage.here.data_dir
-    shares = await asyncio.to_thread(_shares_blocks, data_dir)
+    shares = await asyncio.to_thread(can_share_blocks, data_dir)
     for _ in range(min(run.table.size.runs, 2)):
         threads = [await run.stage.issue(repository) for _ in range(5)]
         await run.stage.rest()
@@ -244,12 +245,16 @@ async def _five(run: _Run) -> list[Row]:
         begun.append(max(one.begun for one in asked))
         seen.append(max(one.seen for one in asked))
         await run.stage.rest()
+        if shares:
+            await run.stage.shared_blocks()
         disk.append((await asyncio.to_thread(_used_mb, data_dir, shares) - before) / 5)
-    where = "this file system shares blocks" if shares else "this file system cannot share blocks"
+    checkout = data_dir / f"worktrees/{repository.full_name}/issue-{threads[0].number}"
+    size = await asyncio.to_thread(_used_mb, checkout, False)
+    where = f"on {_kind(data_dir)}, {'once its blocks are shared' if shares else 'which cannot share blocks'}"
     return [
         Row("five new threads at once: the last agent begins", median(begun), "s", 4.0),
         Row("… the last 👀", median(seen), "s", 1.5),
-        Row(f"disk for a further thread ({where})", median(disk), "MB", 60.0 if shares else None),
+        Row(f"disk for a further thread of {size:.0f} MB, {where}", median(disk), "MB", 60.0 if shares else None),
     ]
 
 
@@ -288,14 +293,10 @@ def _of(asked: Sequence[Asked], name: str) -> float:
     return float(median(getattr(one, name) for one in asked))
 
 
-def _shares_blocks(directory: Path) -> bool:
-    """Return whether two files of this file system can share their blocks."""
-    one, other = directory / "one", directory / "other"
-    one.write_bytes(b"x" * 65_536)
-    copied = subprocess.run(["cp", "--reflink=always", one, other], capture_output=True, check=False)
-    one.unlink()
-    other.unlink(missing_ok=True)
-    return copied.returncode == 0
+def _kind(directory: Path) -> str:
+    """Return the kind of a file system."""
+    shown = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, check=True)
+    return shown.stdout.decode().strip()
 
 
 def _used_mb(directory: Path, shares: bool) -> float:

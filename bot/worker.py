@@ -18,7 +18,8 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from bot import counters
-from bot.maintenance.clones import care_for_clones
+from bot.clones.shared_blocks import can_share_blocks
+from bot.maintenance.clones import care_for_clones, share_new_worktrees
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import make_room, prune
 from bot.maintenance.repair import repair
@@ -79,6 +80,7 @@ class Housekeeping:
     def chores(self, app: procrastinate.App) -> dict[str, Chore]:
         """Return the chores by their names."""
         sweep, recover_missed = self._settings.sweep_interval_seconds, self._settings.recover_interval_seconds
+        sharing: Chore = (min(sweep, DISK_SECONDS), partial(share_new_worktrees, self._ctx))
         return {
             "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
             "suspended": (SUSPENDED_SECONDS, partial(upkeep.end_suspended, self._ctx.pool)),
@@ -86,6 +88,7 @@ class Housekeeping:
             "disk": (min(sweep, DISK_SECONDS), self._make_room),
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
             "recovery": (recover_missed, self._recover_missed),
+            **({"sharing": sharing} if can_share_blocks(self._settings.data_dir) else {}),
         }
 
     async def do(self, name: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -17,6 +17,7 @@ from bot import settings
 from bot.agents.driver import Launch, OpenFailed
 from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, preset
+from bot.clones.shared_blocks import can_share_blocks
 from bot.doctor.scratch import scratch
 from bot.doctor.services import Check, State, database_check, github_checks, model_checks
 from bot.git.errors import GitError
@@ -115,7 +116,8 @@ def disk_check(given: Settings) -> Check:
     if free < given.disk_reserve_bytes:
         found = f"{decimal(free)} are free, less than DISK_RESERVE_GB asks for: no worktree is made"
         return Check("disk", "problem", found, "Free some space, or set DISK_RESERVE_GB lower.")
-    return Check("disk", "ok", f"{decimal(free)} are free for DATA_DIR")
+    size = "only what differs" if can_share_blocks(there) else "its full size (on XFS or Btrfs: only what differs)"
+    return Check("disk", "ok", f"{decimal(free)} are free for DATA_DIR; there a further worktree takes {size}")
 
 
 def sandbox_check(setting: str, probed: str | Unusable) -> Check:

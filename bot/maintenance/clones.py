@@ -1,7 +1,8 @@
-"""The care of a node's clones: they are packed, and removed when unused."""
+"""The care of a node's clones: they are packed, removed when unused, and their worktrees share blocks."""
 
 import asyncio
 from datetime import timedelta
+from threading import Event
 
 import structlog
 
@@ -9,6 +10,7 @@ from bot.clones import trash
 from bot.clones.admin import admin_directories, holders
 from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.packing import forget_fetched, pack, pack_whole
+from bot.clones.shared_blocks import share_blocks
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.maintenance.repair import clones_on_disk
@@ -41,6 +43,17 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
                     await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
+
+
+async def share_new_worktrees(ctx: NodeContext) -> None:
+    """Let new worktrees share the disk blocks of others, where `can_share_blocks`. Agents may be at work in both."""
+    over = Event()
+    try:
+        for folder, clone in (await asyncio.to_thread(clones_on_disk, ctx)).items():
+            if shared := await asyncio.to_thread(share_blocks, clone.path, over):
+                _log.info("blocks-shared", clone=folder, bytes=shared)
+    finally:
+        over.set()  # a thread cannot be cancelled
 
 
 async def _delete_old_branches(ctx: NodeContext, folder: str, lock: CloneLock) -> None:

@@ -31,6 +31,7 @@ from bot.clones.checkout import (
     restore_admin_directory,
 )
 from bot.clones.clone import Clone, CloneLock
+from bot.clones.shared_blocks import mark_own_blocks
 from bot.clones.start import CheckoutRefused, StartPoint, resolve, start_branch
 from bot.failpoints import reached
 from bot.git import refs
@@ -192,6 +193,7 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     reached("worktree-checked-out")
     if await checkout.read_head() != Head(point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
+    mark_own_blocks(checkout.admin)
     mark_live(checkout.admin)
     reached("worktree-locked")
 

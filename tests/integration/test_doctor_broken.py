@@ -81,6 +81,7 @@ class SetUp:
         text = re.sub(r"VENV/lib/\S+|/usr/lib/postgresql/\S+", "VENV/postgres", text)
         text = re.sub(r"127\.0\.0\.1:\d{2,}", "127.0.0.1:PORT", text)
         text = re.sub(r"\d[\d.]* [kMGTP]?B are free", "SIZE are free", text)
+        text = re.sub(r"further worktree takes .*", "further worktree takes SIZE", text)
         text = re.sub(r"\d+ of 5000 requests", "4990 of 5000 requests", text)
         text = re.sub(r"\b\d+(\.\d+)+ \(/", "VERSION (/", text)
         text = re.sub(r"clock is \d+ s", "clock is 600 s", text)
