@@ -37,7 +37,9 @@ _READ_ONLY_WITH = {
     "AGENT_COMMAND": Need.AGENT,
     "AGENT_ENV": Need.AGENT,
     "GITHUB_PRIVATE_KEY_PATH": Need.GITHUB,
+    "SSL_CERT_FILE": Need.GITHUB,
 }
+_ALSO_IN_LOWER_CASE = ("HTTPS_PROXY", "NO_PROXY")
 _URLS_OF_GITHUB_COM = {
     "GITHUB_GRAPHQL_URL": "https://api.github.com/graphql",
     "GITHUB_SERVER_URL": "https://github.com",
@@ -91,6 +93,11 @@ class Settings(BaseSettings):
     allowed_repos: values.RepositoryGlobs = ()
     allowed_users: values.Logins = ()
     allowed_bots: values.NumericIds = frozenset()
+
+    https_proxy: values.Proxy | None = None
+    no_proxy: str = ""
+    ssl_cert_file: values.CertificateFile | None = None
+    allowed_hosts: values.Hosts = frozenset()
 
     agent: values.Agent = "claude"
     agent_model: values.ModelName | None = None
@@ -158,6 +165,12 @@ class Settings(BaseSettings):
         return tuple(secret.get_secret_value().encode() for secret in both if secret)
 
     @property
+    def outbound(self) -> tuple[str | None, str, Path | None]:
+        """The arguments of `bot.outbound.Outbound`, whose import takes memory."""
+        proxy = self.https_proxy.get_secret_value() if self.https_proxy else None
+        return proxy, self.no_proxy, self.ssl_cert_file
+
+    @property
     def disk_reserve_bytes(self) -> int:
         """The disk space that is to stay free."""
         return int(self.disk_reserve_gb * 10**9)
@@ -212,6 +225,8 @@ def read(
 ) -> tuple[Settings, list[str]]:
     """Return the settings as `load` does, and its problems. A setting that is wrong has its default."""
     given = {**_file(dotenv), **(os.environ if environ is None else environ)}
+    for name in _ALSO_IN_LOWER_CASE:
+        given[name] = given.pop(name, "") or given.get(name.lower(), "")
     variables = {
         name: text.strip()
         for name, text in given.items()
@@ -267,16 +282,16 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:
     """Return every secret value in use, for redaction: the bot's own and the agent's."""
-    own = [value for _, value in settings if isinstance(value, SecretStr)]
+    own = [value for name, value in settings if isinstance(value, SecretStr) and name != "https_proxy"]
     agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
     found = [secret.get_secret_value() for secret in (*own, *agents)]
-    if settings.database_url:
-        found += _database_passwords(settings.database_url.get_secret_value())
+    for url in (settings.database_url, settings.https_proxy):
+        found += _passwords(url.get_secret_value()) if url else ()
     return tuple(dict.fromkeys(found))
 
 
-def _database_passwords(database_url: str) -> Iterator[str]:
-    url = urlsplit(database_url)
+def _passwords(address: str) -> Iterator[str]:
+    url = urlsplit(address)
     password = url.password or ""
     # "threadtree" as user and password is no secret, and redacting it would blank every branch's name.
     if len(password) >= _MIN_PASSWORD_LENGTH and password not in {url.username, url.path.removeprefix("/")}:

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -31,6 +32,7 @@ from pydantic import (
 from bot.agents.presets import PRESETS
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
+from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
 
 MAX_NODE_NAME_BYTES: Final = 34
 """Its name stands in lists, comments and figures."""
@@ -52,6 +54,7 @@ _OWN_SECRETS = frozenset(
         "GITHUB_TOKEN",
         "GITHUB_WEBHOOK_SECRET",
         "GITHUB_WEBHOOK_SECRET_OLD",
+        "HTTPS_PROXY",
     }
 )
 
@@ -190,6 +193,40 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def _proxy(text: str) -> SecretStr:
+    """Return `http://[user:password@]host:port` of a proxy; git, httpx and the sandboxes' proxy know no other kinds."""
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = url.hostname, url.port or 80
+    except ValueError:
+        host, port, url = None, 0, urlsplit("")
+    if not host or url.scheme != "http" or url.path not in {"", "/"} or url.query or url.fragment:
+        raise ValueError("must be the address of a proxy like http://HOST:PORT or http://USER:PASSWORD@HOST:PORT.")
+    credentials, at, _ = url.netloc.rpartition("@")
+    return SecretStr(f"http://{credentials}{at}{f'[{host}]' if ':' in host else host}:{port}")
+
+
+def _certificate_file(text: str) -> Path:
+    """Return the absolute path of a file with certificates."""
+    path = Path(text).absolute()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError:  # of which SSLError is one
+        raise ValueError("names no PEM file of certificates that this user can read; correct or unset it.") from None
+    return path
+
+
+def _hosts(text: str) -> frozenset[Destination]:
+    """Return hosts with their ports; one without a port is reached on the web's ports."""
+    found = set()
+    for item in _items(text):
+        try:
+            found |= {parse_target(item, port) for port in WEB_PORTS}
+        except NotReachableError:
+            raise ValueError(f"holds {item!r}; write HOST, HOST:PORT or [IPV6]:PORT, each host by itself.") from None
+    return frozenset(found)
+
+
 def graphql_url(api_url: str) -> str:
     """https://docs.github.com/en/enterprise-server@latest/graphql/guides/managing-enterprise-accounts"""
     return f"{api_url.removesuffix('/v3') if api_url.endswith('/api/v3') else api_url}/graphql"
@@ -281,6 +318,9 @@ BotName = Annotated[
     str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
 ]
 RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
+Proxy = Annotated[SecretStr, BeforeValidator(_proxy)]
+CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
+Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
 Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]

@@ -20,12 +20,14 @@ from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused
 from bot.maintenance.on_request import work_on_node
 from bot.maintenance.retention_rules import Policies
+from bot.network.egress import Outside
 from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.launching import Launcher
 from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
+from bot.outbound import Outbound
 from bot.redaction import Redactor
 from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
 from bot.settings import Settings
@@ -106,7 +108,18 @@ def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
         if not optional:
             raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
         found = ()
-    return Launcher(settings.agent_network, settings.path, settings.lang, found)
+    outside = Outside(outbound_of(settings), settings.allowed_hosts)
+    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside)
+
+
+def outbound_of(settings: Settings) -> Outbound:
+    """Return the way to other hosts, for programs too. DATA_DIR must be there. Raises CannotStartError."""
+    try:
+        return Outbound(*settings.outbound).with_bundle(settings.data_dir)
+    except OSError as error:
+        raise CannotStartError(
+            f"SSL_CERT_FILE cannot be copied into DATA_DIR ({error.strerror}); correct it."
+        ) from error
 
 
 async def open_cage(settings: Settings) -> Sandbox:
@@ -128,7 +141,7 @@ async def open_github(settings: Settings, around: Surroundings, redactor: Redact
 
     Raises CannotStartError if no credentials are set.
     """
-    async with httpx.AsyncClient(timeout=GITHUB_TIMEOUT) as http:
+    async with Outbound(*settings.outbound).client(GITHUB_TIMEOUT) as http:
         yield GitHub(
             api_url=settings.github_api_url,
             graphql_url=settings.github_graphql_url,
@@ -151,9 +164,10 @@ def _credentials(settings: Settings) -> Credentials:
 @asynccontextmanager
 async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Sandbox) -> AsyncIterator[Git]:
     """Yield git, with the bot's credentials for GitHub if there are any."""
+    outbound = outbound_of(settings).for_git()
     has_lfs = shutil.which("git-lfs", path=settings.path) is not None
     if github is None:
-        yield Git(search_path=settings.path, cage=cage, lfs=has_lfs)
+        yield Git(search_path=settings.path, cage=cage, lfs=has_lfs, outbound=outbound)
         return
 
     async def token_for(full_name: str) -> str:
@@ -175,4 +189,5 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: 
             wait_for_new=github.wait_for_new,
             authorise=shown,
             lfs=has_lfs,
+            outbound=outbound,
         )

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx
 from rich.filesize import decimal
 
 from bot import settings
@@ -22,6 +21,7 @@ from bot.doctor.scratch import scratch
 from bot.doctor.services import Check, State, database_check, github_checks, model_checks
 from bot.git.errors import GitError
 from bot.github.client import GitHub
+from bot.outbound import Outbound
 from bot.process import OutputTail, start
 from bot.redaction import Redactor
 from bot.sandbox.cage import Cage, Unusable, cage_for
@@ -61,7 +61,7 @@ async def examine(
     probed = await asyncio.to_thread(cage.probe)
     caged = given.agent_sandbox != "off"
     stored, heard = await database_check(given, database)
-    async with httpx.AsyncClient(timeout=MODEL_SECONDS) as http:
+    async with Outbound(*given.outbound).client(MODEL_SECONDS) as http:
         models = await model_checks(given, http) if chosen else []
     checks = [
         *settings_checks(problems),
@@ -159,11 +159,16 @@ def network_check(given: Settings) -> Check:
     if given.agent_sandbox == "off":
         found = f"{setting} has no effect without a sandbox: agents reach what this machine reaches"
         return Check("network", "warning", found, "Set AGENT_SANDBOX=auto.")
+    allowed = sorted(f"{host.host}:{host.port}" for host in given.allowed_hosts)
+    also = f", and {', '.join(allowed)} of ALLOWED_HOSTS" if allowed else ""
     match given.agent_network:
         case "internet":
-            return Check("network", "ok", f"{setting}: the internet, not this machine and no private addresses")
+            found = f"{setting}: the internet, not this machine and no private addresses{also}"
+            if given.https_proxy is not None:
+                found += "; where names lead that only the proxy of HTTPS_PROXY knows, that proxy decides"
+            return Check("network", "ok", found)
         case "none":
-            return Check("network", "ok", f"{setting}: nothing but the model of a preset")
+            return Check("network", "ok", f"{setting}: nothing but the model of a preset{also}")
         case "host":
             found = f"{setting}: agents reach what this machine reaches, its own services too"
             return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")

@@ -19,8 +19,10 @@ from bot.clones.start import CheckoutRefused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch
+from bot.network.egress import Outside
 from bot.network.models import ModelRoute
 from bot.node.launching import Launcher
+from bot.outbound import Outbound
 from bot.sandbox.cage import Cage, sandbox_for
 from bot.sandbox.system import command_mounts
 from bot.sandbox.view import name_of
@@ -67,7 +69,8 @@ class Scratch:
                 own = {} if cage.isolates else {"TMPDIR": sockets}
                 return variables_of(chosen, api, model, values, of_network) | own
 
-            async with Launcher(given.agent_network, given.path, given.lang).open(
+            outside = Outside(Outbound(*given.outbound).with_bundle(self.directory), given.allowed_hosts)
+            async with Launcher(given.agent_network, given.path, given.lang, outside=outside).open(
                 self.clone,
                 self.worktree,
                 Path(home_name),

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -14,6 +15,7 @@ from bot.agents.presets import ANTHROPIC, GEMINI, ModelApi, preset
 from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
+from bot.outbound import Outbound, why_unreachable
 from bot.postgres.embedded import OLDEST_MAJOR_VERSION, find_binaries
 from bot.postgres.files import EmbeddedPostgresError, Files
 from bot.postgres.supervisor import name_for_initdb
@@ -93,10 +95,10 @@ async def model_checks(settings: Settings, http: httpx.AsyncClient) -> list[Chec
     chosen = preset(settings.agent)
     handed = {name: value.get_secret_value() for name, value in settings.agent_env.items()}
     apis = [api for api in chosen.apis if api.key in handed] if chosen else []
-    return [await _model_check(api, handed, http) for api in apis]
+    return [await _model_check(settings, api, handed, http) for api in apis]
 
 
-async def _model_check(api: ModelApi, handed: Mapping[str, str], http: httpx.AsyncClient) -> Check:
+async def _model_check(settings: Settings, api: ModelApi, handed: Mapping[str, str], http: httpx.AsyncClient) -> Check:
     key, base_url = handed[api.key], handed.get(api.base_url, api.upstream)
     headers = {
         # https://docs.anthropic.com/en/api/models-list, https://ai.google.dev/api/models, https://platform.openai.com/docs/api-reference/models
@@ -107,15 +109,23 @@ async def _model_check(api: ModelApi, handed: Mapping[str, str], http: httpx.Asy
     try:
         answer = await http.get(f"{base_url.rstrip('/')}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as problem:
-        found = f"{base_url} does not answer: {str(problem) or type(problem).__name__}"
-        return Check(name, "problem", found, f"Correct {api.base_url}, or the network.")
+        why, step = why_unreachable(problem, base_url)
+        found = f"{base_url} does not answer{_way(settings, base_url)}: {why}"
+        return Check(name, "problem", found, step or f"Correct {api.base_url}, or the network.")
     if answer.status_code in {401, 403}:
         return Check(
             name, "problem", f"{base_url} does not accept the key ({answer.status_code})", f"Correct {api.key}."
         )
     if not answer.is_success:
         return Check(name, "warning", f"{base_url} answers {answer.status_code} to the question for its models")
-    return Check(name, "ok", f"{base_url} accepts the key")
+    return Check(name, "ok", f"{base_url} accepts the key{_way(settings, base_url)}")
+
+
+def _way(settings: Settings, address: str) -> str:
+    """Return words for the way to an address, where that is not the direct one."""
+    url = urlsplit(address)
+    proxy = Outbound(*settings.outbound).proxy_for(url.hostname or "", url.port or 443)
+    return f" through the proxy {proxy.hostname}:{proxy.port}" if proxy and url.scheme == "https" else ""
 
 
 async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str]) -> list[Check]:
@@ -134,9 +144,11 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         refused = f"{setting}: not accepted by {settings.platform} ({problem})"
         return [Check("github", "problem", refused, step), *_clock_checks(github)]
     except GitHubError as problem:
-        step = "Check GITHUB_API_URL and the network."
-        return [Check("github", "problem", f"{settings.github_api_url} does not answer: {problem}", step)]
-    found = f"works as {me.login}; people mention @{settings.bot_name or me.mention}"
+        why, known_step = why_unreachable(problem, settings.github_api_url)
+        found = f"{settings.github_api_url} does not answer{_way(settings, settings.github_api_url)}: {why}"
+        return [Check("github", "problem", found, known_step or "Check GITHUB_API_URL and the network.")]
+    found = f"works as {me.login}{_way(settings, settings.github_api_url)}"
+    found += f"; people mention @{settings.bot_name or me.mention}"
     checks = [Check("github", "ok", found), *_clock_checks(github)]
     if rate is not None:
         left = f"{rate.remaining} of {rate.limit} requests left in this hour"

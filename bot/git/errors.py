@@ -40,9 +40,10 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     (
         GitProblem.NETWORK,
         re.compile(
-            r"could not resolve host|failed to connect|couldn't connect|connection (timed out|refused|reset)"
+            r"could not resolve (host|proxy)|failed to connect|couldn't connect|connection (timed out|refused|reset)"
             r"|operation (timed out|too slow)|early eof|empty reply from server|hung up|rpc failed"
             r"|(requested url returned error:|from http) (429|5\d\d)|gnutls|ssl_|transfer closed"
+            r"|certificate verification failed|ssl certificate problem|from proxy after connect|tunnel failed"
             # Our credential helper cannot get a token now.
             r"|credential helper '.*' told us to quit",
             re.I,

@@ -176,6 +176,8 @@ class Git:
     authorise: Callable[[str], Awaitable[str]] | None = None
     lfs: bool = False
     """git-lfs is installed: files under Git LFS have their content in worktrees."""
+    outbound: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables with the way to the server, for commands on a clone."""
     remotes: dict[Path, str] = field(default_factory=dict, compare=False, repr=False)
     """The remotes of clones, until they are written anew. A wrong one costs a request: the token is for one address."""
 
@@ -192,7 +194,7 @@ class Git:
         It runs again where the server refused a new token, and once where a token was forgotten after a refusal.
         """
         config = (*_NEUTRAL, ("credential.helper", ""), *_of_command(args), *self.remote_config)
-        given = options.get("environment", {})
+        given = {**self.outbound, **options.get("environment", {})}
         if "remote.origin.url" in args:
             self.remotes.pop(clone, None)
         options["environment"] = {**_config_environment(config), **given}

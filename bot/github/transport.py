@@ -19,6 +19,7 @@ from gidgethub.sansio import create_headers, decipher_response, format_url
 from bot import counters
 from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken, TokenKey
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify, classify_graphql
+from bot.outbound import why_unreachable
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
@@ -287,7 +288,8 @@ class Transport(GitHubAPI):
             counters.GITHUB_REQUESTS.labels("unreachable").inc()
             request.warning("github-unreachable", error=type(error).__name__, detail=str(error))
             never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-            detail = f"GitHub cannot be reached ({type(error).__name__})"
+            why, step = why_unreachable(error, url)
+            detail = f"GitHub cannot be reached ({why if step else type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
             self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())

@@ -1,8 +1,9 @@
 """The egress proxy of a turn: the only connection of its network namespace to the internet.
 
 It takes CONNECT and absolute-form HTTP on a unix socket, looks a name up once, checks all its addresses and connects to
-one of them, so that a later answer of the name server cannot change the target. Paths, headers and bodies are neither
-kept nor logged.
+one of them, so that a later answer of the name server cannot change the target. Where HTTPS_PROXY is the way out, it
+asks that for the name, by CONNECT alone: then that proxy decides where the name leads. Paths, headers and bodies are
+neither kept nor logged.
 """
 
 import asyncio
@@ -11,16 +12,27 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from urllib.parse import SplitResult
 
 import h11
 import structlog
 
-from bot.network.rules import Destination, IPAddress, NotReachableError, parse_target, require_reachable
+from bot.network.rules import (
+    Destination,
+    IPAddress,
+    NotReachableError,
+    is_public,
+    parse_target,
+    require_public_name,
+    require_reachable,
+    require_web_port,
+    require_within_reach,
+)
 from bot.network.sockets import (
     CHUNK_BYTES,
     BadRequestError,
@@ -32,6 +44,7 @@ from bot.network.sockets import (
     refusal,
     serving,
 )
+from bot.outbound import Outbound, proxy_headers
 
 CONNECT_SECONDS = 30.0
 CONNECT_ONE_SECONDS = 10.0
@@ -47,6 +60,14 @@ Resolve = Callable[[str], Awaitable[Sequence[IPAddress]]]
 Connect = Callable[[IPAddress, int], Awaitable[Streams]]
 Local = Mapping[Destination, Path]
 """Sockets of the turn's own services, by the target that a client names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What all sandboxes have outside: the way there, and the hosts that ALLOWED_HOSTS opens to them."""
+
+    outbound: Outbound = field(default_factory=Outbound)
+    allowed: frozenset[Destination] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +99,34 @@ async def _connect(address: IPAddress, port: int) -> Streams:
 
 
 @asynccontextmanager
-async def egress_proxy(listener: socket.socket, dialer: Dialer, local: Local) -> AsyncIterator[None]:
-    """Serve the proxy on the listener. It also connects to `local`, for clients that ignore NO_PROXY."""
-    proxy = _Egress(dialer, local)
-    async with serving(listener, proxy.answer):
+async def egress_proxy(
+    listener: socket.socket,
+    dialer: Dialer,
+    local: Local,
+    outside: Outside | None = None,
+    *,
+    only_allowed: bool = False,
+    tunnels: Sequence[tuple[socket.socket, Destination]] = (),
+) -> AsyncIterator[None]:
+    """Serve the proxy on the listener. It also connects to `local`, for clients that ignore NO_PROXY.
+
+    With `only_allowed` nothing but these and ALLOWED_HOSTS is reached. Each listener of `tunnels` leads to one host.
+    """
+    proxy = _Egress(dialer, local, outside or Outside(), only_allowed=only_allowed)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(listener, proxy.answer))
+        for tunnel, target in tunnels:
+            await stack.enter_async_context(serving(tunnel, partial(proxy.tunnel, target)))
         yield
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
 class _Egress:
-    def __init__(self, dialer: Dialer, local: Local) -> None:
+    def __init__(self, dialer: Dialer, local: Local, outside: Outside, *, only_allowed: bool) -> None:
         self._dialer = dialer
         self._local = local
+        self._outside = outside
+        self._only_allowed = only_allowed
         self.opened = 0
         self.refused = 0
 
@@ -113,19 +150,55 @@ class _Egress:
         async with closed_after(far_reader, far_writer):
             await _splice((reader, writer), (far_reader, far_writer))
 
+    async def tunnel(self, target: Destination, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect a client that speaks any protocol to the target."""
+        try:
+            far = await self._open(target)
+        except (NotReachableError, BadRequestError) as error:
+            _log.warning("allowed-host-away", host=str(target.host), port=target.port, why=str(error))
+            return
+        self.opened += 1
+        async with closed_after(*far):
+            await _splice((reader, writer), far)
+
     async def _open(self, target: Destination) -> Streams:
         """Return a connection to the target by a checked address. Raises BadRequestError, NotReachableError."""
         if target in self._local:
             return await connect_private(self._local[target])
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                addresses = [target.host] if not isinstance(target.host, str) else await self._addresses(target.host)
-                own = {address for address in addresses if is_of_this_host(address)}
-                for address in addresses:
-                    require_reachable(address, target.port, own)
-                return await self._first(addresses, target.port)
+                addresses = await self._checked(target)
+                # A proxy is for the internet: what is private is near.
+                is_near = target in self._outside.allowed and not all(map(is_public, addresses))
+                proxy = None if is_near else self._outside.outbound.proxy_for(str(target.host), target.port)
+                return await (_through(proxy, target) if proxy else self._first(addresses, target.port))
         except TimeoutError as error:
             raise BadRequestError(502, "The host did not answer in time.") from error
+
+    async def _checked(self, target: Destination) -> Sequence[IPAddress]:
+        """Return the addresses of a target that may be reached, none where no name server knows it.
+
+        Raises NotReachableError.
+        """
+        is_allowed = target in self._outside.allowed
+        if self._only_allowed and not is_allowed:
+            raise NotReachableError(f"{target.host}:{target.port} is not in ALLOWED_HOSTS")
+        if not isinstance(target.host, str):
+            addresses: Sequence[IPAddress] = [target.host]
+            if is_allowed:
+                return addresses
+        else:
+            if not is_allowed:
+                require_public_name(target.host)
+                require_web_port(target.port)
+            addresses = await self._addresses(target.host)
+        own = {address for address in addresses if is_of_this_host(address)}
+        for address in addresses:
+            if is_allowed:
+                require_within_reach(address, own)
+            else:
+                require_reachable(address, target.port, own)
+        return addresses
 
     async def _addresses(self, name: str) -> Sequence[IPAddress]:
         try:
@@ -163,6 +236,34 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
     )
     head = h11.Connection(h11.CLIENT).send(onward)
     return parse_target(parts["authority"], default_port=80), head or b""
+
+
+async def _through(proxy: SplitResult, target: Destination) -> Streams:
+    """Return a connection to the target through the proxy of HTTPS_PROXY. Raises BadRequestError."""
+    authority = (
+        f"[{target.host}]:{target.port}" if isinstance(target.host, IPv6Address) else f"{target.host}:{target.port}"
+    )
+    connection = h11.Connection(h11.CLIENT)
+    headers = [("Host", authority), *proxy_headers(proxy).items()]
+    try:
+        reader, writer = await asyncio.open_connection(proxy.hostname, proxy.port)
+    except OSError as error:
+        raise BadRequestError(502, "The proxy of this network could not be connected to.") from error
+    try:
+        writer.write(connection.send(h11.Request(method="CONNECT", target=authority, headers=headers)) or b"")
+        connection.receive_data(await reader.readuntil(b"\r\n\r\n"))
+        answer = connection.next_event()
+        if not isinstance(answer, h11.Response) or not 200 <= answer.status_code < 300:
+            status = answer.status_code if isinstance(answer, h11.Response) else "nothing"
+            _log.warning("proxy-refused-a-sandbox", status=status)
+            raise BadRequestError(502, f"The proxy of this network answers {status}.")
+    except (OSError, EOFError, asyncio.LimitOverrunError, h11.RemoteProtocolError) as error:
+        writer.transport.abort()
+        raise BadRequestError(502, "The proxy of this network does not answer as a proxy.") from error
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer
 
 
 def is_of_this_host(address: IPAddress) -> bool:

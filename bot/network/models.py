@@ -21,6 +21,7 @@ import structlog
 from bot.network.model_answers import ModelAnswers
 from bot.network.model_bodies import RefusedBodyError, check_body
 from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
+from bot.outbound import Outbound
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The bytes of all requests of a turn under way. A body is held as a whole, since no part can be judged alone."""
@@ -122,11 +123,11 @@ class KeyMask:
 
 @asynccontextmanager
 async def model_proxy(
-    listener: socket.socket, route: ModelRoute, dummy: str, *, offline: bool = False
+    listener: socket.socket, route: ModelRoute, dummy: str, outbound: Outbound | None = None, *, offline: bool = False
 ) -> AsyncIterator[None]:
     """Serve the upstream of the route on the listener, to clients with the dummy key. `offline`: see model_bodies."""
-    # The agent may follow a redirect itself, with its dummy.
-    async with httpx.AsyncClient(timeout=UPSTREAM_TIMEOUT, follow_redirects=False) as client:
+    # The client follows no redirect: the agent may do so itself, with its dummy.
+    async with (outbound or Outbound()).client(UPSTREAM_TIMEOUT) as client:
         proxy = _ModelProxy(client, route, dummy, offline=offline)
         async with serving(listener, proxy.answer):
             yield

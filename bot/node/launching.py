@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from bot.agents.driver import Launch
 from bot.agents.presets import Preset, variables_of
 from bot.clones.checkout import view_of
 from bot.clones.clone import Clone
+from bot.network.egress import Outside
 from bot.network.models import ModelRoute
 from bot.network.turn_network import NetworkMode, open_network
 from bot.sandbox.cage import Bind, agent_environment
@@ -29,6 +30,7 @@ class Launcher:
     search_path: str
     lang: str
     agent_command: tuple[str, ...] = ()
+    outside: Outside = field(default_factory=Outside)
 
     @asynccontextmanager
     async def open(
@@ -47,10 +49,11 @@ class Launcher:
         `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
         """
         cage, view = clone.git.cage, await view_of(clone, worktree)
-        async with open_network(self.network if cage.isolates else "host", sockets, route) as network:
+        mode = self.network if cage.isolates else "host"
+        async with open_network(mode, sockets, route, outside=self.outside) as network:
             given = clone.git.lfs_environment(view) | dict(variables(network.environment))
             environment = agent_environment(home, self.search_path, self.lang, given)
-            always = (*(Bind(path) for path in network.binds), *_shown_for(chosen, sockets))
+            always = (*network.binds, *_shown_for(chosen, sockets))
             reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
 
             def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:

@@ -218,7 +218,7 @@ async def test_one_turns_key_is_worthless_in_another_and_after_its_end(tmp_path:
         assert stolen.status != 0
         assert "HTTP Error 401" in stolen.err
         assert there.visits == 1
-    assert not any(path.is_socket() for path in first.binds)
+    assert not any(bind.path.is_socket() for bind in first.binds)
 
 
 async def asked(network: Network, environment: Mapping[str, str]) -> Ended:
@@ -239,7 +239,7 @@ async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named
     async with open_network(
         "internet", tmp_path, route("https://models.example"), SimulatedInternet().dialer
     ) as network:
-        sockets = [path for path in network.binds if path.is_socket()]
+        sockets = [bind.path for bind in network.binds if bind.path.is_socket()]
         assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in sockets} == {
             "model.sock": 0o600,
             "egress.sock": 0o600,

@@ -4,6 +4,7 @@ Connections go to 127.0.0.1 only: an address without a server of the test is onl
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site(handle: Handler) -> AsyncIterator[Site]:
-    """Serve connections with `handle`; at the end they are closed."""
+async def site(handle: Handler, context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Site]:
+    """Serve connections with `handle`, over TLS with a `context`; at the end they are closed."""
     tasks: set[asyncio.Task[None]] = set()
     thread_ref = Site(0)
 
@@ -53,7 +54,7 @@ async def site(handle: Handler) -> AsyncIterator[Site]:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(accept, host, 0, ssl=context) as server:
         thread_ref.port = server.sockets[0].getsockname()[1]
         try:
             yield thread_ref
@@ -119,7 +120,7 @@ async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes 
 
 def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
     """Return the argv in a plain cage: the system's programs, and the network's needs."""
-    shown = [option for path in network.binds for option in ("--ro-bind", str(path), str(path))]
+    shown = [option for bind in network.binds for option in ("--ro-bind", str(bind.path), str(bind.at or bind.path))]
     return (
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.network.rules import Destination, IPAddress, NotReachableError, parse_target, require_reachable
+from bot.network.rules import (
+    Destination,
+    IPAddress,
+    NotReachableError,
+    parse_target,
+    require_public_name,
+    require_reachable,
+    require_within_reach,
+)
 
 PUBLIC = (
     "1.1.1.1",
@@ -143,7 +151,31 @@ def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
 )
 def test_what_is_no_public_host_and_port_is_refused(asked: str) -> None:
     with pytest.raises(NotReachableError):
-        parse_target(asked)
+        require_public_name(str(parse_target(asked).host))
+
+
+@pytest.mark.parametrize(
+    ("address", "is_open"),
+    [
+        *((address, True) for address in ("10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", *PUBLIC)),
+        # This host, its link, multicast, and what clouds answer their machines.
+        *((address, False) for address in ("127.0.0.1", "169.254.169.254", "0.0.0.1", "224.0.0.1", "255.255.255.255")),
+        *((address, False) for address in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")),
+        *((address, False) for address in ("::1", "::", "fe80::1", "fe80::1%eth0", "ff02::1", "::ffff:10.1.2.3")),
+        *((address, False) for address in ("64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1")),
+    ],
+)
+def test_a_name_that_the_operator_allowed_leads_to_private_networks_but_not_to_this_host(
+    address: str, is_open: bool
+) -> None:
+    try:
+        require_within_reach(ip_address(address), {ip_address("10.9.9.9")})
+    except NotReachableError:
+        assert not is_open
+    else:
+        assert is_open
+    with pytest.raises(NotReachableError):
+        require_within_reach(ip_address(address), {ip_address(address)})
 
 
 @given(st.text(alphabet="0123456789abcdefxX.:[]%@/-", max_size=30))

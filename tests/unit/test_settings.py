@@ -214,6 +214,64 @@ def test_a_server_without_its_api_is_contradictory() -> None:
 # Values
 
 
+# A company's network
+
+
+@pytest.mark.parametrize(
+    ("given", "read_as"),
+    [
+        ("http://proxy.corp:3128", "http://proxy.corp:3128"),
+        ("proxy.corp:3128", "http://proxy.corp:3128"),
+        ("HTTP://robot:a%40b@Proxy.corp/", "http://robot:a%40b@proxy.corp:80"),
+        ("http://[fd00::1]:3128", "http://[fd00::1]:3128"),
+    ],
+)
+def test_a_proxy_is_read_as_curl_reads_it(given: str, read_as: str) -> None:
+    assert loaded(HTTPS_PROXY=given).outbound[0] == loaded(https_proxy=given).outbound[0] == read_as
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["https://proxy.corp:3128", "socks5://proxy.corp", "http://:secret@", "http://proxy.corp:port", "http://a/b"],
+)
+def test_another_kind_of_proxy_is_refused_without_repeating_it(given: str) -> None:
+    complaint = the_complaint(HTTPS_PROXY=given)
+    assert complaint.startswith("HTTPS_PROXY must be the address of a proxy like http://HOST:PORT")
+    assert "secret" not in complaint
+
+
+def test_the_password_of_a_proxy_is_a_secret_and_its_address_is_none() -> None:
+    given = loaded(HTTPS_PROXY="http://robot:pass%2Fword-1@proxy.corp:3128")
+    secrets = known_secrets(given)
+    assert {"pass%2Fword-1", "pass/word-1"} <= set(secrets)
+    assert not any("proxy.corp" in secret for secret in secrets)
+    assert "word-1" not in repr(given)
+    for names in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY"):
+        other = {"HTTP_PROXY": "http://robot:pass%2Fword-1@proxy.corp:3128"}
+        name = "https_proxy" if names == "https_proxy" else "HTTPS_PROXY"
+        assert "secrets" in the_complaint(**{name: other["HTTP_PROXY"]}, **other, AGENT_ENV=names)
+
+
+def test_allowed_hosts_are_names_and_addresses_with_ports() -> None:
+    given = loaded(ALLOWED_HOSTS="Mirror.corp, db:5432, 10.1.2.3:8080, [fd00::1]:443")
+    assert {(str(host), port) for host, port in ((one.host, one.port) for one in given.allowed_hosts)} == {
+        *(("mirror.corp", 80), ("mirror.corp", 443), ("db", 5432), ("10.1.2.3", 8080), ("fd00::1", 443)),
+    }
+
+
+@pytest.mark.parametrize("given", ["*.corp", "10.0.0.0/8", "https://mirror.corp", "mirror.corp:0", "2130706433", "a b"])
+def test_a_host_that_is_none_is_named(given: str) -> None:
+    assert the_complaint(ALLOWED_HOSTS=given).startswith(f"ALLOWED_HOSTS holds {given!r}")
+
+
+def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("nothing")
+    for name in ("empty.pem", "missing.pem"):
+        assert the_complaint(SSL_CERT_FILE=str(tmp_path / name)).startswith("SSL_CERT_FILE names no PEM file")
+    # `web` reads it not: it asks nobody.
+    assert loaded(WEB, SSL_CERT_FILE=str(tmp_path / "missing.pem")).ssl_cert_file is None
+
+
 def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:
     given = loaded(ALLOWED_REPOS=" Octo/*, octo/Hello,", ALLOWED_USERS="@Ada,bob", ALLOWED_BOTS="41898282")
     assert given.allowed_repos == ("octo/*", "octo/hello")
