@@ -26,7 +26,7 @@ from bot.simulated.github.model import Issue, Repository
 from bot.simulated.github.server import SimulatedGitHub
 from bot.simulated.github.traffic import LoggedRequest, Traffic
 from tests.support.patience import eventually
-from tests.support.processes import Deployment, children_of, deployment, processes_in
+from tests.support.processes import Deployment, children_of, deployment
 
 PATIENCE_SECONDS = 600.0
 REST_SECONDS = 2.0
@@ -207,9 +207,18 @@ class Stage:
         return (meanwhile - before) / count
 
     def _is_at_work(self) -> bool:
-        """Return whether a clone is not whole yet, or a process works in it."""
+        """Return whether a clone is not whole yet, or a process works in it or in a worktree."""
         repositories = self.here.data_dir / "repos"
-        return any(repositories.glob("*/*.git/shallow")) or bool(processes_in(self.here.data_dir))
+        return any(repositories.glob("*/*.git/shallow")) or _is_named(self.here.data_dir)
+
+
+def _is_named(directory: Path) -> bool:
+    """Return whether a process has something below this directory among its arguments."""
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if f"{directory}/" in arguments.read_text(errors="replace"):
+                return True
+    return False
 
 
 def _memory_mb(pid: int, agent: Path) -> tuple[float, int]:

@@ -19,7 +19,7 @@ from procrastinate.exceptions import ConnectorException
 
 from bot import counters
 from bot.clones.shared_blocks import can_share_blocks
-from bot.maintenance.clones import care_for_clones, share_new_worktrees
+from bot.maintenance.clones import care_for_clones, care_for_new_clones, share_new_worktrees
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import make_room, prune
 from bot.maintenance.repair import repair
@@ -85,6 +85,7 @@ class Housekeeping:
             "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
             "suspended": (SUSPENDED_SECONDS, partial(upkeep.end_suspended, self._ctx.pool)),
             "sweep": (sweep, partial(self._sweep, app)),
+            "new clones": (sweep, partial(care_for_new_clones, self._ctx)),
             "disk": (min(sweep, DISK_SECONDS), self._make_room),
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
             "recovery": (recover_missed, self._recover_missed),

@@ -8,6 +8,8 @@ that finds everything here and moves the refs.
 import asyncio
 import os
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
@@ -31,31 +33,48 @@ async def fetch_beside(clone: Clone) -> None:
 
 
 async def _fetch_all(clone: Clone) -> None:
+    async with apart(clone) as arriving:
+        if await _receive(clone, arriving):
+            failpoints.reached("branches-received")
+            async with clone_lock(clone) as lock:
+                await move_in(clone, arriving)
+                failpoints.reached("branches-moved-in")
+                await fetch(lock)
+
+
+@asynccontextmanager
+async def apart(clone: Clone) -> AsyncIterator[Path]:
+    """Yield an empty store of objects beside those of the clone, which one task at a time has. Raises OSError."""
     folder = clone.path / _FOLDER
     folder.mkdir(exist_ok=True)
     held = await wait_for_lock(folder, is_directory=True)  # another turn may be at it
     arriving = folder / "objects"
     try:
         await asyncio.to_thread(shutil.rmtree, arriving, ignore_errors=True)  # of a process that was killed
-        if await _receive(clone, arriving):
-            failpoints.reached("branches-received")
-            async with clone_lock(clone) as lock:
-                await asyncio.to_thread(_move, arriving, clone.path / PUBLISHED)
-                failpoints.reached("branches-moved-in")
-                await fetch(lock)
+        (arriving / "pack").mkdir(parents=True)
+        yield arriving
     finally:
         os.close(held)
 
 
+def writing_apart(clone: Clone, store: Path) -> dict[str, str]:
+    """Return the environment of a git that sees the clone's objects and writes to this store."""
+    stores = f"{clone.path / PUBLISHED}:{clone.path / 'objects'}"
+    return {"GIT_OBJECT_DIRECTORY": str(store), "GIT_ALTERNATE_OBJECT_DIRECTORIES": stores}
+
+
 async def _receive(clone: Clone, arriving: Path) -> bool:
     """Receive what the clone lacks for the remote's branches; return whether one of them, or a tag, has changed."""
-    (arriving / "pack").mkdir(parents=True)
-    stores = f"{clone.path / PUBLISHED}:{clone.path / 'objects'}"
-    environment = {"GIT_OBJECT_DIRECTORY": str(arriving), "GIT_ALTERNATE_OBJECT_DIRECTORIES": stores}
+    environment = writing_apart(clone, arriving)
     heard = bytearray()
     # It receives all objects, and tells what it would do to the refs: https://git-scm.com/docs/git-fetch#_output
     await clone.git.on_clone(clone.path, *FETCH, "--dry-run", environment=environment, on_stderr=heard.extend)
     return b" -> " in heard
+
+
+async def move_in(clone: Clone, arriving: Path) -> None:
+    """Move these objects to the published ones, under the clone's lock. Raises OSError."""
+    await asyncio.to_thread(_move, arriving, clone.path / PUBLISHED)
 
 
 def _move(arriving: Path, store: Path) -> None:

@@ -113,12 +113,34 @@ class CloneLock:
     """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one.
 
     `default` is the remote's default branch, where that is known already. `imported` are the commits that were imported
-    under this lock, each with the private folder of its worktree.
+    under this lock, each with the private folder of its worktree. `lets_go`: whoever holds it has a claim on all that
+    it works on, and needs nothing of what was true before a `released` block.
     """
 
     clone: Clone
     default: DefaultBranch | None = None
+    lets_go: bool = False
     imported: set[tuple[Path, str]] = field(default_factory=set, compare=False, repr=False)
+    _held: list[int] = field(default_factory=list, compare=False, repr=False)
+
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """Let others have the lock, if it `lets_go`, while what takes long is done without it. A cancelled block ends
+        without the lock. Raises OSError.
+        """
+        if not self.lets_go:
+            yield
+            return
+        os.close(self._held.pop())
+        self.imported.clear()  # what no ref reaches may be deleted
+        problem: Exception | None = None
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            problem = error
+        self._held.append(await _acquire(self.clone))
+        if problem is not None:
+            raise problem
 
 
 def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
@@ -137,13 +159,23 @@ async def clone_lock(clone: Clone, stop: asyncio.Event | None = None) -> AsyncIt
     What a git that was killed left in the way is cleared. Raises StoppedError once `stop` is set, OSError.
     """
     clone.path.parent.mkdir(parents=True, exist_ok=True)
+    held = [await _acquire(clone, stop)]
+    try:
+        async with reading(clone) as with_objects:
+            yield CloneLock(with_objects, _held=held)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+async def _acquire(clone: Clone, stop: asyncio.Event | None = None) -> int:
     descriptor = await wait_for_lock(clone.path.with_name(clone.path.name + ".lock"), stop)
     try:
         await asyncio.to_thread(_clear_leftovers, clone)
-        async with reading(clone) as with_objects:
-            yield CloneLock(with_objects)
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 async def wait_for_lock(path: Path, stop: asyncio.Event | None = None, *, is_directory: bool = False) -> int:

@@ -16,7 +16,8 @@ from types import MappingProxyType
 import structlog
 
 from bot.clones.admin import admin_directories, recorded
-from bot.clones.clone import Clone, CloneLock
+from bot.clones.arriving import apart, move_in, writing_apart
+from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.importing import IMPORTING
 from bot.clones.published import publish_tips, writing_published
 from bot.git import refs
@@ -70,11 +71,11 @@ async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes:
     """
     clone, stamp = lock.clone, lock.clone.path / _STAMP
     packed_at = await asyncio.to_thread(_time_of, stamp)
-    room = shutil.disk_usage(clone.path).free - reserve_bytes - _SPACE * await asyncio.to_thread(_packed_bytes, clone)
-    if room < 0 or (packed_at is not None and time.time() - packed_at < _WHOLE_EVERY_SECONDS):
+    is_recent = packed_at is not None and time.time() - packed_at < _WHOLE_EVERY_SECONDS
+    if is_recent or not await asyncio.to_thread(_has_room, clone, reserve_bytes):
         return False
     before = await asyncio.to_thread(_kept_packs, clone.path / PUBLISHED, _FILES)
-    now = await _pack_files(clone, default_branch)
+    now = await _pack_files(clone, default_branch, clone.path / PUBLISHED)
     if now is not None:
         for old in before:
             if old != now:
@@ -87,6 +88,30 @@ async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes:
     stamp.touch()
     _log.info("clone-packed", clone=str(clone.path), files=now is not None)
     return True
+
+
+def was_packed(clone: Clone) -> bool:
+    """Return whether the clone was ever packed whole, or the files of a new one."""
+    return (clone.path / _STAMP).exists()
+
+
+async def pack_new(clone: Clone, default_branch: str | None, reserve_bytes: int) -> None:
+    """Pack the files of a new clone, as `pack_whole`, but without the lock: people wait for worktrees there.
+
+    Raises GitError, OSError.
+    """
+    if not await asyncio.to_thread(_has_room, clone, reserve_bytes):
+        return
+    async with apart(clone) as store:
+        await _pack_files(clone, default_branch, store)
+        async with clone_lock(clone):
+            await move_in(clone, store)
+            await asyncio.to_thread(_prefer_files, clone)
+            (clone.path / _STAMP).touch()
+
+
+def _has_room(clone: Clone, reserve_bytes: int) -> bool:
+    return shutil.disk_usage(clone.path).free - reserve_bytes >= _SPACE * _packed_bytes(clone)
 
 
 async def _pack_own(clone: Clone) -> None:
@@ -124,7 +149,7 @@ async def _git(
     return (await clone.git.on_clone(clone.path, *args, **options)).stdout
 
 
-async def _pack_files(clone: Clone, branch: str | None) -> Path | None:
+async def _pack_files(clone: Clone, branch: str | None, store: Path) -> Path | None:
     """Write the pack of the files of a large repository's default branch; return its `.keep` file."""
     tip = await clone.commit_at(refs.remote(branch)) if branch is not None else None
     if tip is None:
@@ -133,8 +158,9 @@ async def _pack_files(clone: Clone, branch: str | None) -> Path | None:
     if objects.count(b"\n") < LARGE_REPOSITORY_FILES:
         return None
     raw = ("--no-reuse-object", "--window=0", "--depth=0", "--compression=0")
-    place = clone.path / PUBLISHED / "pack" / "pack"
-    name = os.fsdecode(await _git(clone, "pack-objects", "-q", *raw, str(place), given=objects)).strip()
+    place, writing = store / "pack" / "pack", writing_apart(clone, store)
+    packing = ("pack-objects", "-q", *raw, str(place))
+    name = os.fsdecode(await _git(clone, *packing, given=objects, environment=writing)).strip()
     keep = place.with_name(f"pack-{name}.keep")
     keep.write_text(f"{_FILES}\n")
     return keep

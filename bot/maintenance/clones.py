@@ -9,7 +9,7 @@ import structlog
 from bot.clones import trash
 from bot.clones.admin import admin_directories, holders
 from bot.clones.clone import Clone, CloneLock, clone_lock
-from bot.clones.packing import forget_fetched, pack, pack_whole
+from bot.clones.packing import forget_fetched, pack, pack_new, pack_whole, was_packed
 from bot.clones.shared_blocks import share_blocks
 from bot.git import refs
 from bot.git.errors import GitError
@@ -54,6 +54,17 @@ async def share_new_worktrees(ctx: NodeContext) -> None:
                 _log.info("blocks-shared", clone=folder, bytes=shared)
     finally:
         over.set()  # a thread cannot be cancelled
+
+
+async def care_for_new_clones(ctx: NodeContext) -> None:
+    """Pack the files of clones that were not packed yet, as above: the next worktree takes half the time."""
+    for folder, clone in (await asyncio.to_thread(clones_on_disk, ctx)).items():
+        use = None if was_packed(clone) else await upkeep.use_of(ctx.pool, folder, ctx.node)
+        try:
+            if use is not None and clone.path.is_dir():
+                await pack_new(clone, use.default_branch, ctx.disk_reserve_bytes)
+        except (GitError, OSError) as problem:
+            _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
 
 async def _delete_old_branches(ctx: NodeContext, folder: str, lock: CloneLock) -> None:

@@ -81,7 +81,8 @@ async def prepare(
         await confirmed
         if isinstance(updated, NoAccess):
             return NotReady(reasons.cannot_fetch(turn.worktree.repository.full_name))
-        lock, replaced = replace(lock, default=await _default_branch(lock, turn)), updated.replaced
+        lock = replace(lock, default=await _default_branch(lock, turn), lets_go=True)
+        replaced = updated.replaced
         try:
             shares = await share_by_now(ctx, lock, turn, closes) if closes is not None else ()
             ready = await _prepare(ctx, lock, turn, on_progress)

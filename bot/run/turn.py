@@ -14,6 +14,7 @@ from bot import counters
 from bot.clones.arriving import fetch_beside
 from bot.clones.clone import StoppedError, clone_lock, reading
 from bot.clones.metadata import record_use
+from bot.clones.packing import was_packed
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
@@ -31,7 +32,7 @@ from bot.run.push_guard import Guard
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait, after, passing
-from bot.store import conversations, turns, worktrees
+from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import concurrently, unless
@@ -155,6 +156,8 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
     await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
+    if not was_packed(ctx.clone(turn.worktree.folder)):
+        await run.write(jobs.defer, jobs.chore(ctx.node, "new clones"))
     if turn.answer is not None:
         return ready
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))

@@ -88,6 +88,11 @@ async def defer(connection: Connection, *jobs: NewJob) -> None:
     )
 
 
+def chore(node: str, name: str) -> NewJob:
+    """Return the job of a chore (see `bot.worker`) that is due before its time."""
+    return NewJob(f"chores:{node}", "chore", None, {"name": name})
+
+
 def queue_of(node: str) -> str:
     """Return the queue of the node's operations and removals."""
     return f"node:{node}"

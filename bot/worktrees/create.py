@@ -183,14 +183,20 @@ async def _note_published(lock: CloneLock, branch: str, point: StartPoint) -> No
 
 
 async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
-    """Register and lock the worktree first, then write its files: what is cut off in between is known as unfinished."""
+    """Register and lock the worktree first, then write its files: what is cut off in between is known as unfinished.
+
+    The files are written without the clone's lock, where it lets go: others register and push meanwhile.
+    """
     register(lock.clone.path, path, await start_branch(lock, point))
     reached("worktree-registered")
     checkout = await open_checkout(lock, path)
     if isinstance(checkout, Missing):
         raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {checkout.why}")
-    await checkout.git("reset", "--quiet", "--hard", timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS)
-    reached("worktree-checked-out")
+    async with lock.released():
+        await checkout.git("reset", "--quiet", "--hard", timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS)
+        reached("worktree-checked-out")
+    if admin_directory(lock.clone.path, path) != checkout.admin:
+        raise GitError(GitProblem.LOCKED, "worktree", "its clone was replaced meanwhile")
     if await checkout.read_head() != Head(point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
     mark_own_blocks(checkout.admin)

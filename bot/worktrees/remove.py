@@ -303,5 +303,5 @@ def _belongs(admin: Path, path: Path, named: str) -> bool:
     pointer = recorded(admin / "gitdir")
     if pointer:
         return pointer == str(real_path(path) / ".git")
-    # It names no place any more. No worktree is being made now: the clone is locked.
+    # It names no place any more. One that is being made names its own.
     return str(admin) == named or is_unfinished(admin)

@@ -88,3 +88,7 @@ async def test_a_request_can_be_stopped_while_github_is_asked(world: World, thre
     answered.set()
     await world.quiet()
     assert not any(request.path.endswith("/git-upload-pack") for request in world.github.requests[known:])
+
+
+async def test_a_new_clone_is_packed_soon(world: World, thread: Talk) -> None:
+    await until_true((clone_of(world) / "threadtree-packed").exists)

@@ -12,7 +12,7 @@ import pytest
 from bot.clones import packing
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch_ref
-from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_whole
+from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole, was_packed
 from bot.git.runner import Completed, Git
 from bot.rescue.message import RescueLabel, drop_rescue
 from bot.rescue.save import Rescued, save_rescue
@@ -205,6 +205,38 @@ async def test_files_of_a_large_repository_lie_in_a_pack_of_their_own(tmp_path: 
     [_, new] = sorted(packs(world), key=lambda name: (world.clone.path / "published/pack" / name).stat().st_mtime)
     assert new not in (own, fetched)
     assert [keep.stem for keep in (world.clone.path / "published" / "pack").glob("*.keep")] == [Path(new).stem]
+    git(world.clone.path, "fsck")
+
+
+async def test_files_of_a_new_clone_are_packed_while_others_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"d{number % 50}/f{number}": f"{number}\n" for number in range(LARGE_REPOSITORY_FILES)}
+    world, whole_run = GitRepositories.make(tmp_path, files=files), Git.run
+    await world.created()
+    [fetched] = packs(world)
+
+    async def run(self: Git, *args: str, **options: Any) -> Completed:
+        if "pack-objects" in args:
+            async with clone_lock(world.clone):  # which clears what looks like a killed git's
+                assert packs(world) == {fetched}
+        done = await whole_run(self, *args, **options)
+        if "pack-objects" in args:
+            async with clone_lock(world.clone):
+                assert packs(world) == {fetched}
+        return done
+
+    monkeypatch.setattr(Git, "run", run)
+    assert not was_packed(world.clone)
+    await pack_new(world.clone, "main", 10**18)
+    assert not was_packed(world.clone)
+    await pack_new(world.clone, "main", 0)
+
+    [own] = packs(world) - {fetched}
+    assert was_packed(world.clone)
+    assert not await packed_whole(world)
+    assert (world.clone.path / "published" / "pack" / own).with_suffix(".keep").exists()
+    assert len(git(world.clone.path, "verify-pack", "-v", f"published/pack/{own}").splitlines()) > len(files)
     git(world.clone.path, "fsck")
 
 

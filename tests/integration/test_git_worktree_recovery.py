@@ -1,6 +1,7 @@
 """Damaged worktrees are detected, and created again at the same path with their commits."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,11 @@ from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import update
 from bot.clones.start import CheckoutRefused
+from bot.git.errors import GitError, GitProblem
+from bot.locks import try_lock
 from bot.messages import reasons
 from bot.model import DetachedHead, IssueBranch
+from bot.run.waiting import passing
 from bot.worktrees.create import Created, Reopened, recreate, reopen
 from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
 
@@ -286,9 +290,10 @@ async def test_an_unfinished_operation_of_an_agent_is_not_damage(
     assert world.agent("status") == before
 
 
+@pytest.mark.parametrize("lets_go", [False, True])
 @pytest.mark.parametrize("place", ["worktree-registered", "worktree-checked-out", "worktree-locked"])
 async def test_the_creation_can_be_interrupted_anywhere(
-    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, place: str, lets_go: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(reached: str) -> None:
         if reached == place:
@@ -296,12 +301,57 @@ async def test_the_creation_can_be_interrupted_anywhere(
 
     monkeypatch.setattr(failpoints, "listener", cut_off)
     with pytest.raises(asyncio.CancelledError):
-        await world.create()
+        await world.create(lets_go=lets_go)
     monkeypatch.undo()
     made = await world.created()
     assert made.kept is None
     assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]
+
+
+@pytest.mark.parametrize("problem", [None, GitError(GitProblem.DISK_FULL, "reset", "full")])
+@pytest.mark.parametrize("lets_go", [False, True])
+async def test_others_have_the_clone_while_files_are_written_where_its_lock_lets_go(
+    world: GitRepositories, lets_go: bool, problem: GitError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free: dict[str, bool] = {}
+
+    def looked(reached: str) -> None:
+        descriptor = try_lock(world.clone.path.with_name(f"{world.clone.path.name}.lock"))
+        free[reached] = descriptor is not None
+        if descriptor is not None:
+            os.close(descriptor)
+        if reached == "worktree-checked-out" and problem is not None:
+            raise problem
+
+    monkeypatch.setattr(failpoints, "listener", looked)
+    if problem is None:
+        await world.create(lets_go=lets_go)
+        assert free["worktree-locked"] is False
+    else:
+        with pytest.raises(GitError):
+            await world.create(lets_go=lets_go)
+        assert free["trashed"] is False
+        assert not world.path.exists()
+    assert (free["worktree-registered"], free["worktree-checked-out"]) == (False, lets_go)
+    looked("the end")
+    assert free["the end"]
+
+
+async def test_a_worktree_whose_clone_is_replaced_while_its_files_are_written_is_made_again(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced(reached: str) -> None:
+        if reached == "worktree-checked-out":
+            world.clone.path.rename(world.root / "data" / "damaged.git")
+
+    monkeypatch.setattr(failpoints, "listener", replaced)
+    with pytest.raises(GitError) as problem:
+        await world.create(lets_go=True)
+    assert passing(problem.value) is not None
+    monkeypatch.undo()
+    made = await world.created()
+    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
 
 
 @pytest.mark.parametrize("left", ["the entry", "the entry and an empty directory"])

@@ -1,27 +1,33 @@
 """Inconsistent rows, directories and entries of git are repaired, and no work is lost."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bot.clones import metadata, trash
 from bot.clones.admin import LIVE
-from bot.clones.checkout import all_entries
+from bot.clones.checkout import Valid, all_entries, inspect
 from bot.clones.clone import clone_lock
 from bot.clones.metadata import Metadata
+from bot.git.runner import Completed, Git
+from bot.maintenance.clones import care_for_clones
 from bot.maintenance.reconcile_rules import Action
 from bot.maintenance.repair import repair
 from bot.model import IssueBranch
 from bot.operations.asked import Repairing
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import Rescued, save_rescue
-from bot.store import rescues, turns
+from bot.store import conversations, rescues, turns
+from bot.tasks import concurrently
+from bot.worktrees.create import Created
 from tests.support.git_repositories import SANDBOXES, entry_of, git
-from tests.support.node import NODE, Node, prepared_node, set_times
+from tests.support.node import HELLO, LONG_AGO_DAYS, NODE, Node, prepared_node, set_times
 from tests.support.turn_rows import TurnRows
 
 
@@ -74,6 +80,42 @@ async def test_a_worktree_that_is_not_locked_is_locked_again(node: Node) -> None
     assert await mended(node) == {"issue-1": [Action.LOCK]}
     assert await lock_of(node, 1) == LIVE
     assert await mended(node) == {}
+
+
+async def test_a_worktree_whose_files_are_being_written_is_left_alone(
+    each: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = each.path(1)
+    worktree = await conversations.reserve_worktree(
+        each.db, HELLO, node=NODE, path=each.ctx.stored(path), owner=1, start=IssueBranch(1)
+    )
+    rows = TurnRows(each.db)
+    await rows.ask(await each.talk(1, worktree))
+    await rows.claimed()
+    long_ago = each.ctx.clock() - timedelta(days=LONG_AGO_DAYS)
+    await each.db.execute("update worktrees set created_at = $1, updated_at = $1", long_ago)
+    begun, go, whole_run = asyncio.Event(), asyncio.Event(), Git.run
+
+    async def run(self: Git, *args: str, **options: Any) -> Completed:
+        if "reset" in args:
+            begun.set()
+            await go.wait()
+        return await whole_run(self, *args, **options)
+
+    monkeypatch.setattr(Git, "run", run)
+    async with concurrently(each.git.create(IssueBranch(1), path, lets_go=True)) as making:
+        await begun.wait()
+        assert await mended(each) == {}
+        report = await each.sweep(force=True)
+        await care_for_clones(each.ctx, timedelta(days=1))
+        git(each.git.clone.path, "worktree", "prune")
+        go.set()
+        made = await making
+
+    assert [line.id for line in report.skipped] == [worktree]
+    assert report.deleted == []
+    assert isinstance(made, Created)
+    assert await inspect(each.git.clone, path) == Valid(made.tip, made.branch, files=0)
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"id": 7}'])

@@ -182,10 +182,12 @@ class GitRepositories:
         async with clone_lock(self.clone) as lock:
             await update(lock, self.url)
 
-    async def create(self, start: Start | None = None, path: Path | None = None) -> Created | CheckoutRefused:
+    async def create(
+        self, start: Start | None = None, path: Path | None = None, *, lets_go: bool = False
+    ) -> Created | CheckoutRefused:
         async with clone_lock(self.clone) as lock:
             await update(lock, self.url)
-            return await create(lock, path or self.path, start or IssueBranch(1), RESCUE)
+            return await create(replace(lock, lets_go=lets_go), path or self.path, start or IssueBranch(1), RESCUE)
 
     async def created(self, start: Start | None = None, path: Path | None = None) -> Created:
         made = await self.create(start, path)
