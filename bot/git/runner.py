@@ -66,6 +66,9 @@ _LFS = (
     ("filter.lfs.required", "false"),
     ("lfs.skipDownloadErrors", "true"),
     ("lfs.transfer.maxRetries", "1"),
+    # The worktree's `.lfsconfig` would keep files pointers whose objects are there.
+    ("lfs.fetchinclude", ""),
+    ("lfs.fetchexclude", ""),
     ("lfs.repositoryFormatVersion", "0"),  # else git-lfs would write it
 )
 # What the host checks out stays pointers, until `bot.lfs` gives files their content.
@@ -262,10 +265,10 @@ class Git:
         return await self.run(*place, *args, cwd=self.cage.start_directory(view), **options)
 
     def lfs_environment(self, view: View) -> dict[str, str]:
-        """Return the variables with which an agent's git knows Git LFS, where the repository uses that."""
-        if not (view.clone / LFS).is_dir():
-            return {}
-        return _config_environment(self._lfs_config(view.admin / LFS)) | self._lfs_objects(view)
+        """Return the variables with which an agent's git knows Git LFS, also where it is the first to use that."""
+        # Other repositories, which the agent's programs make, would take objects of the clone for their own.
+        objects = self._lfs_objects(view) if (view.clone / LFS).is_dir() else {}
+        return _config_environment(self._lfs_config(view.admin / LFS)) | objects
 
     def _lfs_config(self, storage: PurePath) -> tuple[tuple[str, str], ...]:
         return (*_LFS, ("lfs.storage", str(storage))) if self.lfs else ()

@@ -1,7 +1,7 @@
 """Objects of Git LFS: fetched into the clone, from where the worktrees take them, and pushed from a worktree.
 
 git-lfs talks to GitHub, with git's own credentials. Its settings are these alone: a repository's `.lfsconfig`, which
-names other servers, counts less. https://github.com/git-lfs/git-lfs/blob/main/docs/man/git-lfs-config.adoc
+names other servers, is not read. https://github.com/git-lfs/git-lfs/blob/main/docs/man/git-lfs-config.adoc
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +20,15 @@ from types import MappingProxyType
 import structlog
 
 from bot.clones.checkout import Checkout
-from bot.clones.clone import Clone
+from bot.clones.clone import Clone, CloneLock
 from bot.failpoints import reached
+from bot.git import refs
 from bot.git.errors import GitProblem
-from bot.git.runner import WITH_CONTENT, Completed, Identity, failure
-from bot.lfs.pointers import MAX_POINTER_BYTES, Pointer, pointers_in
+from bot.git.runner import WITH_CONTENT, Completed, Identity, Options, failure
+from bot.lfs.pointers import MAX_POINTER_BYTES, Pointer, pointers_in, read_pointers
 from bot.sandbox.untrusted_files import (
     UntrustedFileError,
+    entries_below,
     open_untrusted,
     read_untrusted,
     remove_untrusted,
@@ -46,6 +48,7 @@ _PIECE_BYTES = 1 << 20
 _PASSING = (GitProblem.NETWORK, GitProblem.DISK_FULL, GitProblem.KILLED)
 # The files that are being given their content, in the clone's folder of the worktree.
 _MARK = "threadtree-lfs"
+_INDEX = "threadtree-lfs-index"
 _log = structlog.get_logger()
 
 
@@ -61,7 +64,7 @@ class Provided:
 async def provide(checkout: Checkout, commit: str) -> Provided:
     """Give the files of HEAD, which is `commit`, that are still pointers their content. Raises GitError, OSError."""
     clone = checkout.clone
-    # Where this is, an agent's git knows Git LFS.
+    # Where this is, an agent's git looks for objects there.
     (clone.path / LFS / "objects").mkdir(parents=True, exist_ok=True)
     known = await pointers_in(clone, commit)
     wanted, beyond = _within_limits({name: one for name, one in known.items() if _is_bare(checkout.path, name, one)})
@@ -186,6 +189,59 @@ async def push_objects(clone: Clone, folder: Path) -> None:
         file.rename(place)
 
 
+async def save_objects(checkout: Checkout, commits: Iterable[str], environment: Mapping[str, str]) -> str | None:
+    """Commit the objects that only this worktree has and that its unpublished `commits` need; None without any.
+
+    The commit, with the identity in `environment`, is in the worktree's own git. Raises GitError, OSError.
+    """
+    if status_of_untrusted(checkout.state, PurePath(LFS)) is None:
+        return None
+    clone = checkout.clone
+    new = (*commits, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
+    blobs = (await clone.run("rev-list", "--objects", "--no-object-names", *new)).text.split()
+    known = (await read_pointers(clone, blobs)).values()
+    names = {one.path for one in known if not (clone.path / LFS / one.path).is_file() and _has(checkout, one)}
+    if not names:
+        return None
+    async with _index_of_objects(checkout, environment) as git:
+        await git("update-index", "--add", "-z", "--stdin", input=b"".join(bytes(name) + b"\0" for name in names))
+        return (await git("commit-tree", (await git("write-tree")).text, "-m", "Objects of Git LFS")).text
+
+
+async def put_objects_back(checkout: Checkout, commit: str) -> None:
+    """Give the worktree the objects of a commit of `save_objects`, which it must have. Raises GitError, OSError."""
+    async with _index_of_objects(checkout, {}) as git:
+        await git("read-tree", commit)
+        await git("checkout-index", "--quiet", "--all", "--force")
+
+
+@asynccontextmanager
+async def _index_of_objects(
+    checkout: Checkout, environment: Mapping[str, str]
+) -> AsyncIterator[Callable[..., Awaitable[Completed]]]:
+    """Yield a git whose work tree is the worktree's folder of git-lfs, with an index of its own."""
+    run = checkout.git if checkout.isolated else partial(checkout.clone.git.on_clone, checkout.clone.path)
+    places = {"GIT_WORK_TREE": str(checkout.admin / LFS), "GIT_INDEX_FILE": str(checkout.admin / _INDEX)}
+    (checkout.state / LFS).mkdir(exist_ok=True)
+    try:
+        yield partial(run, environment={**places, **environment}, timeout_seconds=_TIMEOUT_SECONDS)
+    finally:
+        remove_untrusted(checkout.state, PurePath(_INDEX))
+
+
+def delete_old(lock: CloneLock, before: float) -> int:
+    """Delete the objects that came before this time, in seconds of the epoch; return their bytes.
+
+    No turn of the repository may run. GitHub has them all: who needs one fetches it again. Raises OSError.
+    """
+    freed = 0
+    for one in entries_below(lock.clone.path / LFS):
+        if one.is_file(follow_symlinks=False) and (status := one.stat(follow_symlinks=False)).st_mtime < before:
+            Path(one).unlink()
+            freed += status.st_size
+    return freed
+
+
 def _copy(state: Path, pointer: Pointer, copy: Path) -> None:
     """Raises UntrustedFileError for an object that is not there, or not what its pointer tells."""
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -211,19 +267,18 @@ def _copy(state: Path, pointer: Pointer, copy: Path) -> None:
 async def _lfs(
     clone: Clone, *arguments: str, storage: Path, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Completed:
-    url = (await clone.git.remote_url(clone.path)).rstrip("/") + "/info/lfs"
+    url = await clone.git.remote_url(clone.path)
     settings = {
-        "lfs.url": url,
-        "lfs.pushurl": url,
-        f"lfs.{url}.access": "basic",
-        f"lfs.{url}.locksverify": "false",
-        "lfs.basictransfersonly": "true",
-        "lfs.fetchinclude": "",
-        "lfs.fetchexclude": "",
+        "remote.origin.url": url,
+        f"lfs.{url.removesuffix('.git')}.git/info/lfs.access": "basic",
         "lfs.storage": str(storage),
-        "lfs.repositoryFormatVersion": "0",
     }
     options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-    return await clone.git.on_clone(
-        clone.path, *options, "lfs", *arguments, check=False, environment=environment, timeout_seconds=_TIMEOUT_SECONDS
-    )
+    # In a bare repository git-lfs reads the `.lfsconfig` of HEAD, which in the clone names a branch that can be there.
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("objects", "refs"):
+            (Path(folder) / name).mkdir()
+        (Path(folder) / "HEAD").write_text("ref: refs/heads/none\n")
+        (Path(folder) / "config").write_text("[core]\n\tbare = true\n")
+        given: Options = {"check": False, "environment": environment, "timeout_seconds": _TIMEOUT_SECONDS}
+        return await clone.git.on_clone(Path(folder), *options, "lfs", *arguments, **given)

@@ -1,4 +1,4 @@
-"""The care of a node's clones: they are packed, removed when unused, and their worktrees share blocks."""
+"""The care of a node's clones: packed, freed of old LFS objects, removed when unused; their worktrees share blocks."""
 
 import asyncio
 from datetime import timedelta
@@ -13,11 +13,14 @@ from bot.clones.packing import forget_fetched, pack, pack_new, pack_whole, was_p
 from bot.clones.shared_blocks import share_blocks
 from bot.git import refs
 from bot.git.errors import GitError
+from bot.lfs.objects import delete_old
 from bot.maintenance.repair import clones_on_disk
 from bot.node.context import NodeContext
 from bot.rescue.message import list_rescues
 from bot.store import reconciliation, upkeep
 
+LFS_OBJECTS_KEPT = timedelta(days=30)
+"""How long a clone keeps an object of Git LFS since it came."""
 _log = structlog.get_logger()
 
 
@@ -41,6 +44,8 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
                 await pack(lock)
                 if use is not None and not use.busy:
                     await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
+                    if freed := await asyncio.to_thread(delete_old, lock, (ctx.clock() - LFS_OBJECTS_KEPT).timestamp()):
+                        _log.info("lfs-objects-deleted", clone=folder, bytes=freed)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 

@@ -33,7 +33,8 @@ class RescuedCommits:
     """The contents of a rescue commit besides its tree. The commits named here are among its parents.
 
     `staged` is the index where that differed from `head`; `tip` the branch's where `head` was not on it; `stashes` are
-    the newest first; `others` were reached by nothing else. `files` were uncommitted, `commits` unpublished.
+    the newest first; `others` were reached by nothing else; the files of `lfs` are the objects of Git LFS that commits
+    need and GitHub does not have. `files` were uncommitted, `commits` unpublished.
     """
 
     head: str | None = None
@@ -44,11 +45,12 @@ class RescuedCommits:
     operation: str | None = None
     files: int = 0
     commits: int = 0
+    lfs: str | None = None
 
     @property
     def parents(self) -> tuple[str, ...]:
         """All commits, each once."""
-        known = (self.head, self.staged, self.tip, *self.stashes, *self.others)
+        known = (self.head, self.staged, self.tip, *self.stashes, *self.others, self.lfs)
         return tuple(dict.fromkeys(commit for commit in known if commit is not None))
 
 
@@ -74,7 +76,8 @@ def write(label: RescueLabel, kept: RescuedCommits) -> bytes:
 
 Kept before the worktree of {threads} was removed or reset. The files are those that lay
 there, byte for byte, without the ignored ones. The parents named below are the commit checked out
-(head), what was staged (staged), the branch (tip), stashes, and commits that nothing else reached.
+(head), what was staged (staged), the branch (tip), stashes, commits that nothing else reached, and
+objects of Git LFS (lfs).
 `threadtree worktrees restore {label.worktree_id}` brings the latest rescue back.
 {_CONTENTS}{json.dumps(told)}
 """
@@ -101,6 +104,7 @@ def read(message: str, parents: Sequence[str]) -> tuple[RescueLabel, RescuedComm
         tip=known(kept.tip),
         stashes=tuple(filter(known, kept.stashes)),
         others=tuple(filter(known, kept.others)),
+        lfs=known(kept.lfs),
     )
 
 

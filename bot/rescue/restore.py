@@ -18,6 +18,7 @@ from bot.clones.importing import import_commits, lend
 from bot.failpoints import reached
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import failure
+from bot.lfs.objects import put_objects_back
 from bot.messages.worktree_replies import RestoreObstacle
 from bot.model import Saved
 from bot.rescue.message import RescuedCommits, read_rescue
@@ -98,6 +99,8 @@ async def restore(
         files = await _restore_commit(checkout, sha, rescued, position, progress)
     else:
         raise RestoreRefusedError("directory-gone")
+    if rescued is not None and rescued.lfs is not None:
+        await put_objects_back(checkout, rescued.lfs)
     await import_commits(checkout, branch)
     commits = 0
     if position.after is not None and position.after != position.head:

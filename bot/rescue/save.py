@@ -21,6 +21,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.refs import is_commit
 from bot.git.runner import Identity
+from bot.lfs.objects import save_objects
 from bot.messages import reasons
 from bot.rescue import message as rescue_message
 from bot.rescue.message import RescuedCommits, RescueLabel
@@ -133,6 +134,7 @@ async def _whole(checkout: Checkout, label: RescueLabel, published: bool) -> Res
         # The commit that a kept directory was at is on record, so that it comes back to no other.
         if not _is_needed(kept) and why is None:
             return None
+        kept = await _with_objects(checkout, label, kept)
         sha = await _commit(own, label, await snapshot(own, now.commit, seen), kept)
     ref = await _publish(checkout.lock, label, sha)
     rescued = Rescued(ref, sha, kept.files, kept.commits)
@@ -155,11 +157,20 @@ async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, publis
     kept = await _commits(clone, lost, label.branch, now, published)
     if not _is_needed(kept):
         return None
+    if lost is not None:
+        kept = await _with_objects(lost, label, kept)
     tree = f"{kept.head or kept.tip}^{{tree}}" if kept.head or kept.tip else EMPTY_TREE
     message, signed = rescue_message.write(label, kept), _signed(label.at)
     arguments = ("commit-tree", tree, *_parents(kept), "-F", "-")
     made = await clone.git.on_clone(clone.path, *arguments, input=message, environment=signed)
     return Rescued(await _publish(lock, label, made.text), made.text, 0, kept.commits)
+
+
+async def _with_objects(checkout: Checkout, label: RescueLabel, kept: RescuedCommits) -> RescuedCommits:
+    """Import the objects of Git LFS that the commits need, as a commit of their own."""
+    if (commit := await save_objects(checkout, kept.parents, _signed(label.at))) is not None:
+        await import_commit(checkout, commit)
+    return replace(kept, lfs=commit)
 
 
 def _parents(kept: RescuedCommits) -> list[str]:

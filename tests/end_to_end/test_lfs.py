@@ -131,12 +131,57 @@ async def test_a_failed_upload_pushes_no_commit_and_the_next_request_does(open_s
     assert oid(CONTENT + b"more\n") in open_shop.repository.lfs
 
 
+async def test_an_agent_is_the_first_to_put_files_under_git_lfs(
+    a_world: Worlds, caged_settings: dict[str, str]
+) -> None:
+    async with a_world(caged_settings) as world:
+        request = f"write .gitattributes: {ATTRIBUTES.strip()}\nwrite a.bin: picture\ncommit First\nwrite b.bin: other"
+        talk = await asked(world, request)
+        await talk.hears("3 files +")
+        assert (await branch_of(world, talk))["a.bin"] == lfs_pointer(b"picture\n").strip()
+        assert {b"picture\n", b"other\n"} <= set(world.repository.lfs.values())
+
+
+async def test_a_rescue_has_the_objects_of_all_commits_that_were_not_pushed(shop: World) -> None:
+    talk = await asked(shop, "say Looked.")
+    await talk.hears("Looked.")
+    shop.faults.add(FailBefore(403, "This repository is over its data quota."), path="*/objects/batch", times=1)
+    await talk.says("@threadtree-bot append a.bin: one\ncommit One\nappend a.bin: two\ncommit Two\nappend a.bin: three")
+    await talk.hears("could not be pushed")
+    await talk.closes()
+    await shop.until("(select state = 'removed' from worktrees)")
+    await talk.reopens()
+
+    await talk.says("@threadtree-bot say Again.")
+    await talk.hears("Again.")
+
+    versions = [CONTENT + b"one\n", CONTENT + b"one\ntwo\n", CONTENT + b"one\ntwo\nthree\n"]
+    assert {one: shop.repository.lfs.get(oid(one)) for one in versions} == {one: one for one in versions}
+    assert (await branch_of(shop, talk))["a.bin"] == lfs_pointer(versions[2]).strip()
+
+
+ELSEWHERE = "http://127.0.0.1:1/evil"
+LFSCONFIG = f"""[lfs]
+\turl = {ELSEWHERE}
+\tpushurl = {ELSEWHERE}
+\tfetchinclude = nothing
+\tfetchexclude = *
+\tskipdownloaderrors = true
+\tlocksverify = true
+\tallowincompletepush = true
+[remote "origin"]
+\tlfsurl = {ELSEWHERE}
+\tlfspushurl = {ELSEWHERE}
+"""
+
+
 async def test_no_setting_of_the_repository_leads_elsewhere(shop: World) -> None:
-    await shop.maria.pushes(
-        "main", {".lfsconfig": "[lfs]\n\turl = http://127.0.0.1:1/evil\n\tpushurl = http://127.0.0.1:1/evil\n"}
-    )
-    talk = await asked(shop, "look a.bin\nappend a.bin: more")
-    await talk.hears("a.bin has 32 bytes.", "1 file +")
+    # The bare clone's own HEAD names this branch: git-lfs reads the `.lfsconfig` there.
+    files = {".lfsconfig": LFSCONFIG, "gone.bin": lfs_pointer(b"gone")}
+    await shop.maria.pushes("master", files, base="main")
+    talk = await shop.maria.opens_pull("Pictures", head="master")
+    await talk.says("@threadtree-bot look a.bin\nappend a.bin: more")
+    await talk.hears("a.bin has 32 bytes.", "1 file +", "Git LFS pointers of `gone.bin`", "404")
     assert oid(CONTENT + b"more\n") in shop.repository.lfs
 
 

@@ -1,5 +1,6 @@
 """Expiry of sessions, agents' homes, rescues, kept directories, orphans and the trash."""
 
+import os
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -399,6 +400,18 @@ async def test_a_local_branch_goes_with_its_last_worktree_once_its_commits_are_e
 
     left = git(clone, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
     assert left == ["threadtree/issue-1", "threadtree/issue-8"], "of the worktree; with work that is nowhere else"
+
+
+async def test_objects_of_git_lfs_go_a_month_after_they_came(each: Node) -> None:
+    await each.add(1)
+    objects = each.git.clone.path / "lfs" / "objects"
+    objects.mkdir(parents=True)
+    for name, days in (("old", 31), ("new", 29)):
+        (objects / name).write_text("picture")
+        at = (each.ctx.clock() - timedelta(days=days)).timestamp()
+        os.utime(objects / name, (at, at))
+    await care_for_clones(each.ctx, timedelta(days=90))
+    assert [file.name for file in objects.iterdir()] == ["new"]
 
 
 async def test_a_clone_goes_when_no_thread_used_it_for_long_and_nothing_is_only_there(each: Node) -> None:

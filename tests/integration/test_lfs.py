@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -83,6 +84,31 @@ async def test_a_rescue_has_what_was_changed_and_brings_it_back(world: GitReposi
     assert await provided(world) == Provided()
     assert await changes(world) == ["a.bin"]
     assert (world.path / "b.bin").read_bytes() == b"b"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_rescue_has_the_objects_of_all_unpublished_commits(world: GitRepositories, lost: bool) -> None:
+    before = git(world.path, "rev-parse", "HEAD")
+    for content in (CHANGED, b"newest"):
+        place = world.state / "lfs" / of(content).path
+        place.parent.mkdir(parents=True)
+        place.write_bytes(content)
+        world.agent_commits({"a.bin": lfs_pointer(content)})
+    if lost:
+        shutil.rmtree(world.path)
+    async with clone_lock(world.clone) as lock:
+        found = await save_rescue(lock, world.path, LABEL)
+        assert isinstance(found, Rescued)
+        again = await save_rescue(lock, world.path, LABEL)
+        assert again == found
+        if lost:
+            return
+        checkout = await require_checkout(lock, world.path)
+        await checkout.git("reset", "--quiet", "--hard", before)
+        shutil.rmtree(world.state / "lfs")
+        await restore(lock, world.path, "threadtree/issue-1", found.sha, None, 1)
+    for content in (CHANGED, b"newest"):
+        assert (world.state / "lfs" / of(content).path).read_bytes() == content
 
 
 @pytest.mark.parametrize("planted", ["other", "longer", "link", "folder", "nothing"])
