@@ -132,6 +132,10 @@ class Settings(BaseSettings):
     node_timeout_seconds: values.TenSecondsOrMore = 60
     shutdown_grace_seconds: values.NotNegative = 30
     admin_token: values.AdminToken | None = None
+    github_client_id: str | None = None
+    github_client_secret: SecretStr | None = None
+    dashboard_operators: values.People = ()
+    dashboard_viewers: values.People = ()
     log_level: values.Level = "info"
     log_format: values.Format = "auto"
 
@@ -227,6 +231,8 @@ def read(
     given = {**_file(dotenv), **(os.environ if environ is None else environ)}
     for name in _ALSO_IN_LOWER_CASE:
         given[name] = given.pop(name, "") or given.get(name.lower(), "")
+    if Need.WEBHOOK_SECRET in needs and given.get("GITHUB_CLIENT_ID", "").strip():
+        needs |= {Need.GITHUB}  # the web process asks GitHub what those who sign in may see
     variables = {
         name: text.strip()
         for name, text in given.items()
@@ -308,6 +314,7 @@ def _missing_or_contradictory(given: Mapping[str, str], needs: frozenset[Need]) 
         yield from _credential_problems(given)
     if Need.AGENT in needs:
         yield from _agent_problems(given)
+    yield from _sign_in_problems(given)
     for url, default in _URLS_OF_GITHUB_COM.items():
         if "GITHUB_API_URL" not in given and given.get(url, default) != default:
             yield (
@@ -329,6 +336,22 @@ def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
         yield f"{keys[0]} is set without GITHUB_APP_ID; set the App's numeric id too."
     if len(keys) > 1:
         yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
+
+
+def _sign_in_problems(given: Mapping[str, str]) -> Iterator[str]:
+    """The sign-in to the dashboard is set as a whole: half of it would let nobody in, or seem to."""
+    people = [name for name in ("DASHBOARD_OPERATORS", "DASHBOARD_VIEWERS") if name in given]
+    client = [name for name in ("GITHUB_CLIENT_ID", "GITHUB_CLIENT_SECRET") if name in given]
+    if len(client) == 1:
+        other = "GITHUB_CLIENT_SECRET" if client == ["GITHUB_CLIENT_ID"] else "GITHUB_CLIENT_ID"
+        yield f"{client[0]} is set without {other}; set both, or neither: GitHub shows them in the App's settings."
+    elif client and not people:
+        yield (
+            "GITHUB_CLIENT_ID is set, and nobody may sign in; set DASHBOARD_OPERATORS or DASHBOARD_VIEWERS to logins "
+            "and org/team."
+        )
+    elif people and not client:
+        yield f"{people[0]} is set without GITHUB_CLIENT_ID and GITHUB_CLIENT_SECRET; set them too: docs/dashboard.md."
 
 
 def _agent_problems(given: Mapping[str, str]) -> Iterator[str]:

@@ -43,12 +43,15 @@ SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNO
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
+# Logins have hyphens, those of managed users end with an underscore and a short code; a team has a slug of its name.
+_PERSON_OR_TEAM = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 _OWN_SECRETS = frozenset(
     {
         "ADMIN_TOKEN",
         "DATABASE_URL",
+        "GITHUB_CLIENT_SECRET",
         "GITHUB_PRIVATE_KEY",
         "GITHUB_PRIVATE_KEY_PATH",
         "GITHUB_TOKEN",
@@ -261,6 +264,15 @@ def _logins(text: str) -> tuple[str, ...]:
     return tuple(item.lower().removeprefix("@") for item in _items(text))
 
 
+def _people(text: str) -> tuple[str, ...]:
+    """Return GitHub logins and teams, `org/team`, in lower case, without `@`."""
+    found = _logins(text)
+    for item in found:
+        if not _PERSON_OR_TEAM.fullmatch(item):
+            raise ValueError(f"holds {item!r}, which is neither a login nor a team; write it like octocat or acme/web.")
+    return found
+
+
 def _numeric_ids(text: str) -> frozenset[int]:
     """Return GitHub's numeric ids."""
     for item in _items(text):
@@ -322,6 +334,7 @@ Proxy = Annotated[SecretStr, BeforeValidator(_proxy)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
 Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
 Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
+People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
 AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls, Endpoint
+from bot.api.calls import CALL_SECONDS, UNANSWERED, WITH_TOKEN, Caller, CallError, Calls, Endpoint
 from bot.api.changes import CHANGES
 from bot.api.events import NAMES, News
 from bot.api.lists import READ
@@ -35,7 +35,7 @@ def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
             try:
                 async with asyncio.timeout(CALL_SECONDS):
                     asked = endpoint.parse(request.path_params, await _given(request))
-                    return _json(await calls.run(endpoint, asked, "API"), endpoint.status)
+                    return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
             except CallError as problem:
                 return _refusal(problem.status, problem.sentence)
             except ClientDisconnect:

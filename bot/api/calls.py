@@ -18,12 +18,16 @@ from bot.api.rows import Row
 from bot.operations.asked import REPOSITORY, Asked, Id, Repository
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.operations import Channel
+from bot.store.scope import EVERYTHING, Scope
 
 CALLS_AT_ONCE: Final = 2
 """The pool is there for deliveries first."""
 CALL_SECONDS: Final = 5.0
 UNANSWERED: Final[tuple[type[BaseException], ...]] = (TimeoutError, *DATABASE_AWAY)
 MOST_ROWS: Final = 200
+ONLY_OPERATORS: Final = "Only operators may do this (DASHBOARD_OPERATORS)."
+WITH_TOKEN: Final = "admin-token"  # noqa: S105 - no secret
+"""The person of a call that shows nothing but the ADMIN_TOKEN."""
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
 
 _log = structlog.get_logger()
@@ -112,12 +116,28 @@ class ApiContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and by which way. An operator sees everything; all others see their scope and change nothing."""
+
+    channel: Channel
+    person: str
+    scope: Scope = EVERYTHING
+
+    @property
+    def is_operator(self) -> bool:
+        return self.scope.repositories is None
+
+
+STRANGER: Final = Caller("dashboard", "", Scope("", ()))
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call that is carried out."""
 
     connection: Connection
     ctx: ApiContext
-    channel: Channel
+    caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +216,17 @@ class Calls:
         async with self._free, self._pool.acquire() as connection:
             yield connection
 
-    async def run(self, endpoint: Endpoint[A, R], asked: A, channel: Channel) -> R:
+    async def run(self, endpoint: Endpoint[A, R], asked: A, caller: Caller) -> R:
         """Return the endpoint's answer. Raises CallError, or one of UNANSWERED."""
+        if endpoint.method != "GET" and not caller.is_operator:
+            raise CallError(403, ONLY_OPERATORS)
         async with self.connection() as connection:
-            answer = await endpoint.handler(Call(connection, self.ctx, channel), asked)
+            answer = await endpoint.handler(Call(connection, self.ctx, caller), asked)
         if endpoint.method != "GET":
             _log.info(
                 "operator-asked",
-                by=channel,
+                by=caller.channel,
+                person=caller.person,
                 method=endpoint.method,
                 path=endpoint.path.format(**asked.model_dump()),
                 answer=answer.model_dump(),

@@ -27,7 +27,7 @@ async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     """Ask a worker: only GitHub knows the thread."""
     made = deliveries.asked_by_operator(
         "create",
-        {"conversation": asked.conversation, "channel": call.channel},
+        {"conversation": asked.conversation, "channel": call.caller.channel},
         asked.conversation,
         f"{call.ctx.platform}/{asked.conversation}",
     )
@@ -140,7 +140,7 @@ async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
 async def _ask_nodes(
     call: Call, kind: NodeOperationKind, details: dict[str, object], node: str | None = None
 ) -> AskedOfNodes:
-    by = operations.by_operator(call.channel, call.ctx.clock())
+    by = operations.by_operator(call.caller.channel, call.ctx.clock())
     async with call.connection.transaction():
         ids = await operations.enqueue_on_nodes(call.connection, kind, details, by, node)
     if not ids:
@@ -216,7 +216,7 @@ async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id:
 
 
 async def _enqueue(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None) -> AskedOperation:
-    by = operations.by_operator(call.channel, call.ctx.clock())
+    by = operations.by_operator(call.caller.channel, call.ctx.clock())
     operation = await operations.enqueue(call.connection, worktree_id, kind, by, rescue_id=rescue_id)
     return AskedOperation(operation=operation)
 
@@ -302,7 +302,7 @@ async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
 
 
 async def _thread_of_turn(call: Call, turn_id: int) -> TurnThread:
-    if await listings.turn(call.connection, turn_id) is None:
+    if await listings.turn(call.connection, turn_id, call.caller.scope) is None:
         raise CallError(404, f"There is no turn {turn_id}.")
     return await turns.thread_of(call.connection, turn_id)
 

@@ -5,7 +5,8 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import asyncpg
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bot.store import listings
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+from bot.store.scope import EVERYTHING, Scope
 
 CHANNEL: Final = "threadtree_events"
 LISTENERS_AT_ONCE: Final = 32
@@ -23,8 +25,6 @@ UNREAD_AT_MOST: Final = 500
 """A listener that is slower loses its connection, and looks at the rows again."""
 SIGN_OF_LIFE_SECONDS: Final = 15.0
 READ_SECONDS: Final = 5.0
-_LISTENING: Final = b": listening\n\n"
-"""From here on nothing is missed."""
 _AWAY: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
@@ -35,40 +35,67 @@ NAMES: Final = (
 )
 
 
+Seen = Callable[[], Awaitable[Scope | None]]
+"""What a listener may see now; None once it may no longer listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event as it is sent, and its repository; one of none is for those who see everything."""
+
+    data: bytes
+    repository: tuple[str, int] | None = None
+
+
+_LISTENING: Final = _Event(b": listening\n\n")
+"""From here on nothing is missed."""
+_STILL_HERE: Final = _Event(b": still here\n\n")
+_FOR_ALL: Final = (_LISTENING, _STILL_HERE)
+
+
+async def _everything() -> Scope:
+    return EVERYTHING
+
+
 class News:
     """The listeners of this process; one connection to Postgres hears for all, while there are any."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        self._listeners: set[asyncio.Queue[_Event | None]] = set()
         self._hearing: asyncio.Task[None] | None = None
         self._hears = False
         self._closed = False
 
     async def stream(self, _: Request) -> Response:
         """Answer with all events from now on."""
+        return self.streamed(_everything)
+
+    def streamed(self, seen: Seen) -> Response:
+        """Answer with the events from now on that the listener may see when they happen."""
         if self._closed or len(self._listeners) >= LISTENERS_AT_ONCE:
             return JSONResponse({"error": f"{len(self._listeners)} listen already."}, 503, {"Retry-After": "5"})
-        unread: asyncio.Queue[bytes | None] = asyncio.Queue(UNREAD_AT_MOST)
+        unread: asyncio.Queue[_Event | None] = asyncio.Queue(UNREAD_AT_MOST)
         self._listeners.add(unread)
         if self._hears:
             unread.put_nowait(_LISTENING)
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear(), name="events")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-        return StreamingResponse(self._events(unread), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(self._events(unread, seen), headers=headers, media_type="text/event-stream")
 
-    async def _events(self, unread: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+    async def _events(self, unread: asyncio.Queue[_Event | None], seen: Seen) -> AsyncIterator[bytes]:
         try:
             while True:
                 try:
                     async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                         event = await unread.get()
                 except TimeoutError:
-                    event = b": still here\n\n"
-                if event is None:
+                    event = _STILL_HERE
+                if event is None or (scope := await seen()) is None:
                     return
-                yield event
+                if event in _FOR_ALL or scope.has(*event.repository or (None, None)):
+                    yield event.data
         finally:
             self._listeners.discard(unread)
 
@@ -105,7 +132,8 @@ class News:
 
     def _tell(self, told: Mapping[str, Any]) -> None:
         # orjson escapes line breaks, so that the data is one line.
-        event = b"event: " + str(told["event"]).encode() + b"\ndata: " + orjson.dumps(told["news"]) + b"\n\n"
+        data = b"event: " + str(told["event"]).encode() + b"\ndata: " + orjson.dumps(told["news"]) + b"\n\n"
+        event = _Event(data, told["repository"])
         for listener in tuple(self._listeners):
             try:
                 listener.put_nowait(event)
@@ -116,7 +144,7 @@ class News:
         for listener in tuple(self._listeners):
             self._end(listener)
 
-    def _end(self, listener: asyncio.Queue[bytes | None]) -> None:
+    def _end(self, listener: asyncio.Queue[_Event | None]) -> None:
         self._listeners.discard(listener)
         while listener.full():
             listener.get_nowait()
@@ -132,9 +160,11 @@ class News:
 
 
 async def _whole(connection: asyncpg.Connection, payload: str) -> Mapping[str, Any]:
-    """Return an event. A notification has at most 8,000 bytes: a plan is read from its row."""
+    """Return an event with its repository. A notification has at most 8,000 bytes: a plan is read from its row."""
     told: dict[str, Any] = orjson.loads(payload)
-    if told["event"] == "turn-progress":
-        async with asyncio.timeout(READ_SECONDS):
-            told["news"] |= await listings.progress(connection, told["news"]["turn"])
+    news = told["news"]
+    async with asyncio.timeout(READ_SECONDS):
+        if told["event"] == "turn-progress":
+            news |= await listings.progress(connection, news["turn"])
+        told["repository"] = await listings.repository_of(connection, news.get("turn"), news.get("worktree"))
     return told

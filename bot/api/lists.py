@@ -56,7 +56,8 @@ async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Re
     """Return the rows of a page, and one more where another page follows."""
     hidden = asked.state.removeprefix("not-") if asked.state and asked.state.startswith("not-") else None
     state = None if hidden or asked.state == "all" else asked.state
-    return await listings.newest(call.connection, of, asked.limit + 1, asked.after, asked.repo, state, hidden=hidden)
+    page = (asked.limit + 1, asked.after, asked.repo, state)
+    return await listings.newest(call.connection, of, *page, scope=call.caller.scope, hidden=hidden)
 
 
 def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any]) -> Page[R]:
@@ -111,7 +112,7 @@ async def conversations(call: Call, asked: ListQuery[ConversationState]) -> Page
 
 @endpoint("GET", "/conversations/{id}", "A thread with its newest requests and sessions")
 async def conversation(call: Call, asked: ById) -> WholeConversation:
-    row = await listings.conversation(call.connection, asked.id, MOST_ROWS)
+    row = await listings.conversation(call.connection, asked.id, MOST_ROWS, call.caller.scope)
     found = _one(WholeConversation, row, f"conversation {asked.id}")
     await _tell_why(call.connection, found.requests, call.ctx.clock())
     return found
@@ -119,12 +120,13 @@ async def conversation(call: Call, asked: ById) -> WholeConversation:
 
 @endpoint("GET", "/turns", "The requests, newest first; queued ones in the order of their line")
 async def turns(call: Call, asked: TurnsQuery[TurnState]) -> Page[Turn]:
-    more, limit = asked.limit + 1, asked.limit
+    more, limit, scope = asked.limit + 1, asked.limit, call.caller.scope
     rows: Sequence[Any]
     if asked.search:
-        rows = await listings.found_turns(call.connection, more, asked.after, asked.repo, asked.state, asked.search)
+        found = (asked.after, asked.repo, asked.state, asked.search)
+        rows = await listings.found_turns(call.connection, more, *found, scope)
     elif asked.state == "queued":
-        rows = await listings.turns_in_line(call.connection, more, asked.after, asked.repo)
+        rows = await listings.turns_in_line(call.connection, more, asked.after, asked.repo, scope)
     else:
         rows = await _rows(call, asked, "turns")
     page = _page(Turn, rows, asked)
@@ -136,7 +138,7 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> Page[Turn]:
 
 @endpoint("GET", "/turns/{id}", "A request with its text, and what its agent plans, does and says, until they expire")
 async def turn(call: Call, asked: ById) -> WholeTurn:
-    row = await listings.turn(call.connection, asked.id)
+    row = await listings.turn(call.connection, asked.id, call.caller.scope)
     found = _one(WholeTurn, row, f"turn {asked.id}")
     await _tell_why(call.connection, [found], call.ctx.clock())
     return found
@@ -144,7 +146,7 @@ async def turn(call: Call, asked: ById) -> WholeTurn:
 
 @endpoint("GET", "/turns/{id}/steps/{place}", "A step of a request with its output, until that expires")
 async def step(call: Call, asked: ByStep) -> WholeStep:
-    row = await listings.step(call.connection, asked.id, asked.place)
+    row = await listings.step(call.connection, asked.id, asked.place, call.caller.scope)
     return _one(WholeStep, row, f"step {asked.place} of turn {asked.id}")
 
 
@@ -164,7 +166,7 @@ async def deliveries(call: Call, asked: ListQuery[ListedDeliveryState]) -> Page[
 
 @endpoint("GET", "/deliveries/{guid}", "One delivery")
 async def delivery(call: Call, asked: ByGuid) -> OneDelivery:
-    row = await listings.delivery(call.connection, asked.guid)
+    row = await listings.delivery(call.connection, asked.guid, call.caller.scope)
     return _one(OneDelivery, row, f"delivery {asked.guid}")
 
 
@@ -176,7 +178,7 @@ async def rescues(call: Call, asked: ListQuery[RescueState]) -> Page[Rescue]:
 
 @endpoint("GET", "/nodes", "The nodes and their work")
 async def nodes(call: Call, asked: ListQuery[NodeState]) -> Page[Node]:
-    rows = await listings.nodes(call.connection, asked.state)
+    rows = await listings.nodes(call.connection, asked.state, call.caller.scope)
     for row in rows:
         row["kept"] = [_with_expiry(one, call) for one in row["kept"]]
     return Page(items=[Node.model_validate(row) for row in rows], next=None)
@@ -189,13 +191,13 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
 @endpoint("GET", "/costs", "What ended turns cost, by day (UTC) and repository, the latest day first")
 async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
     since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=asked.days - 1)
-    rows = await listings.costs(call.connection, since, asked.repo)
+    rows = await listings.costs(call.connection, since, asked.repo, call.caller.scope)
     return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 
 @endpoint("GET", "/operations/{id}", "What was asked of a worktree or of a node")
 async def operation(call: Call, asked: ById) -> Operation:
-    row = await operations.described(call.connection, asked.id)
+    row = await operations.described(call.connection, asked.id, scope=call.caller.scope)
     return _one(Operation, row, f"operation {asked.id}")
 
 

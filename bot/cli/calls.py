@@ -3,6 +3,8 @@
 Lists are a table for people, and with `--json` an array for scripts.
 """
 
+import os
+import pwd
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, Call, CallError, Endpoint, R, Words
+from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, Words
 from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
@@ -239,7 +241,16 @@ def correctable() -> Iterator[None]:
         fail(problem.sentence, 1 if problem.status == 409 else 2)
 
 
+def unix_user() -> str:
+    """Return the name of this process' user, for the record of who did what."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    return f"command line ({name})"
+
+
 async def call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **given: object) -> R:
     """Return the API's answer to what is asked. Raises CallError."""
     asked = endpoint.parse(path, {name: value for name, value in given.items() if value is not None})
-    return await endpoint.handler(Call(connection, api_context(load()), "command line"), asked)
+    return await endpoint.handler(Call(connection, api_context(load()), Caller("command line", unix_user())), asked)

@@ -22,6 +22,7 @@ from bot.settings import load
 from bot.store import listings, nodes
 from bot.store import rescues as stored
 from bot.store.database import Connection
+from bot.store.scope import EVERYTHING
 
 _ID = re.compile(r"[0-9]{1,18}")
 RescueId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `rescues list`.")]
@@ -78,7 +79,7 @@ def drop_rescue(
             await _report_kept(connection)
             kept = [
                 one["name"]
-                for node in await listings.nodes(connection, None)
+                for node in await listings.nodes(connection, None, EVERYTHING)
                 for one in node["kept"]
                 if node["id"] == ctx.node
             ]

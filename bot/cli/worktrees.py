@@ -40,6 +40,7 @@ from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, word
 from bot.settings import load
 from bot.store import listings, operations, reconciliation, retention
 from bot.store.listings import FoundWorktree
+from bot.store.scope import EVERYTHING
 from bot.worktrees.summary import summarize
 
 _ID = re.compile(r"[0-9]{1,18}")
@@ -139,8 +140,8 @@ def print_path(conversation: Conversation) -> None:
     async def found(ctx: NodeContext) -> None:
         async with ctx.pool.acquire() as connection:
             number, full_name = int(named["number"]), f"{named['owner']}/{named['name']}"
-            conversation_id = await listings.conversation_named(connection, full_name, number)
-            row = conversation_id and await listings.conversation(connection, conversation_id, 1)
+            conversation_id = await listings.conversation_named(connection, full_name, number, EVERYTHING)
+            row = conversation_id and await listings.conversation(connection, conversation_id, 1, EVERYTHING)
         if not row or row["worktree"] is None:
             fail(f"{conversation} has no worktree: `threadtree worktrees create {conversation}` makes one.")
         typer.echo(ctx.directory((await _find(ctx, str(row["worktree"]))).path))
@@ -278,7 +279,7 @@ async def carry_out(ctx: NodeContext, change: Endpoint[Any, AskedOperation], row
     with correctable():
         async with ctx.pool.acquire() as connection, connection.transaction():
             operation = (await call(connection, change, {"id": row_id})).operation
-            asked = await operations.described(connection, operation) or {}
+            asked = await operations.described(connection, operation, scope=EVERYTHING) or {}
             if asked["node_id"] != ctx.node:
                 fail(f"It is on the node {asked['node']}; run this there.", 2)
     await _execute(ctx, operation)
@@ -290,7 +291,7 @@ async def _execute(ctx: NodeContext, operation: int) -> None:
         ended = await execute.execute(ctx, run_jobs, operation, lambda words: typer.echo(words, err=True))
     if ended.state == "failed":
         fail(ended.outcome or "The operation failed.")
-    asked = await operations.described(ctx.pool, operation) or {}
+    asked = await operations.described(ctx.pool, operation, scope=EVERYTHING) or {}
     if asked["kind"] in ("create", "restore"):
         found = await _find(ctx, str(asked["worktree"]))
         typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")

@@ -1,9 +1,14 @@
-"""The web process: it stores deliveries for a worker. It imports neither agents nor git nor GitHub's client."""
+"""The web process: it stores deliveries for a worker. It imports neither agents nor git.
+
+GitHub's client it imports only where people sign in with GitHub.
+"""
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -22,6 +27,10 @@ from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool, database
 from bot.store.measures import save_counts
 
+if TYPE_CHECKING:
+    from bot.api.calls import Calls
+    from bot.dashboard.access import Access
+
 CONNECTIONS = 6
 # Above it clients get 503. Half of the usual limit of open files.
 CLIENTS_AT_ONCE = 512
@@ -31,7 +40,7 @@ IDLE_SECONDS = 150
 SAVE_COUNTS_SECONDS = 3.0
 _WITHOUT_TOKEN = {"error": "There is no API here: ADMIN_TOKEN is not set."}
 NO_API = Mount("/api", JSONResponse(_WITHOUT_TOKEN, 404, {"Cache-Control": "no-store"}))
-_WHO_ANSWERS = "This is Threadtree. Its dashboard is here where ADMIN_TOKEN is set.\n"
+_WHO_ANSWERS = "This is Threadtree. Its dashboard is here where ADMIN_TOKEN or GITHUB_CLIENT_ID is set.\n"
 NO_DASHBOARD = Route("/", PlainTextResponse(_WHO_ANSWERS, 404, {"Cache-Control": "no-store"}))
 _log = structlog.get_logger()
 
@@ -47,16 +56,21 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
         with _listener(settings) as listener:
-            await _serve(settings, dsn, pool, listener, on_listening)
+            await _serve(settings, dsn, pool, redactor, listener, on_listening)
 
 
 async def _serve(
-    settings: Settings, dsn: str, pool: Pool, listener: socket.socket, on_listening: Callable[[str], None]
+    settings: Settings,
+    dsn: str,
+    pool: Pool,
+    redactor: Redactor,
+    listener: socket.socket,
+    on_listening: Callable[[str], None],
 ) -> None:
-    async with Inbox(pool) as inbox:
+    async with Inbox(pool) as inbox, AsyncExitStack() as stack:
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None
-        if settings.admin_token is None:
+        if settings.admin_token is None and settings.github_client_id is None:
             routes += [NO_API, NO_DASHBOARD]
         else:
             # Imported here, for they take memory.
@@ -64,9 +78,13 @@ async def _serve(
             from bot.api.calls import Calls
             from bot.api.events import News
             from bot.dashboard.app import dashboard_routes
+            from bot.dashboard.login import Login
 
-            calls, token, news = Calls(pool, api_context(settings)), settings.admin_token.get_secret_value(), News(dsn)
-            routes += [*api_routes(calls, token, news), *dashboard_routes(calls, token, news)]
+            calls, news = Calls(pool, api_context(settings)), News(dsn)
+            token = settings.admin_token.get_secret_value() if settings.admin_token else None
+            access = await stack.enter_async_context(_access(settings, redactor, calls))
+            routes += [NO_API] if token is None else api_routes(calls, token, news)
+            routes += dashboard_routes(calls, Login(calls.ctx.clock, token, access), news)
         others = Starlette(routes=routes)
         app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
         config = uvicorn.Config(
@@ -107,6 +125,22 @@ async def _serve(
             # uvicorn closes nothing where it was told to exit while it started.
             for started in getattr(server, "servers", ()):
                 started.close()
+
+
+@contextlib.asynccontextmanager
+async def _access(settings: Settings, redactor: Redactor, calls: "Calls") -> "AsyncIterator[Access | None]":
+    """Yield what asks GitHub who may look, None where nobody signs in there."""
+    if settings.github_client_id is None or settings.github_client_secret is None:
+        yield None
+        return
+    from bot.compose.parts import Surroundings, open_github
+    from bot.dashboard.access import Access
+    from bot.github.people import SignIn
+
+    async with open_github(settings, Surroundings(), redactor) as github:
+        secret = settings.github_client_secret.get_secret_value()
+        sign_in = SignIn(github, settings.github_server_url, settings.github_client_id, secret)
+        yield Access(sign_in, calls, settings.dashboard_operators, settings.dashboard_viewers)
 
 
 async def _save_counts(pool: Pool) -> None:

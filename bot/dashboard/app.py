@@ -1,10 +1,10 @@
 """The dashboard's routes, and what goes for all of them: who may enter, which forms count, the headers."""
 
 import asyncio
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-import structlog
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -13,15 +13,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.api.calls import CALL_SECONDS, UNANSWERED, CallError, Calls
+from bot.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, UNANSWERED, Caller, CallError, Calls
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
-from bot.dashboard.login import COOKIE, Login, is_equal, is_foreign
+from bot.dashboard.entrance import ENTRANCE
+from bot.dashboard.login import COOKIE, Login, UnknownAccessError, is_equal, is_foreign
 from bot.dashboard.pages import PAGES
 from bot.dashboard.rendering import MEDIA_TYPES, static_files
 from bot.dashboard.visits import PageView, Visit
 
-VIEWS: Final = (*PAGES, *ACTION_VIEWS)
+VIEWS: Final = (*PAGES, *ENTRANCE, *ACTION_VIEWS)
 _OPEN: Final = ("/login", "/static/")
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -33,12 +34,12 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_log = structlog.get_logger()
+UNKNOWN_ACCESS: Final = "GitHub has not told yet what you can read there. Load the page again in a minute."
 
 
-def dashboard_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
-    """Return the routes of the dashboard for those who have the `token`. They take every path: put them last."""
-    return [Mount("/", _Front(_Dashboard(calls, Login(token, calls.ctx.clock), news)))]
+def dashboard_routes(calls: Calls, login: Login, news: News) -> list[BaseRoute]:
+    """Return the routes of the dashboard for those whom `login` lets in. They take every path: put them last."""
+    return [Mount("/", _Front(_Dashboard(calls, login, news)))]
 
 
 class _Dashboard:
@@ -47,9 +48,10 @@ class _Dashboard:
     def __init__(self, calls: Calls, login: Login, news: News) -> None:
         self.login = login
         self._calls = calls
+        self._news = news
         routes = [
             *map(self._route, VIEWS),
-            Route("/events", news.stream, methods=["GET"]),
+            Route("/events", self._events, methods=["GET"]),
             Route("/static/{name}", _static, methods=["GET"]),
         ]
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
@@ -62,7 +64,9 @@ class _Dashboard:
         return Route(view.path, answer, methods=[view.method])
 
     async def _answer(self, view: PageView, request: Request) -> Response:
-        visit = self._visit(request)
+        visit = self.visit(request)
+        if view.is_change and not visit.caller.is_operator:
+            return visit.problem(403, ONLY_OPERATORS)
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 if view.method == "POST" and not view.is_open:
@@ -80,13 +84,19 @@ class _Dashboard:
         if not isinstance(problem, HTTPException):
             raise problem
         sentence = "There is no such page." if problem.status_code == 404 else f"{problem.detail}."
-        answer = self._visit(request).problem(problem.status_code, sentence)
+        answer = self.visit(request).problem(problem.status_code, sentence)
         answer.headers.update(problem.headers or {})
         return answer
 
-    def _visit(self, request: Request) -> Visit:
-        cookie = request.cookies.get(COOKIE, "")
-        return Visit(request, self._calls, self.login, cookie if self.login.knows(cookie) else "")
+    async def _events(self, request: Request) -> Response:
+        """Tell what happens, as long as the cookie is valid, of what its person may see."""
+        return self._news.streamed(partial(self.login.scope, request.cookies.get(COOKIE, "")))
+
+    def visit(self, request: Request) -> Visit:
+        """Return the visit of whom the front let in."""
+        caller: Caller | None = getattr(request.state, "caller", None)
+        cookie = request.cookies.get(COOKIE, "") if caller else ""
+        return Visit(request, self._calls, self.login, cookie, caller or STRANGER)
 
 
 class _Front:
@@ -99,8 +109,9 @@ class _Front:
         request = Request(scope)
         answer: ASGIApp = self._dashboard.app
         # The path as it is routed. `request.url` has the Host header before it, which may hold a path of its own.
-        if not scope["path"].startswith(_OPEN) and not self._dashboard.login.knows(request.cookies.get(COOKIE, "")):
-            answer = _to_login(request)
+        is_open = scope["path"].startswith(_OPEN)
+        if not is_open and (refusal := await self._let_in(request)) is not None:
+            answer = refusal
         elif request.method not in ("GET", "HEAD") and is_foreign(request):
             answer = PlainTextResponse("Another site asked for this.", 403)
 
@@ -113,6 +124,14 @@ class _Front:
             await send(message)
 
         await answer(scope, receive, with_headers)
+
+    async def _let_in(self, request: Request) -> Response | None:
+        """Note who comes, for the visit; or return what a stranger gets."""
+        try:
+            request.state.caller = await self._dashboard.login.caller(request.cookies.get(COOKIE, ""))
+        except UnknownAccessError:
+            return self._dashboard.visit(request).problem(503, UNKNOWN_ACCESS)
+        return None if request.state.caller else _to_login(request)
 
 
 def _to_login(request: Request) -> Response:

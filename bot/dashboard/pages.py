@@ -1,7 +1,6 @@
 """The pages: what runs and waits, and the API's lists with their filters."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from datetime import UTC, timedelta
 from typing import Any, Final
@@ -13,7 +12,6 @@ from bot.api.calls import THREAD, ById, CallError, Endpoint, ListQuery, TurnsQue
 from bot.api.rows import Costs, ListedDeliveryState, Page
 from bot.dashboard.answer import html_of
 from bot.dashboard.chart import cost_chart, curves, turns_chart
-from bot.dashboard.login import COOKIE, VALID_FOR
 from bot.dashboard.visits import PageView, Visit
 from bot.model import TurnState
 from bot.operations.asked import PruneReport
@@ -23,8 +21,6 @@ MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
 MOST_ENDED_SHOWN: Final = 5
 DAYS_SHOWN: Final = 14
-# A path of ours with at most one id: what comes after `next=` may be anybody's.
-_OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
 
 async def _overview(visit: Visit) -> Response:
@@ -52,8 +48,9 @@ async def _overview(visit: Visit) -> Response:
 async def _days(visit: Visit, days: int) -> dict[str, Any]:
     """Return how the requests of the last days ended: the sums of all and of today, and the charts."""
     last = visit.now.astimezone(UTC).date()
+    since = last - timedelta(days=days - 1)
     async with visit.calls.connection() as connection:
-        by_day = {row["day"]: row for row in await listings.days(connection, last - timedelta(days=days - 1))}
+        by_day = {row["day"]: row for row in await listings.days(connection, since, visit.caller.scope)}
     sums = {"total": by_day.pop(None), "today": by_day.get(last)}
     return {**sums, "chart": turns_chart(by_day, last, days), "curves": curves(by_day, last, days)}
 
@@ -116,8 +113,8 @@ async def _thread_named(visit: Visit) -> Response:
     if thread is None:
         raise CallError(404, "This names no thread.")
     async with visit.calls.connection() as connection:
-        repository = f"{thread['owner']}/{thread['name']}"
-        found = await listings.conversation_named(connection, repository, int(thread["number"]))
+        named = (f"{thread['owner']}/{thread['name']}", int(thread["number"]))
+        found = await listings.conversation_named(connection, *named, visit.caller.scope)
     if found is None:
         raise CallError(404, f"Nothing was asked on {thread[0]} yet.")
     return visit.redirect(f"/conversations/{found}")
@@ -152,34 +149,6 @@ def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
     return {name: sum(getattr(row, name) or 0 for row in rows) for name in ("turns", "untold", "tokens", "cost_usd")}
 
 
-async def _login(visit: Visit) -> Response:
-    return visit.page("login.html", next=_next(visit), problem=None)
-
-
-async def _sign_in(visit: Visit) -> Response:
-    form = await visit.form()
-    cookie = visit.login.sign_in(form.get("token", ""))
-    if cookie is None:
-        status = 429 if visit.login.is_guessed_at else 401
-        return visit.page("login.html", status=status, next=_next(visit), problem="This is not the ADMIN_TOKEN.")
-    answer = visit.redirect(_next(visit))
-    visit.keep(answer, COOKIE, cookie, int(VALID_FOR / timedelta(seconds=1)))
-    return answer
-
-
-def _next(visit: Visit) -> str:
-    """Return where the browser wanted to go."""
-    wanted = visit.request.query_params.get("next", "/")
-    return wanted if _OWN_PATH.fullmatch(wanted) else "/"
-
-
-async def _sign_out(visit: Visit) -> Response:
-    visit.login.sign_out(visit.cookie)
-    answer = visit.redirect("/login")
-    visit.drop(answer, COOKIE)
-    return answer
-
-
 PAGES: Final = (
     PageView("GET", "/", _overview),
     _list("conversations", lists.conversations),
@@ -196,7 +165,4 @@ PAGES: Final = (
     PageView("GET", "/operations/{id}", _operation),
     PageView("GET", "/costs", _costs),
     _list("nodes", lists.nodes),
-    PageView("GET", "/login", _login, is_open=True),
-    PageView("POST", "/login", _sign_in, is_open=True),
-    PageView("POST", "/logout", _sign_out),
 )

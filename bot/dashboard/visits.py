@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from bot.api.app import read_body
-from bot.api.calls import A, CallError, Calls, Endpoint, R
+from bot.api.calls import A, Caller, CallError, Calls, Endpoint, R
 from bot.dashboard.login import Login, is_https
 from bot.dashboard.rendering import environment
 
@@ -20,12 +20,13 @@ FLASH_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request. `cookie` is valid; it is empty on pages that are open to strangers."""
+    """One request. `cookie` is that of the caller; it is empty on pages that are open to strangers."""
 
     request: Request
     calls: Calls
     login: Login
     cookie: str
+    caller: Caller
 
     @property
     def now(self) -> datetime:
@@ -33,7 +34,7 @@ class Visit:
 
     async def ask(self, endpoint: Endpoint[A, R], asked: A) -> R:
         """Return the API's answer. Raises CallError."""
-        return await self.calls.run(endpoint, asked, "dashboard")
+        return await self.calls.run(endpoint, asked, self.caller)
 
     async def ask_here(self, endpoint: Endpoint[A, R]) -> R:
         """Return the API's answer to what this address asks. Raises CallError."""
@@ -69,6 +70,8 @@ class Visit:
                 form_token=self.login.form_token(self.cookie) if self.cookie else "",
                 flash=unquote(said) if said else None,
                 signed_in=bool(self.cookie),
+                may_act=self.caller.is_operator,
+                person=self.caller.person,
                 **values,
             )
         )
@@ -90,12 +93,12 @@ class Visit:
         return answer
 
     def keep(self, answer: Response, name: str, value: str, seconds: int) -> None:
-        """Set a cookie."""
+        """Set a cookie. GitHub leads back here: a strict one would not be sent then."""
         secure = is_https(self.request)
-        answer.set_cookie(name, value, max_age=seconds, secure=secure, httponly=True, samesite="strict")
+        answer.set_cookie(name, value, max_age=seconds, secure=secure, httponly=True, samesite="lax")
 
     def drop(self, answer: Response, name: str) -> None:
-        answer.delete_cookie(name, secure=is_https(self.request), httponly=True, samesite="strict")
+        answer.delete_cookie(name, secure=is_https(self.request), httponly=True, samesite="lax")
 
 
 Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
@@ -103,9 +106,10 @@ Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """One method on one path of the dashboard. `is_open`: strangers may see it."""
+    """One method on one path of the dashboard. `is_open`: strangers may see it; `is_change`: only operators may."""
 
     method: Literal["GET", "POST"]
     path: str
     answer: Answer
     is_open: bool = False
+    is_change: bool = False

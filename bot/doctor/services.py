@@ -12,9 +12,11 @@ import asyncpg
 import httpx
 
 from bot.agents.presets import ANTHROPIC, GEMINI, ModelApi, preset
+from bot.dashboard.login import CALLBACK
 from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
+from bot.github.people import why_unseen
 from bot.outbound import Outbound, why_unreachable
 from bot.postgres.embedded import OLDEST_MAJOR_VERSION, find_binaries
 from bot.postgres.files import EmbeddedPostgresError, Files
@@ -23,6 +25,7 @@ from bot.settings import Settings
 from bot.store import listings
 from bot.store.database import DATABASE_AWAY
 from bot.store.migrate import MigrationError, missing_migrations
+from bot.store.scope import EVERYTHING
 
 # A GitHub App's web token is refused when the clocks differ by more than this
 # (https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app).
@@ -78,7 +81,9 @@ async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]
             if await missing_migrations(connection):
                 return Check("database", "ok", f"{found}; its schema is made by `threadtree serve`"), frozenset()
             heard = [
-                name for name in _named(settings) if await listings.newest(connection, "deliveries", 1, repository=name)
+                name
+                for name in _named(settings)
+                if await listings.newest(connection, "deliveries", 1, repository=name, scope=EVERYTHING)
             ]
             return Check("database", "ok", found), frozenset(heard)
         finally:
@@ -158,10 +163,26 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         checks.append(Check("app", "problem", f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
         checks.append(_delivery_check("app", "the App has all permissions and events", log))
+    checks += await _sign_in_checks(settings, github)
     for full_name in _named(settings):
         checks.append(await _repository_check(github, full_name))
         if not github.is_app and checks[-1].state != "problem":
             checks.append(await _webhook_check(settings.platform, github, full_name, heard))
+    return checks
+
+
+async def _sign_in_checks(settings: Settings, github: GitHub) -> list[Check]:
+    """Return what must be set on GitHub for the sign-in to the dashboard, and the teams that the bot does not see."""
+    if settings.github_client_id is None:
+        return []
+    named = {"operators": settings.dashboard_operators, "viewers": settings.dashboard_viewers}
+    found = "; ".join(f"{kind}: {', '.join(people) or 'none'}" for kind, people in named.items())
+    step = f"On GitHub the App's callback URL must be https://YOUR-ADDRESS{CALLBACK}, the dashboard's own address."
+    checks = [Check("sign-in", "ok", found, step)]
+    for team in sorted({one for people in named.values() for one in people if "/" in one}):
+        if (why := await why_unseen(github, team)) is not None:
+            step = "Correct it, or give the bot the organisation's permission `Members: read` (a token: `read:org`)."
+            checks.append(Check(f"team {team}", "problem", f"GitHub does not show it to the bot ({why})", step))
     return checks
 
 

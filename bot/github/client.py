@@ -203,6 +203,33 @@ class GitHub:
             return "none"
         return answers.permission(answer)
 
+    async def may_read(self, repository: Repository, login: str) -> bool:
+        """Return whether the person can read the repository, found by its id: its name may be another's by now.
+
+        https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user
+        """
+        path, of = "/repositories/{id}/collaborators/{login}/permission", {"id": str(repository.id), "login": login}
+        answer = await self._authorised(repository, lambda token: self._api.getitem(path, of, oauth_token=token))
+        return answers.permission(answer) != "none"
+
+    async def login_of_code(self, address: str, form: Mapping[str, str]) -> str:
+        """Return the login of the person for whom GitHub gave a code, which goes to `address` with the form.
+
+        Raises Refused for a code that is wrong, old or used.
+        """
+        return str((await reading(self._api.person_of_code(address, form)))["login"])
+
+    async def of_organisation(self, org: str, path: str, **variables: str) -> Any:
+        """Return GitHub's answer to a GET below the organisation. Raises NotFound where the App is not installed there.
+
+        https://docs.github.com/rest/apps/apps#get-an-organization-installation-for-the-authenticated-app
+        """
+        token = self._tokens.personal
+        if self.is_app:
+            installation = await self._of_app("/orgs/{org}/installation", org=org)
+            token = await self._tokens.of_installation(TokenKey(installation["id"]))
+        return await reading(self._api.getitem("/orgs/{org}" + path, {"org": org, **variables}, oauth_token=token))
+
     async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
         """Return the issues of the same repository that the pull request closes when it is merged."""
         found: list[int] = []

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import perf_counter
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import httpx
 import orjson
@@ -154,6 +154,21 @@ class Transport(GitHubAPI):
         }
         body = orjson.dumps({"query": document, "variables": dict(variables)})
         return await self._retried(lambda: self._query_once(headers, body))
+
+    async def person_of_code(self, address: str, form: Mapping[str, str]) -> Any:
+        """Return the account of the person for whom GitHub gave a code. Their token is used once and kept nowhere.
+
+        https://docs.github.com/apps/oauth-apps/building-oauth-apps/authorizing-oauth-apps#2-users-are-redirected-back-to-your-site-by-github
+        """
+        headers = {"user-agent": USER_AGENT, "accept": "application/json"}
+        form_headers = {**headers, "content-type": "application/x-www-form-urlencoded"}
+        _, _, body = await self._once("POST", address, form_headers, urlencode(form).encode())
+        answer = orjson.loads(body)
+        if "access_token" not in answer:  # GitHub says so with the status 200
+            raise Refused(400, str(answer.get("error", "no token"))[:100])
+        headers |= {"authorization": f"bearer {answer['access_token']}"}
+        _, _, body = await self._retried(lambda: self._once("GET", f"{self.base_url}/user", headers, b""))
+        return orjson.loads(body)
 
     async def end_of_text(self, path: str, variables: Mapping[str, str], most_bytes: int, *, oauth_token: str) -> str:
         """Return the last `most_bytes` of a text that GitHub redirects to. The other host gets no credential."""

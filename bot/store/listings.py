@@ -12,6 +12,7 @@ from asyncpg import Record
 from bot.model import WorktreeState
 from bot.store.database import Connection, statement
 from bot.store.nodes import SILENT_AFTER_SECONDS
+from bot.store.scope import Scope
 
 List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues"]
 """The lists; each is a view `listed_…` in the migrations."""
@@ -22,8 +23,9 @@ order by place desc limit $1
 """
 
 OF_REPOSITORY = " and lower(codebase) = lower($4)"
-OF_THREAD = " and conversation_id = $4"
-"""What the rows of one repository or thread fulfil besides `NEWEST`."""
+OF_THREAD = " and conversation_id = $4 and threadtree_sees($5, $6, platform, repository_id)"
+OF_SCOPE = " and platform = $5 and repository_id = any ($6) and ($4::text is null or lower(codebase) = lower($4))"
+"""What the rows of one repository, thread or scope fulfil besides `NEWEST`."""
 
 NEWEST_BY_KEY = """
 -- Of each repository that has the name or had it last, the newest are found by an index.
@@ -31,19 +33,25 @@ select newest.* from codebases named cross join lateral (
     select * from listed_{} where (platform, repository_id) = (named.platform, named.repository_id)
                               and ($2::bigint is null or place < $2) and ($3::text is null or state = $3){}
     order by place desc limit $1) newest
-where lower(named.owner || '/' || named.name) = lower($4) order by place desc limit $1
+where {} order by place desc limit $1
 """
-"""The newest of the lists in `KEYED`, of one repository."""
+"""The newest of the lists in `KEYED`, of the repository `NAMED` or of those that are `SEEN`."""
+NAMED = "lower(named.owner || '/' || named.name) = lower($4)"
+SEEN = f"named.platform = $5 and named.repository_id = any ($6) and ($4::text is null or {NAMED})"
 KEYED = ("turns", "conversations")
+BY_NAME = " and lower(codebase) = lower(named.owner || '/' || named.name)"
+"""What finds the deliveries of a repository by an index."""
 
 FOUND = """
 -- The newest that match are found first, by the index of words or by age, whichever is shorter, and then filtered.
 with found as materialized (
     select turn_id as id from requests where words @@ to_tsquery('simple', $5) and ($2::bigint is null or turn_id < $2)
-    order by turn_id desc limit case when $3::text is null and $4::text is null then $1 else 1000 end
+    order by turn_id desc
+    limit case when $3::text is null and $4::text is null and $7::bigint[] is null then $1 else 1000 end
 )
 select listed.* from found join listed_turns listed using (id)
 where ($3::text is null or lower(codebase) = lower($3)) and ($4::text is null or state = $4)
+  and threadtree_sees($6, $7, platform, repository_id)
 order by place desc limit $1
 """
 
@@ -55,22 +63,29 @@ select listed.*, case when not t.expired then r.text end as request, t.expired, 
        (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next
 from listed_turns listed join turns t using (id) join requests r on r.turn_id = t.id
      join codebases b using (platform, repository_id)
-where t.id = $1
+where t.id = $1 and threadtree_sees($2, $3, platform, repository_id)
 """
 
+CONVERSATION = "select * from listed_conversations where id = $1 and threadtree_sees($2, $3, platform, repository_id)"
+
 NODES = """
+-- Whoever does not see everything sees nothing of a disk: what lies there has the names of all repositories.
 select n.id, n.name,
        case when n.heartbeat_at > now() - make_interval(secs => $1) then 'alive' else 'silent' end as state,
        n.started_at, nullif(n.heartbeat_at, '-infinity') as heartbeat_at,
-       (select count(*) from worktrees w where w.node = n.id and w.is_live) as worktrees,
-       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued, n.disk, n.disk_measured_at,
+       (select count(*) from worktrees w where w.node = n.id and w.is_live
+        and threadtree_sees($2, $3, w.platform, w.repository_id)) as worktrees,
+       coalesce(busy.running, 0) as running, coalesce(busy.queued, 0) as queued,
+       case when $3 is null then n.disk else '{}' end as disk,
+       case when $3 is null then n.disk_measured_at end as disk_measured_at,
        (select coalesce(jsonb_agg(k order by k->>'created_at' desc), '[]') from jsonb_array_elements(n.kept) as k
-        where not exists (select from rescues r join worktrees w on w.id = r.worktree_id
+        where $3 is null and not exists (select from rescues r join worktrees w on w.id = r.worktree_id
                           where w.node = n.id and r.kept = k->>'name')) as kept
 from nodes n left join (
     select w.node, count(*) filter (where t.state = 'running') as running,
            count(*) filter (where t.state = 'queued') as queued
-    from turns t join worktrees w on w.id = t.worktree_id where t.state in ('queued', 'running') group by w.node
+    from turns t join worktrees w on w.id = t.worktree_id
+    where t.state in ('queued', 'running') and threadtree_sees($2, $3, w.platform, w.repository_id) group by w.node
 ) as busy on busy.node = n.id
 order by n.name, n.id
 """
@@ -115,17 +130,26 @@ async def newest(
     repository: str | None = None,
     state: str | None = None,
     *,
+    scope: Scope,
     hidden: str | None = None,
 ) -> list[Record]:
-    """Return the newest `limit` rows of a list, all without one; of this repository and state.
+    """Return the newest `limit` rows of a list, all without one; of this repository, state and scope.
 
     `before`: only those with a smaller `place`. Those in the state `hidden` are left out.
     """
     more = f" and state <> '{hidden}'" if hidden else ""
-    if repository is None:
-        return list(await connection.fetch(NEWEST.format(of, more), limit, before, state))
-    query = NEWEST_BY_KEY.format(of, more) if of in KEYED else NEWEST.format(of, more + OF_REPOSITORY)
-    return list(await connection.fetch(query, limit, before, state, repository))
+    given: list[object] = [limit, before, state]
+    if scope.repositories is not None:
+        given += [repository, scope.platform, scope.repositories]
+        query = NEWEST_BY_KEY.format(of, more + (BY_NAME if of == "deliveries" else ""), SEEN)
+        if of not in (*KEYED, "deliveries"):
+            query = NEWEST.format(of, more + OF_SCOPE)
+    elif repository is not None:
+        given.append(repository)
+        query = NEWEST_BY_KEY.format(of, more, NAMED) if of in KEYED else NEWEST.format(of, more + OF_REPOSITORY)
+    else:
+        query = NEWEST.format(of, more)
+    return list(await connection.fetch(query, *given))
 
 
 @statement("""
@@ -133,17 +157,24 @@ select listed.* from (
     select t.id, t.round from turns t where t.state = 'queued' and ($3::text is null or exists (
         select from conversations c join codebases b using (platform, repository_id)
         where c.id = t.conversation_id and lower(b.owner || '/' || b.name) = lower($3)))
+      and threadtree_sees($4, $5, t.queue_platform, t.queue_repository_id)
     order by t.round, t.id limit $1 offset coalesce($2::bigint, 0)
 ) line join listed_turns listed using (id) order by line.round, line.id
 """)
 async def turns_in_line(
-    connection: Connection, limit: int | None, skipped: int | None, repository: str | None
+    connection: Connection, limit: int | None, skipped: int | None, repository: str | None, scope: Scope
 ) -> list[dict[str, Any]]:
     """Return the queued turns in the order in which `claims.CLAIM_NEXT` takes them; the first were read before."""
 
 
 async def found_turns(
-    connection: Connection, limit: int, before: int | None, repository: str | None, state: str | None, search: str
+    connection: Connection,
+    limit: int,
+    before: int | None,
+    repository: str | None,
+    state: str | None,
+    search: str,
+    scope: Scope,
 ) -> Any:
     """Return the newest turns of a thread, `owner/repo#1`, or with all words of `search`.
 
@@ -153,19 +184,21 @@ async def found_turns(
     if thread is None:
         found = _BETWEEN_WORDS.sub(" ", search).split()
         words = " & ".join(f"'{word}'{':*' if len(word) >= SHORTEST_BEGINNING else ''}" for word in found)
-        return await connection.fetch(FOUND, limit, before, repository, state, words)
+        of = (scope.platform, scope.repositories)
+        return await connection.fetch(FOUND, limit, before, repository, state, words, *of)
     if repository is not None and repository.lower() != thread["repository"].lower():
         return []
-    thread_id = await conversation_named(connection, thread["repository"], int(thread["number"])) or 0
-    return await connection.fetch(NEWEST.format("turns", OF_THREAD), limit, before, state, thread_id)
+    thread_id = await conversation_named(connection, thread["repository"], int(thread["number"]), scope) or 0
+    of_thread, of = NEWEST.format("turns", OF_THREAD), (scope.platform, scope.repositories)
+    return await connection.fetch(of_thread, limit, before, state, thread_id, *of)
 
 
-async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None:
+async def turn(connection: Connection, turn_id: int, scope: Scope) -> dict[str, object] | None:
     """Return a turn as in the list, with its request and what the agent plans, does and says; None without one.
 
     `request` is None and `expired` is true once its texts are deleted (HISTORY_RETENTION_DAYS).
     """
-    row = await connection.fetchrow(TURN, turn_id)
+    row = await connection.fetchrow(TURN, turn_id, scope.platform, scope.repositories)
     if row is None:
         return None
     steps = await connection.fetch(
@@ -175,8 +208,11 @@ async def turn(connection: Connection, turn_id: int) -> dict[str, object] | None
     return {**row, **_progress(row), "steps": [dict(step) for step in steps]}
 
 
-@statement("select *, octet_length(output) as output_bytes from steps where turn_id = $1 and place = $2")
-async def step(connection: Connection, turn_id: int, place: int) -> dict[str, Any] | None:
+@statement("""
+select s.*, octet_length(output) as output_bytes from steps s join turns t on t.id = s.turn_id
+where s.turn_id = $1 and place = $2 and threadtree_sees($3, $4, t.queue_platform, t.queue_repository_id)
+""")
+async def step(connection: Connection, turn_id: int, place: int, scope: Scope) -> dict[str, Any] | None:
     """Return a step of a turn with its output, or None."""
 
 
@@ -194,14 +230,15 @@ def _progress(row: Record) -> dict[str, object]:
 @statement("""
 select c.id from conversations c join codebases b using (platform, repository_id)
 where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
+  and threadtree_sees($3, $4, b.platform, b.repository_id)
 """)
-async def conversation_named(connection: Connection, repository: str, number: int) -> int | None:
+async def conversation_named(connection: Connection, repository: str, number: int, scope: Scope) -> int | None:
     """Return the id of a thread of the repository `owner/name`, or None."""
 
 
-async def conversation(connection: Connection, conversation_id: int, limit: int) -> dict[str, Any] | None:
+async def conversation(connection: Connection, conversation_id: int, limit: int, scope: Scope) -> dict[str, Any] | None:
     """Return a thread as in the list, with the newest `limit` of its turns and of its sessions; None without one."""
-    row = await connection.fetchrow("select * from listed_conversations where id = $1", conversation_id)
+    row = await connection.fetchrow(CONVERSATION, conversation_id, scope.platform, scope.repositories)
     if row is None:
         return None
     newest_of = "select * from listed_{} where conversation_id = $1 order by place desc limit $2"
@@ -213,9 +250,10 @@ async def conversation(connection: Connection, conversation_id: int, limit: int)
 
 
 @statement("""
-select l.*, d.operation_id as operation from listed_deliveries l join deliveries d using (guid) where guid = $1
+select l.*, d.operation_id as operation from listed_deliveries l join deliveries d using (guid)
+where guid = $1 and threadtree_sees($2, $3, l.platform, l.repository_id)
 """)
-async def delivery(connection: Connection, guid: str) -> dict[str, Any] | None:
+async def delivery(connection: Connection, guid: str, scope: Scope) -> dict[str, Any] | None:
     """Return a delivery as in the list, with the operation that it became, or None."""
 
 
@@ -230,10 +268,11 @@ from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 
     where finished_at >= day at time zone 'UTC' and finished_at < (day + interval '1 day') at time zone 'UTC'
       and ($2::text is null or (queue_platform, queue_repository_id) in (
                select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
+      and threadtree_sees($3, $4, queue_platform, queue_repository_id)
     group by 1, 2) sums join codebases b using (platform, repository_id)
 order by 1 desc, cost_usd desc nulls last, 2
 """)
-async def costs(connection: Connection, since: date, repository: str | None) -> list[dict[str, Any]]:
+async def costs(connection: Connection, since: date, repository: str | None, scope: Scope) -> list[dict[str, Any]]:
     """Return what the turns cost that ended on that day (UTC) or later, by day and repository.
 
     `untold`: the turns that ran, and whose agents reported no cost.
@@ -247,21 +286,32 @@ select (finished_at at time zone 'UTC')::date as day, count(*) as turns, count(*
        coalesce(sum(cost_usd), 0) as cost_usd,
        percentile_cont(array[0.5, 0.95]) within group (order by extract(epoch from finished_at - started_at)::float8)
            as seconds
-from turns where finished_at >= $1::date::timestamp at time zone 'UTC' group by grouping sets ((1), ())
+from turns where finished_at >= $1::date::timestamp at time zone 'UTC'
+                 and threadtree_sees($2, $3, queue_platform, queue_repository_id)
+group by grouping sets ((1), ())
 """)
-async def days(connection: Connection, since: date) -> list[dict[str, Any]]:
+async def days(connection: Connection, since: date, scope: Scope) -> list[dict[str, Any]]:
     """Return how the turns ended on that day (UTC) and later, their cost, and the `seconds` of half and nearly all.
 
     By day; the row without a day tells of all.
     """
 
 
-async def nodes(connection: Connection, state: str | None) -> list[dict[str, Any]]:
+@statement("""
+select platform, repository_id from (select queue_platform as platform, queue_repository_id as repository_id
+                                     from turns where id = $1
+                                     union all select platform, repository_id from worktrees where id = $2) as of
+""")
+async def repository_of(connection: Connection, turn_id: int | None, worktree_id: int | None) -> tuple[str, int] | None:
+    """Return the repository of a turn or of a worktree; None where there is none."""
+
+
+async def nodes(connection: Connection, state: str | None, scope: Scope) -> list[dict[str, Any]]:
     """Return the nodes, or only those that are `alive` or `silent`, with what waits, runs and takes space there.
 
     `kept` are the directories that no rescue's row names, the newest first.
     """
-    rows = await connection.fetch(NODES, SILENT_AFTER_SECONDS)
+    rows = await connection.fetch(NODES, SILENT_AFTER_SECONDS, scope.platform, scope.repositories)
     return [
         {**row, "disk": orjson.loads(row["disk"]), "kept": _kept(row["kept"])}
         for row in rows

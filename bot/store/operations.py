@@ -12,6 +12,7 @@ from bot.store.claims import claims_of_node
 from bot.store.database import Connection, read, statement
 from bot.store.jobs import defer_on_node, ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
+from bot.store.scope import EVERYTHING, Scope
 from bot.store.turns import ClaimLostError
 
 OperationKind = Literal["create", "reset", "restore", "remove", "pull-request", "describe", "drop"]
@@ -340,14 +341,14 @@ select o.id, o.kind, o.worktree_id as worktree, n.name as node, n.id as node_id,
              and (b.kind, b.created_at) = (o.kind, o.created_at) and b.node <> o.node order by b.id) as beside,
        o.created_at, o.finished_at
 from operations o left join worktrees w on w.id = o.worktree_id left join nodes n on n.id = coalesce(w.node, o.node)
-where o.id = $1
+where o.id = $1 and threadtree_sees($3, $4, w.platform, w.repository_id)
 """)
 async def described(
-    connection: Connection, operation_id: int, silent_after_seconds: float = SILENT_AFTER_SECONDS
+    connection: Connection, operation_id: int, silent_after_seconds: float = SILENT_AFTER_SECONDS, *, scope: Scope
 ) -> dict[str, Any] | None:
     """Return an operation as the operator sees it, or None; `details` and `report` are JSON."""
 
 
 async def status_of(connection: Connection, operation_id: int) -> OperationStatus:
     """Return the state of an operation."""
-    return read(OperationStatus, await described(connection, operation_id) or {})
+    return read(OperationStatus, await described(connection, operation_id, scope=EVERYTHING) or {})

@@ -86,6 +86,11 @@ async def codebase_named(connection: Connection, platform: str, full_name: str) 
     """Return the repository that is called `owner/name` now."""
 
 
+@statement("select * from codebases where platform = $1 order by repository_id")
+async def codebases(connection: Connection, platform: str) -> list[Repository]:
+    """Return all repositories of the server that the bot has worked for."""
+
+
 async def delete_old(connection: Connection, bodies: timedelta, history: timedelta) -> None:
     """Delete what is kept no longer (DESIGN.md §4, receive and retention), a few rows at a time."""
     kept = {

@@ -18,6 +18,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Dialog, Page, Request, async_playwright, expect
 
 from bot.dashboard.app import VIEWS
+from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
@@ -30,6 +31,7 @@ ARGUMENTS = (
 )
 PATIENCE_MILLISECONDS = 60_000
 DESK = {"width": 1280, "height": 800}
+SMALL = {"width": 390, "height": 844}
 TELEPHONE = {"width": 360, "height": 740}
 LIVE = "<img src=http://elsewhere.test/x onerror=alert(1)><script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
@@ -63,6 +65,13 @@ class Tab:
     async def signs_in(self, token: str = TOKEN) -> None:
         await self.page.get_by_label("Token").fill(token)
         await self.page.get_by_role("button", name="Sign in").click()
+
+    async def signs_in_with_github(self, login: str) -> None:
+        """Go to GitHub, agree there as this person, and come back."""
+        await self.page.get_by_role("link", name="Sign in with GitHub").click()
+        await self.page.get_by_role("link", name=login, exact=True).click()
+        await expect(self.page.get_by_role("button", name="Sign out")).to_be_visible()
+        self.problems[:] = [one for one in self.problems if "/login/oauth/authorize?" not in one]
 
     async def sees(self, *words: str) -> None:
         for some in words:
@@ -281,7 +290,7 @@ async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wro
                     assert await fits(tab.page), f"{path} is wider than a screen of {size['width']}"
                     name = path.strip("/").replace("/", "-").replace(guid, "guid") or "overview"
                     await tab.is_shown(f"{scheme}-{name}")
-                tab.problems[:] = [one for one in tab.problems if "status of 404" not in one]
+                tab.problems[:] = [one for one in tab.problems if not re.search("status of 40[34]", one)]
                 await tab.opens("/")
                 grounds.append(await tab.page.evaluate("getComputedStyle(document.body).backgroundColor"))
                 if size == DESK:
@@ -290,6 +299,63 @@ async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wro
         await world.database.execute("update nodes set name = 'here'")
         gate.open()
         await world.quiet()
+        await issue.hears_all()
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (SMALL, "dark")])
+async def test_people_sign_in_with_github_and_see_what_they_can_read_there(
+    browser: Browser, a_world: Worlds, size: dict[str, int], scheme: str
+) -> None:
+    def sign_in(github: SimulatedGitHub) -> dict[str, str]:
+        client = {"GITHUB_CLIENT_ID": github.client.id, "GITHUB_CLIENT_SECRET": github.client.secret}
+        return {**client, "ADMIN_TOKEN": TOKEN, "DASHBOARD_OPERATORS": "olga", "DASHBOARD_VIEWERS": "acme/web"}
+
+    async with a_world(sign_in) as world:
+        # To a browser this is another site than GitHub, which is at 127.0.0.1.
+        url = world.pair.url.replace("127.0.0.1", "localhost")
+        world.github.client.callback_url = f"{url}/login/callback"
+        secret = await world.github.create_repository("acme/secret", {"README.md": "# secret\n"})
+        secret.allow(world.maria.user, "write")
+        world.repository.allow(world.someone("victor").user, "read")
+        world.someone("olga")
+        world.github.put_in_team("acme/web", "victor")
+        unseen = await world.maria.opens_issue("Unseen", repository=secret)
+        await unseen.says("@threadtree-bot say Hidden.")
+        await unseen.hears("Hidden.")
+        issue = await world.maria.opens_issue("Seen")
+        await issue.says("@threadtree-bot say Shown.")
+        await issue.hears("Shown.")
+        async with tab_of(browser, url, signed_in=False, viewport=size, color_scheme=scheme) as tab:
+            await tab.opens("/turns")
+            assert await fits(tab.page)
+            await tab.is_shown(f"sign-in-{size['width']}-{scheme}")
+            await tab.signs_in_with_github("victor")
+            await expect(tab.page).to_have_url(re.compile(f"{url}/turns$"))
+            await tab.sees("say Shown.")
+            await tab.opens("/turns/1")
+            await tab.sees("Not found")
+            await tab.opens("/")
+            await tab.sees("No agent is at work.")
+            await tab.page.evaluate("window.isSameDocument = true")
+            gate = world.gate()
+            await unseen.says("@threadtree-bot say Hidden as well.")
+            await issue.says(f"@threadtree-bot plan Look around\nwait {gate}")
+            await unseen.hears("Hidden as well.")
+            await tab.sees("acme/shop#1", "Look around")
+            assert await tab.page.evaluate("window.isSameDocument"), "the page was loaded again"
+            await expect(tab.page.locator("main")).not_to_contain_text("acme/secret")
+            await expect(tab.page.get_by_role("link", name=re.compile("Stop"))).to_have_count(0)
+            assert await fits(tab.page)
+            await tab.is_shown(f"viewer-{size['width']}-{scheme}")
+            await tab.presses("Sign out")
+            await tab.signs_in_with_github("olga")
+            await tab.sees("acme/secret", "acme/shop#1")
+            await tab.is_shown(f"operator-{size['width']}-{scheme}")
+            await tab.page.get_by_role("link", name=re.compile("^Stop: turn")).click()
+            await tab.presses("Stop it")
+            await tab.sees("is being stopped.")
+            tab.problems[:] = [one for one in tab.problems if "status of 404" not in one]
+        gate.open()
         await issue.hears_all()
 
 

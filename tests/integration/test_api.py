@@ -583,7 +583,7 @@ async def test_a_slow_listener_is_sent_away_and_harms_no_other(pool: Pool, datab
     news = News(database_url)
     slow: Any = await news.stream(Request({"type": "http"}))
     for _ in range(600):
-        news._tell({"event": "turn-step", "news": {}})
+        news._tell({"event": "turn-step", "news": {}, "repository": None})
     events = [event async for event in slow.body_iterator]
     assert len(events) <= 501
     await news.close()

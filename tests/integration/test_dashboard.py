@@ -17,6 +17,7 @@ from bot.api.app import api_routes
 from bot.api.calls import ApiContext, Calls
 from bot.api.events import News
 from bot.dashboard.app import VIEWS, dashboard_routes
+from bot.dashboard.login import Login
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
@@ -76,7 +77,9 @@ class Browser:
             "github.com", "https://github.com", directory, timedelta(days=180), timedelta(hours=1), lambda: self.now
         )
         calls, news = Calls(pool, ctx), News(database_url)
-        app = Starlette(routes=[*api_routes(calls, TOKEN, news), *dashboard_routes(calls, TOKEN, news)])
+        app = Starlette(
+            routes=[*api_routes(calls, TOKEN, news), *dashboard_routes(calls, Login(ctx.clock, TOKEN), news)]
+        )
         transport = httpx.ASGITransport(app)
         self.client = httpx.AsyncClient(transport=transport, base_url=f"{scheme}://threadtree.test")
 
@@ -269,7 +272,7 @@ async def test_signing_in_and_out(browser: Browser) -> None:
     answer = await browser.sign_in(path="/login?next=/turns/1")
     assert answer.headers["location"] == "/turns/1"
     cookie = answer.headers["set-cookie"]
-    assert all(words in cookie for words in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"))
+    assert all(words in cookie for words in ("HttpOnly", "SameSite=lax", "Path=/", "Max-Age=43200"))
     assert "Secure" not in cookie
     assert TOKEN not in cookie
     for path in (

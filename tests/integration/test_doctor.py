@@ -170,6 +170,20 @@ async def test_the_bots_account_and_permissions_on_github_are_shown(
     assert "Webhooks: read" in (webhook.next_step or "")
 
 
+async def test_the_callback_of_the_sign_in_is_told_and_teams_that_the_bot_does_not_see(
+    doctor: Doctor, complete: dict[str, str], github: SimulatedGitHub
+) -> None:
+    client = {"GITHUB_CLIENT_ID": "Iv1", "GITHUB_CLIENT_SECRET": "the client's secret"}
+    github.put_in_team("acme/web", "wanda")
+    checks = await doctor.checks(**complete, **client, DASHBOARD_OPERATORS="olga", DASHBOARD_VIEWERS="acme/web")
+    assert (checks["sign-in"].state, checks["sign-in"].found) == ("ok", "operators: olga; viewers: acme/web")
+    assert "https://YOUR-ADDRESS/login/callback" in (checks["sign-in"].next_step or "")
+    unseen = (await doctor.checks(**complete, **client, DASHBOARD_OPERATORS="acme/none"))["team acme/none"]
+    assert (unseen.state, "does not show it" in unseen.found) == ("problem", True)
+    half = (await doctor.checks(**complete, GITHUB_CLIENT_ID="Iv1", DASHBOARD_OPERATORS="olga"))["settings"]
+    assert half.found == "GITHUB_CLIENT_ID is set without GITHUB_CLIENT_SECRET"
+
+
 async def test_something_that_was_received_needs_no_webhook_of_the_repository(
     doctor: Doctor, complete: dict[str, str], github: SimulatedGitHub, pool: Pool, database_url: str
 ) -> None:

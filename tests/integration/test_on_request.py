@@ -14,6 +14,7 @@ from bot.maintenance.repair import repair
 from bot.maintenance.retention_rules import RetentionPolicy
 from bot.store import operations, rescues
 from bot.store.operations import NodeOperationKind, by_operator
+from bot.store.scope import EVERYTHING
 from tests.support.node import NODE, Node, prepared_node
 from tests.support.worktree_jobs import do_all
 
@@ -35,11 +36,11 @@ async def done(node: Node, what: NodeOperationKind, /, **details: object) -> dic
         [operation] = await operations.enqueue_on_nodes(node.db, what, details, asked)
     await work_on_node(node.ctx, policy_at, operation)
     await do_all(node.ctx)
-    ended = await operations.described(node.db, operation)
+    ended = await operations.described(node.db, operation, scope=EVERYTHING)
     assert ended is not None
     ended["report"] = json.loads(ended["report"] or "null")
     await work_on_node(node.ctx, policy_at, operation)
-    again = await operations.described(node.db, operation)
+    again = await operations.described(node.db, operation, scope=EVERYTHING)
     assert again is not None
     assert again["finished_at"] == ended["finished_at"], "a job that runs again changes nothing"
     return ended

@@ -36,6 +36,7 @@ from bot.simulated.github.model import Comment, Issue, Pull
 from bot.store import listings, outbox, upkeep
 from bot.store.conversations import overview
 from bot.store.database import DATABASE_AWAY, Pool, database
+from bot.store.scope import EVERYTHING
 from tests.support.turn_rows import until
 
 SECRET = "a-secret-of-the-bot"
@@ -464,7 +465,7 @@ async def test_an_answer_that_cannot_be_posted_is_seen_by_the_operator(bench: Be
     assert (await bench.row(row))["state"] == "failed"
     assert timedelta(minutes=minutes) <= bench.time.now - started <= timedelta(minutes=minutes + 2)
     async with bench.pool.acquire() as connection:
-        (listed,) = await listings.newest(connection, "turns", None)
+        (listed,) = await listings.newest(connection, "turns", None, scope=EVERYTHING)
         assert "Simulated failure" in listed["reason"]
         assert (await overview(connection, bench.conversation_id)).not_posted == turn
 
@@ -497,7 +498,7 @@ async def test_an_answer_later_than_a_minute_is_a_new_comment_and_the_only_one(
     assert bench.bodies == ["It is done."]
     assert (bench.said[0] is not first) == is_new
     async with bench.pool.acquire() as connection:
-        (listed,) = await listings.newest(connection, "turns", None)
+        (listed,) = await listings.newest(connection, "turns", None, scope=EVERYTHING)
     assert listed["comment_url"].endswith(str(bench.said[0].id))
 
 

@@ -70,6 +70,8 @@ select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from genera
 """
 TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
+ALL, SOME = ("", None), ("github.com", [7, 8])
+"""Scopes."""
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON)),
@@ -82,11 +84,13 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what waits": (requests.stop_queued.sql, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.running_on.sql, (NODE,)),
     "what keeps turns waiting": (requests.why_turns_wait.sql, ([99, 599], NOON, 30)),
-    "cost of a day": (listings.costs.sql, (date(2099, 1, 1), None)),
-    "how days ended": (listings.days.sql, (date(2099, 1, 1),)),
-    "turns found by a word": (listings.FOUND, (51, None, None, None, "rare")),
-    "turns in line": (listings.turns_in_line.sql, (51, None, None)),
-    "a turn": (listings.TURN, (5,)),
+    "cost of a day": (listings.costs.sql, (date(2099, 1, 1), None, *ALL)),
+    "how days ended": (listings.days.sql, (date(2099, 1, 1), *ALL)),
+    "turns found by a word": (listings.FOUND, (51, None, None, None, "rare", *ALL)),
+    "turns of some found by a word": (listings.FOUND, (51, None, None, None, "rare", *SOME)),
+    "turns in line": (listings.turns_in_line.sql, (51, None, None, *ALL)),
+    "a turn": (listings.TURN, (5, *ALL)),
+    "a turn of some": (listings.TURN, (5, *SOME)),
     "failed turns": (listings.NEWEST.format("turns", ""), (51, None, "failed")),
     "deliveries that are not ignored": (
         listings.NEWEST.format("deliveries", " and state <> 'ignored'"),
@@ -106,7 +110,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "status": (conversations.overview.sql, (5, 30)),
     "begin an operation": (operations.BEGIN, (NODE, 50)),
     "read the operation that is carried out": (operations.begun.sql, (NODE, 50)),
-    "where an operation stands": (operations.described.sql, (500, 30)),
+    "where an operation stands": (operations.described.sql, (500, 30, *ALL)),
     "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
     "end an operation": (operations.FINISH, (500, 500, "done", "It was reset.")),
     "the newest worktrees": (listings.NEWEST.format("worktrees", ""), (51, None, None)),
@@ -162,8 +166,24 @@ AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
 FILTERED_BY_INDEX: dict[str, tuple[str, tuple[Any, ...]]] = {
     "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
     "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
-    "turns of a repository": (listings.NEWEST_BY_KEY.format("turns", ""), (51, None, None, "octo/repo-7")),
-    "threads of a repository": (listings.NEWEST_BY_KEY.format("conversations", ""), (51, None, None, "octo/repo-7")),
+    **{
+        f"{of} of a repository": (
+            listings.NEWEST_BY_KEY.format(of, "", listings.NAMED),
+            (51, None, None, "octo/repo-7"),
+        )
+        for of in listings.KEYED
+    },
+    **{
+        f"{of} of some repositories": (
+            listings.NEWEST_BY_KEY.format(of, "", listings.SEEN),
+            (51, None, None, None, *SOME),
+        )
+        for of in listings.KEYED
+    },
+    "deliveries of a rare repository of some": (
+        listings.NEWEST_BY_KEY.format("deliveries", listings.BY_NAME, listings.SEEN),
+        (51, None, None, None, "github.com", [41]),
+    ),
     "deliveries of a rare repository": (
         listings.NEWEST.format("deliveries", listings.OF_REPOSITORY),
         (51, None, None, "octo/none"),

@@ -7,6 +7,7 @@ from bot.store import conversations, operations, removals, requests, takeover, t
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
 from bot.store.operations import RequestedBy
+from bot.store.scope import EVERYTHING
 from tests.support.turn_rows import NOON, TurnRows
 from tests.support.worktree_jobs import begin_operation, begin_removal
 
@@ -120,7 +121,7 @@ async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it
     [found] = await takeover.unanswered(world.db, TIMEOUT)
     assert found.thread_ref is not None
     assert (found.id, found.thread_ref.conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
-    described = await operations.described(world.db, by_operator)
+    described = await operations.described(world.db, by_operator, scope=EVERYTHING)
     assert described is not None
     assert described["waits_for"] == ""
     await world.db.execute("update operations set created_at = now() - interval '2 minutes'")

@@ -10,6 +10,7 @@ import pytest
 
 from bot.store import deliveries, listings, requests, upkeep
 from bot.store.database import DATABASE_AWAY, Connection, database
+from bot.store.scope import EVERYTHING
 from tests.support.patience import eventually
 from tests.support.turn_rows import TurnRows
 
@@ -96,8 +97,8 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     assert await column(db, "select waits_for from outbox where id > 5 order by id") == [4, None]
     assert await column(db, "select id from operations order by 1") == [2, 3]
     assert await column(db, "select key from effects") == [b"new"]
-    assert [row["id"] for row in await listings.newest(db, "turns", 9)] == [3, 2, 1]
-    expired, shown = await listings.turn(db, 1), await listings.turn(db, 2)
+    assert [row["id"] for row in await listings.newest(db, "turns", 9, scope=EVERYTHING)] == [3, 2, 1]
+    expired, shown = [await listings.turn(db, one, EVERYTHING) for one in (1, 2)]
     assert expired is not None
     assert shown is not None
     assert (expired["request"], expired["expired"], expired["steps"]) == (None, True, [])

@@ -30,6 +30,7 @@ GIVEN = {
     "DATA_DIR": "/srv/threadtree",
     "PATH": "/usr/bin:/bin",
 }
+CLIENT = {"GITHUB_CLIENT_ID": "Iv1", "GITHUB_CLIENT_SECRET": "0123abcd"}
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\n"
 
 
@@ -398,6 +399,34 @@ def test_no_secret_shows_when_settings_are_printed() -> None:
     for secret in ("hunter22", "sk-1", GIVEN["GITHUB_TOKEN"], GIVEN["GITHUB_WEBHOOK_SECRET"]):
         assert secret not in repr(given)
         assert secret not in str(given)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"GITHUB_CLIENT_ID": "Iv1"}, "GITHUB_CLIENT_ID is set without GITHUB_CLIENT_SECRET"),
+        ({"GITHUB_CLIENT_SECRET": "0123abcd"}, "GITHUB_CLIENT_SECRET is set without GITHUB_CLIENT_ID"),
+        (CLIENT, "GITHUB_CLIENT_ID is set, and nobody may sign in"),
+        ({"DASHBOARD_VIEWERS": "ada"}, "DASHBOARD_VIEWERS is set without GITHUB_CLIENT_ID and GITHUB_CLIENT_SECRET"),
+    ],
+)
+def test_half_a_sign_in_is_refused_with_what_is_missing(more: dict[str, str], problem: str) -> None:
+    assert the_complaint(**more).startswith(f"{problem}; set ")
+
+
+def test_people_of_the_dashboard_are_logins_and_teams() -> None:
+    given = loaded(**CLIENT, DASHBOARD_OPERATORS="@Ada, Acme/Web-Team", DASHBOARD_VIEWERS="bob_acme")
+    assert (given.dashboard_operators, given.dashboard_viewers) == (("ada", "acme/web-team"), ("bob_acme",))
+    for wrong in ("*", "acme/", "acme/web/x", "a b"):
+        with pytest.raises(SettingsError, match="neither a login nor a team"):
+            loaded(**CLIENT, DASHBOARD_VIEWERS=wrong)
+
+
+def test_web_needs_a_credential_for_github_only_where_people_sign_in_with_it() -> None:
+    alone = {"HOME": "/home/ada", "GITHUB_WEBHOOK_SECRET": "a secret of the tests"}
+    assert load(alone, dotenv=None, needs=WEB).github_token is None
+    with pytest.raises(SettingsError, match="GITHUB_TOKEN is not set"):
+        load({**alone, **CLIENT, "DASHBOARD_OPERATORS": "ada"}, dotenv=None, needs=WEB)
 
 
 def test_redaction_knows_every_secret_and_no_ordinary_word() -> None:

@@ -21,6 +21,9 @@ Table = list[tuple[str, str, Handler]]
 TOP: Table = [
     ("GET", "/user", accounts.get_authenticated_user),
     ("GET", "/users/{login}", accounts.get_user),
+    ("GET", "/orgs/{org}/installation", accounts.get_organisation_installation),
+    ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
+    ("GET", "/orgs/{org}/teams/{slug}/memberships/{login}", accounts.get_team_membership),
     ("GET", "/app", accounts.get_app),
     ("POST", "/app/installations/{installation_id}/access_tokens", accounts.create_installation_token),
     ("GET", "/app/hook/config", hooks.get_app_hook),

@@ -77,6 +77,26 @@ async def get_repository_installation(call: Call) -> Response:
     return answer(about | {"permissions": permissions})
 
 
+async def get_organisation_installation(call: Call) -> Response:
+    app = as_app(call)
+    return answer({"id": app.installation_id, "app_id": app.id, "account": {"login": call.text("org")}})
+
+
+async def get_team(call: Call) -> Response:
+    """https://docs.github.com/rest/teams/teams#get-a-team-by-name"""
+    if call.caller.user is None or f"{call.text('org')}/{call.text('slug')}" not in call.world.teams:
+        raise not_found()
+    return answer({"slug": call.text("slug"), "organization": {"login": call.text("org")}})
+
+
+async def get_team_membership(call: Call) -> Response:
+    """https://docs.github.com/rest/teams/members#get-team-membership-for-a-user"""
+    members = call.world.teams.get(f"{call.text('org')}/{call.text('slug')}", ())
+    if call.caller.user is None or call.world.find_user(call.text("login")).id not in members:
+        raise not_found()
+    return answer({"state": "active", "role": "member"})
+
+
 async def create_installation_token(call: Call) -> Response:
     """https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
     app = as_app(call)

@@ -29,6 +29,7 @@ from bot.simulated.github.rest import rest_routes
 from bot.simulated.github.rest_accounts import bot_account
 from bot.simulated.github.rest_call import refusal
 from bot.simulated.github.serving import listen, serving
+from bot.simulated.github.sign_in import Client, SignIn
 from bot.simulated.github.traffic import LoggedRequest, Traffic
 from bot.simulated.github.uploads import Uploads, upload
 from bot.simulated.github.webhooks import ContentType, Delivery, Hook, Webhooks
@@ -53,7 +54,10 @@ class SimulatedGitHub:
         self.bot = bot_account(self.world)
         self.bot_token = "" if app is not None else self.world.issue_token(self.bot)
         self._git = GitHttp(self._acts)
-        self.traffic = Traffic(_application(self._acts, self._git, self._rate_limit), self.world, self.faults)
+        self._sign_in = SignIn(self.world)
+        self.traffic = Traffic(
+            _application(self._acts, self._git, self._rate_limit, self._sign_in), self.world, self.faults
+        )
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -183,6 +187,15 @@ class SimulatedGitHub:
         """Send repository.transferred; the old name redirects."""
         repository_acts.transfer(self._acts, repository, owner)
 
+    @property
+    def client(self) -> Client:
+        """The App with which people sign in on other sites."""
+        return self._sign_in.client
+
+    def put_in_team(self, team: str, *logins: str) -> None:
+        """Make the team `org/slug` of these people."""
+        self.world.teams[team] = {self.world.user(login).id for login in logins}
+
     def person(self, login: str) -> Person:
         """Return the person of this login; their account is created on first use."""
         return Person(self.world.user(login), self._acts)
@@ -249,11 +262,14 @@ class SimulatedGitHub:
         return await self.traffic.rate_limit_endpoint(request)
 
 
-def _application(acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Awaitable[Response]]) -> Starlette:
+def _application(
+    acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Awaitable[Response]], sign_in: SignIn
+) -> Starlette:
     routes = [
         Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
         Route("/rate_limit", rate_limit, methods=["GET"]),
         *rest_routes(acts),
+        *sign_in.routes(),
         *Pages(acts).routes(),
         *Uploads(acts.world).routes(),
         *Lfs(acts.world).routes(),

@@ -42,6 +42,7 @@ class World:
         self.users: dict[str, User] = {}
         self.repositories: dict[int, Repository] = {}
         self.tokens: dict[str, Token] = {}
+        self.teams: dict[str, set[int]] = {}
         self.uploads: list[Upload] = []
         self.late_closing_references = False
         self._repository_ids: dict[str, int] = {}

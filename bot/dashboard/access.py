@@ -1,0 +1,115 @@
+"""What people who signed in with GitHub may see: asked of GitHub with the bot's own credential, kept for minutes."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from bot.api.calls import UNANSWERED, WITH_TOKEN, Calls
+from bot.dashboard.login import UnknownAccessError
+from bot.github.client import GitHub
+from bot.github.errors import GitHubError, NotFound, Refused, Unauthenticated
+from bot.github.people import SignIn, is_member
+from bot.model import Repository
+from bot.store import upkeep
+from bot.store.scope import EVERYTHING, Scope
+
+FRESH: Final = timedelta(minutes=5)
+"""So long an answer of GitHub's counts."""
+OLDEST: Final = timedelta(minutes=15)
+"""And so long where GitHub does not answer meanwhile."""
+PATIENCE_SECONDS: Final = 4.0
+ASKED_AT_ONCE: Final = 8
+_AWAY: Final[tuple[type[BaseException], ...]] = (GitHubError, *UNANSWERED)
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What somebody may see, None for a stranger, as GitHub said then."""
+
+    at: datetime
+    scope: Scope | None
+
+
+class Access:
+    """Who may enter: the operators, who see and do everything, and the viewers, who see what they can read on GitHub.
+
+    Both are logins and teams, `org/team`, in lower case.
+    """
+
+    def __init__(self, sign_in: SignIn, calls: Calls, operators: Collection[str], viewers: Collection[str]) -> None:
+        self.sign_in = sign_in
+        self._calls = calls
+        self._operators = operators
+        self._viewers = viewers
+        self._known: dict[str, _Known] = {}
+        self._asking: dict[str, asyncio.Task[Scope | None]] = {}
+
+    @property
+    def _github(self) -> GitHub:
+        return self.sign_in.github
+
+    async def may_enter(self, login: str) -> bool:
+        """Return whether the person is an operator or a viewer, asked of GitHub now. Raises GitHubError."""
+        self._known.pop(login, None)
+        return await self._is_one_of((*self._operators, *self._viewers), login)
+
+    async def scope(self, login: str) -> Scope | None:
+        """Return what the person may see, None if they may not enter (any more). Raises UnknownAccessError."""
+        now, known = self._calls.ctx.clock(), self._known.get(login)
+        if known is not None and timedelta() <= now - known.at < FRESH:
+            return known.scope
+        if (asked := self._asking.get(login)) is None:
+            asked = self._asking[login] = asyncio.create_task(self._ask(login, now), name="access")
+            asked.add_done_callback(lambda task: task.cancelled() or task.exception())  # heard where all callers left
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await asyncio.shield(asked)
+        except _AWAY as problem:
+            if known is not None and timedelta() <= now - known.at < OLDEST:
+                return known.scope
+            _log.warning("access-unknown", login=login, problem=str(problem) or type(problem).__name__)
+            raise UnknownAccessError from problem
+
+    async def _ask(self, login: str, now: datetime) -> Scope | None:
+        try:
+            scope = None
+            if await self._is_one_of(self._operators, login):
+                scope = EVERYTHING
+            elif await self._is_one_of(self._viewers, login):
+                scope = await self._readable(login)
+            self._known = {of: one for of, one in self._known.items() if now - one.at < OLDEST}
+            self._known[login] = _Known(now, scope)
+            return scope
+        finally:
+            del self._asking[login]
+
+    async def _is_one_of(self, people: Collection[str], login: str) -> bool:
+        if login == WITH_TOKEN:  # in the record of who did what, this is not a person
+            return False
+        if login.lower() in people:
+            return True
+        for team in people:
+            if "/" in team and await is_member(self._github, team, login):
+                return True
+        return False
+
+    async def _readable(self, login: str) -> Scope:
+        """Return the repositories of the bot that the person can read."""
+        platform, at_once = self._calls.ctx.platform, asyncio.Semaphore(ASKED_AT_ONCE)
+        async with self._calls.connection() as connection:
+            ours = await upkeep.codebases(connection, platform)
+
+        async def may_read(repository: Repository) -> bool:
+            async with at_once:
+                try:
+                    return await self._github.may_read(repository, login)
+                except (NotFound, Refused, Unauthenticated):  # the bot itself may not look there any more
+                    return False
+
+        answers = await asyncio.gather(*map(may_read, ours))
+        return Scope(platform, tuple(one.id for one, may in zip(ours, answers, strict=True) if may))
