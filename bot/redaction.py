@@ -95,6 +95,13 @@ class Redactor:
         self._minted: dict[str, float] = {}
         self._known = _Needles.of(self._lasting)
 
+    def know(self, secrets: Iterable[str]) -> None:
+        """Know these secrets too, from now on."""
+        lasting = tuple(dict.fromkeys((*self._lasting, *chain.from_iterable(map(_as_written, secrets)))))
+        if lasting != self._lasting:
+            self._lasting = lasting
+            self._known = _Needles.of((*lasting, *self._minted))
+
     def learn(self, token: str) -> None:
         """Know a token that was made just now, until nobody can use it any more."""
         now = self._clock()

@@ -19,6 +19,7 @@ _GROUPS = {
     "turns": ("bot.cli.calls", "The turns: each is one request to the agent and its answer."),
     "deliveries": ("bot.cli.calls", "The webhooks that were received."),
     "conversations": ("bot.cli.calls", "The issues and pull requests the bot works on."),
+    "env": ("bot.cli.env", "Variables of one repository, for its set-up script and its agents."),
     "nodes": ("bot.cli.calls", "The machines that run agents."),
 }
 _COMMANDS = {

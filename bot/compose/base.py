@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from bot import logs
+from bot.node.variables import secrets_in
 from bot.redaction import Redactor
 from bot.settings import Settings, known_secrets
 from bot.store.database import Connection
@@ -19,7 +20,7 @@ class CannotStartError(Exception):
 
 def redactor_of(settings: Settings) -> Redactor:
     """Return what knows the secrets of this process; from now on the log holds none of them."""
-    redactor = Redactor(known_secrets(settings))
+    redactor = Redactor((*known_secrets(settings), *secrets_in(settings.data_dir)))
     logs.redact_with(redactor)
     return redactor
 

@@ -27,6 +27,9 @@ WORKTREE_MENDED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
 )
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
+VARIABLES_WITHHELD = (
+    "The repository's variables were withheld: the code, or the words of the request, are of somebody who may not ask."
+)
 NOTHING_CHANGED = "No file was changed."
 CONTEXT_ENDED = "The agent started without its earlier context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."

@@ -66,15 +66,21 @@ class Launcher:
 
     @asynccontextmanager
     async def script(
-        self, clone: Clone, worktree: Path, home: Path, script: Path, command: tuple[str, ...]
+        self,
+        clone: Clone,
+        worktree: Path,
+        home: Path,
+        script: Path,
+        command: tuple[str, ...],
+        given: Mapping[str, str],
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
-        """Yield how to start a script, by its command, in the agent's place: without a model and the agent's variables.
+        """Yield how to start a script, by its command, in the agent's place: without a model and AGENT_ENV.
 
-        Its path is the same in the cage. Raises GitError, OSError, UnsafeCommandError.
+        It has the variables `given`. Its path is the same in the cage. Raises GitError, OSError, UnsafeCommandError.
         """
-        nothing = partial(variables_of, None, None, None, {})
+        variables = partial(variables_of, None, None, None, given)
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
-            opened = self.open(clone, worktree, home, Path(sockets), chosen=None, route=None, variables=nothing)
+            opened = self.open(clone, worktree, home, Path(sockets), chosen=None, route=None, variables=variables)
             async with opened as (launch, disk):
                 # The same cage as the agent's, whatever the script's first line names.
                 agent = self.agent_command or ("true",)

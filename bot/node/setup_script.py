@@ -9,7 +9,7 @@ import re
 import tempfile
 import time
 from asyncio.subprocess import STDOUT
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +70,15 @@ async def set_up(
     conversation_id: int,
     script: bytes,
     on_overflow: Callable[[int], None],
+    variables: Mapping[str, str],
 ) -> SetUp:
     """Run the script in the sandbox of the conversation's agent; look at what it left. A cancellation ends it.
 
+    `variables` are the repository's.
     `on_overflow` is called where it fills its disk. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     before, began = set(await _changed_files(ctx, worktree)), time.monotonic()
-    failure, output = await _run(ctx, worktree, ctx.home(conversation_id), script, on_overflow)
+    failure, output = await _run(ctx, worktree, ctx.home(conversation_id), script, on_overflow, variables)
     seconds = time.monotonic() - began
     left = tuple(name for name in await _changed_files(ctx, worktree) if name not in before)
     reached("worktree-set-up")
@@ -116,7 +118,12 @@ async def _changed_files(ctx: NodeContext, worktree: WorktreeRow) -> list[str]:
 
 
 async def _run(
-    ctx: NodeContext, worktree: WorktreeRow, home: Path, text: bytes, on_overflow: Callable[[int], None]
+    ctx: NodeContext,
+    worktree: WorktreeRow,
+    home: Path,
+    text: bytes,
+    on_overflow: Callable[[int], None],
+    variables: Mapping[str, str],
 ) -> tuple[str | None, str]:
     """Return how the script failed, as a clause, None if it succeeded; and the end of what it wrote then."""
     limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds or LIMIT_SECONDS)
@@ -124,7 +131,7 @@ async def _run(
         file = Path(folder) / "setup"
         file.write_bytes(text)
         clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
-        starting = ctx.launcher.script(clone, path, home, file, command_for(text, file))
+        starting = ctx.launcher.script(clone, path, home, file, command_for(text, file), variables)
         async with starting as (launch, disk), watched(disk, on_overflow):
             try:
                 ended = await run_script(launch, limit_seconds)

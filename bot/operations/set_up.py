@@ -18,6 +18,7 @@ from bot.messages import notices, worktree_replies
 from bot.node.context import NodeContext
 from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.transactions import persist
+from bot.node.variables import variables_in
 from bot.operations.shared import Outcome
 from bot.store import operations, worktrees
 from bot.store.failures import log_failure
@@ -82,7 +83,10 @@ async def run_script(ctx: NodeContext, operation: Operation, script: bytes) -> S
         raise _StoppedError(notices.setup_disk_full(full.result()))
 
     try:
-        return await unless(watch(), set_up(ctx, operation.worktree, operation.home_of, script, full.set_result))
+        given = variables_in(ctx.data_dir, operation.worktree)
+        ctx.redactor.know(given.values())
+        running = set_up(ctx, operation.worktree, operation.home_of, script, full.set_result, given)
+        return await unless(watch(), running)
     except ClaimLostError:
         raise
     except _StoppedError as stopped:

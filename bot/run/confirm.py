@@ -6,7 +6,8 @@ One webhook secret is known to the admins of all repositories: each of them can 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from bot.authority import Denied, before_asking_github, by_permission
 from bot.github.thread import Text
@@ -34,21 +35,42 @@ class NotConfirmedError(Exception):
         self.reason = reason
 
 
-async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> str:
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The request as it stands, and who wrote its words."""
+
+    request: str
+    authors: frozenset[Actor]
+
+
+async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """Return the request as it stands on GitHub by now, from a person who may ask. Raises NotConfirmedError,
     GitHubError.
     """
     sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
     async with concurrently(_request(ctx, turn)) as confirming:
-        verdict = before_asking_github(ctx.policy, sender, turn.worktree.repository)
-        if verdict is None:
-            verdict = by_permission(await ctx.github.permission(turn.worktree.repository, turn.requested_by))
-        if isinstance(verdict, Denied):
+        if not await _may_ask(ctx, turn, sender):
             raise NotConfirmedError(reasons.permission_withdrawn(turn.requested_by))
         return await confirming
 
 
-async def _request(ctx: TurnContext, turn: ClaimedTurn) -> str:
+async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Actor]) -> bool:
+    """Return whether everybody who wrote the request may ask too: who labels an issue asks in the words of its author.
+
+    Raises GitHubError.
+    """
+    others = [one for one in authors if one.id != turn.requested_by_id]
+    return all(await asyncio.gather(*(_may_ask(ctx, turn, one) for one in others)))
+
+
+async def _may_ask(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> bool:
+    verdict = before_asking_github(ctx.policy, person, turn.worktree.repository)
+    if verdict is None:
+        verdict = by_permission(await ctx.github.permission(turn.worktree.repository, person.login))
+    return not isinstance(verdict, Denied)
+
+
+async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """Return the request as it stands on GitHub.
 
     An edit counts where the person who asked made it. A retry is asked by its own comment, and what it repeats by the
@@ -62,15 +84,16 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> str:
     return await _confirm(ctx, turn, first)
 
 
-async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> str:
+async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
         await _confirm_retry(ctx, turn)
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))
+    authors = frozenset(text.author for text in texts)
     person, shown = first.requested_by_id, ctx.redactor.redact_known
     asked = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
     if shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts):
-        return turn.request
+        return Confirmed(turn.request, authors)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     gestures = {(person, ctx.policy.label.casefold()), (person, ctx.policy.bot_id)} & known[0].gestures
     if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
@@ -86,7 +109,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> st
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
-    return turn.request if is_same else asked[0]
+    return Confirmed(turn.request if is_same else asked[0], authors)
 
 
 async def _confirm_retry(ctx: TurnContext, turn: ClaimedTurn) -> None:

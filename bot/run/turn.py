@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,12 +18,14 @@ from bot.clones.packing import was_packed
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
+from bot.model import Actor
 from bot.node.setup_script import SetUp, script_of, set_up
+from bot.node.variables import values_of, variables_in
 from bot.prompt import remarks
 from bot.prompt.foreign import Told
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.confirm import NotConfirmedError, confirm
+from bot.run.confirm import NotConfirmedError, confirm, may_all_ask
 from bot.run.ending import finish, hand_back, put_back, stopped
 from bot.run.prompt import read_thread
 from bot.run.publishing import guard_of, publish
@@ -134,9 +136,30 @@ async def _confirm(run: TurnRun) -> None:
     Raises NotConfirmedError, GitHubError.
     """
     turn = run.turn
-    if turn.answer is None and (request := await confirm(run.ctx, turn)) != turn.request:
-        await run.write(turns.save_request, turn.claim, request)
-        run.turn = replace(turn, request=request)
+    if turn.answer is not None:
+        return
+    confirmed = await confirm(run.ctx, turn)
+    if confirmed.request != turn.request:
+        await run.write(turns.save_request, turn.claim, confirmed.request)
+        run.turn = replace(turn, request=confirmed.request)
+    await _give_variables(run, confirmed.authors)
+
+
+async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
+    """Give the repository's variables to its set-up script and the agent, unless strangers have a say in what these do.
+
+    Raises GitHubError, OSError.
+    """
+    ctx, turn = run.ctx, run.turn
+    if not (found := values_of(ctx.data_dir, turn.worktree.repository)):
+        return
+    ctx.redactor.know(found.values())
+    is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
+    if not is_ours or not await may_all_ask(ctx, turn, authors):
+        run.notices.append(notices.VARIABLES_WITHHELD)
+        return
+    run.variables = found
+    run.ctx = replace(ctx, agent_variables={**ctx.agent_variables, **found})
 
 
 async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResult:
@@ -179,7 +202,8 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     run.progress.enter(tracking.SETTING_UP)
     done = found
     if not isinstance(done, SetUp):
-        done = await set_up(ctx, turn.worktree, turn.conversation_id, done, run.disk_overflowed)
+        running = set_up(ctx, turn.worktree, turn.conversation_id, done, run.disk_overflowed, run.variables)
+        done = await running
     told: list[Told] = []
     if done.left:
         run.notices.append(notices.setup_left(done.left))

@@ -1,7 +1,7 @@
 """One run of a claimed turn: what its last comment will tell, how it writes, and how it stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -43,6 +43,8 @@ class TurnRun:
     disk_full: str | None = None
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The repository's variables, for its set-up script."""
 
     def __post_init__(self) -> None:
         turn = self.turn

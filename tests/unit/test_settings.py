@@ -269,8 +269,6 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
     for name in ("empty.pem", "missing.pem"):
         assert the_complaint(SSL_CERT_FILE=str(tmp_path / name)).startswith("SSL_CERT_FILE names no PEM file")
-    # `web` reads it not: it asks nobody.
-    assert loaded(WEB, SSL_CERT_FILE=str(tmp_path / "missing.pem")).ssl_cert_file is None
 
 
 def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:

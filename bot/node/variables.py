@@ -1,0 +1,79 @@
+"""The variables of a repository, for its set-up script and its agents: one file each, on this node, for its user alone.
+
+They belong to the repository's id: a name that somebody else takes over inherits nothing.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bot.model import DetachedHead, Repository, WorktreeRow
+
+FOLDER = "variables"
+MAX_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SetVariable:
+    """A variable without its value."""
+
+    name: str
+    set_at: datetime
+
+
+def set_variable(data_dir: Path, repository: Repository, name: str, value: str) -> None:
+    """Keep the value in a file of mode 0600; a worker uses it from its next turn on. Raises OSError."""
+    folder = _folder(data_dir, repository)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
+        file.write(value.encode())
+    Path(file.name).replace(folder / name)
+
+
+def unset_variable(data_dir: Path, repository: Repository, name: str) -> bool:
+    """Delete the variable; return whether there was one. Raises OSError."""
+    try:
+        (_folder(data_dir, repository) / name).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def set_variables(data_dir: Path, repository: Repository) -> list[SetVariable]:
+    """Return what is set, by name. Raises OSError."""
+    files = _files(_folder(data_dir, repository))
+    return [SetVariable(file.name, datetime.fromtimestamp(file.stat().st_mtime, UTC)) for file in files]
+
+
+def variables_in(data_dir: Path, worktree: WorktreeRow) -> dict[str, str]:
+    """Return what programs in this worktree may have: nothing at the head of a fork. Raises OSError.
+
+    A protected head branch counts as a fork: its worktree is made the same way.
+    """
+    is_foreign = isinstance(worktree.start, DetachedHead)
+    return {} if is_foreign else values_of(data_dir, worktree.repository)
+
+
+def values_of(data_dir: Path, repository: Repository) -> dict[str, str]:
+    """Return all variables of the repository. Raises OSError."""
+    return _values(_folder(data_dir, repository))
+
+
+def secrets_in(data_dir: Path) -> Iterator[str]:
+    """Yield the values of all repositories, for redaction. Raises OSError."""
+    for folder in sorted((data_dir / FOLDER).glob("*/*/")):
+        yield from _values(folder).values()
+
+
+def _values(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_bytes().decode() for file in _files(folder)}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*") if not file.name.startswith("."))
+
+
+def _folder(data_dir: Path, repository: Repository) -> Path:
+    return data_dir / FOLDER / repository.platform / str(repository.id)
