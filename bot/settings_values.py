@@ -175,7 +175,7 @@ def read_private_key(path: Path) -> str:
         raise ValueError("names no PEM file that this user can read; correct it.") from None
 
 
-def _base_url(text: str) -> str:
+def base_url(text: str) -> str:
     """Return an https address (http only to loopback) of host and path, without a slash at its end."""
     try:
         url = urlsplit(text)
@@ -184,12 +184,12 @@ def _base_url(text: str) -> str:
         host, url = None, urlsplit("")
     if not host or url.scheme not in {"https", "http"} or url.query or url.fragment or "@" in url.netloc:
         raise ValueError("must be an address like https://HOST/PATH, without user, query or fragment; correct it.")
-    if url.scheme == "http" and not _is_loopback(host):
+    if url.scheme == "http" and not is_loopback(host):
         raise ValueError("uses plain http to another machine, where credentials could be read; use https.")
     return urlunsplit((url.scheme, url.netloc.lower(), url.path.rstrip("/"), "", ""))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -325,7 +325,7 @@ Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("the name of a model, without blanks")]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
-Url = Annotated[str, AfterValidator(_base_url)]
+Url = Annotated[str, AfterValidator(base_url)]
 BotName = Annotated[
     str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
 ]

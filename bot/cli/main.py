@@ -31,6 +31,10 @@ _COMMANDS = {
         "bot.cli.processes",
         "Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID.",
     ),
+    "setup": (
+        "bot.cli.setup",
+        "Connect the bot to GitHub by an App made in the browser, or by a token; writes .env.",
+    ),
     "doctor": ("bot.cli.doctor", "Check settings, database, GitHub, sandbox, model and agents."),
     "demo": (
         "bot.cli.processes",

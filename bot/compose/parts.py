@@ -3,10 +3,11 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 import httpx
 import structlog
@@ -39,6 +40,7 @@ from bot.store.jobs import queue_of
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
+G = TypeVar("G", bound=GitHub)
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger()
@@ -135,14 +137,19 @@ async def open_cage(settings: Settings) -> Sandbox:
     return cage
 
 
-@asynccontextmanager
-async def open_github(settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[GitHub]:
+def open_github(settings: Settings, around: Surroundings, redactor: Redactor) -> AbstractAsyncContextManager[GitHub]:
     """Yield a client of GitHub with the bot's credentials; the redactor learns the tokens that it gets.
 
     Raises CannotStartError if no credentials are set.
     """
+    return open_client(GitHub, settings, around, redactor)
+
+
+@asynccontextmanager
+async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
+    """Yield a client of this kind, as `open_github` does."""
     async with Outbound(*settings.outbound).client(GITHUB_TIMEOUT) as http:
-        yield GitHub(
+        yield kind(
             api_url=settings.github_api_url,
             graphql_url=settings.github_graphql_url,
             credentials=_credentials(settings),

@@ -55,7 +55,7 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
             await require_current_schema(connection)
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
-        with _listener(settings) as listener:
+        with listener_of(settings) as listener:
             await _serve(settings, dsn, pool, redactor, listener, on_listening)
 
 
@@ -103,7 +103,7 @@ async def _serve(
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=10,
         )
-        server = _Server(config)
+        server = Server(config)
         serving = asyncio.create_task(server.serve([listener]))
         counting = asyncio.create_task(_save_counts(pool), name="counts")
         try:
@@ -152,7 +152,7 @@ async def _save_counts(pool: Pool) -> None:
             _log.exception("counts-not-saved")
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A server that leaves signals to the process, which has more to stop than a server."""
 
     @contextlib.contextmanager
@@ -160,7 +160,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listener(settings: Settings) -> socket.socket:
+def listener_of(settings: Settings) -> socket.socket:
     """Return the socket to listen on. uvicorn's own would end the process when the port is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:

@@ -154,6 +154,7 @@ class Webhook:
     active: bool
     events: tuple[str, ...]
     """`*` stands for all."""
+    url: Annotated[str, _at("config", "url")]
 
 
 def permission(answer: Any) -> Permission:

@@ -40,6 +40,12 @@ Call = Callable[..., Awaitable[T]]
 
 # https://docs.github.com/rest/authentication/permissions-required-for-github-apps
 APP_RIGHTS = ("contents", "issues", "pull_requests")
+"""What the bot writes."""
+APP_PERMISSIONS: Mapping[str, str] = {
+    **dict.fromkeys(APP_RIGHTS, "write"),
+    **dict.fromkeys(("metadata", "checks", "statuses", "actions"), "read"),
+}
+"""All that an App needs: failing checks are told to the agent with the end of their logs."""
 APP_EVENTS = ("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment")
 REPOSITORY = "/repos/{owner}/{name}"
 # https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
@@ -174,7 +180,11 @@ class GitHub:
         app, hook = await self._of_app("/app"), await self._of_app("/app/hook/config")
         leads_here = urlsplit(hook.get("url") or "").path.endswith(WEBHOOK_PATH)
         return (
-            *(f"the permission `{right}: write`" for right in APP_RIGHTS if app["permissions"].get(right) != "write"),
+            *(
+                f"the permission `{right}: {level}`"
+                for right, level in APP_PERMISSIONS.items()
+                if app["permissions"].get(right) not in (level, "write")
+            ),
             *(f"the event `{event}`" for event in APP_EVENTS if event not in app["events"]),
             *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
         )

@@ -91,6 +91,9 @@ class Transport(GitHubAPI):
         self._answers = _KnownAnswers()
         self.clock_skew: timedelta | None = None
         """How far GitHub's clock was ahead of ours in its latest answer; None before the first."""
+        self.token_scopes: str | None = None
+        self.token_expires_at: datetime | None = None
+        """What GitHub's latest answer said of a personal token; None where it said nothing."""
 
     async def sleep(self, seconds: float) -> None:
         await self._sleep(seconds)
@@ -308,6 +311,8 @@ class Transport(GitHubAPI):
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
             self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())
+        self.token_scopes = answer.headers.get("x-oauth-scopes")
+        self.token_expires_at = _expiry(answer.headers.get("github-authentication-token-expiration"))
         counters.GITHUB_REQUESTS.labels(answer.status_code).inc()
         with suppress(KeyError, ValueError):
             left = float(answer.headers["x-ratelimit-remaining"])
@@ -327,6 +332,13 @@ class Transport(GitHubAPI):
         if is_wrong and (self.clock_skew is None or abs(self.clock_skew) <= LARGEST_SKEW):
             _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
         self.clock_skew = skew
+
+
+def _expiry(text: str | None) -> datetime | None:
+    """Read a time such as `2026-12-31 09:00:00 UTC`, or with an offset such as `+0200`, of a token that expires."""
+    with suppress(ValueError):
+        return datetime.strptime((text or "").replace("UTC", "+0000"), "%Y-%m-%d %H:%M:%S %z")
+    return None
 
 
 async def reading(request: Awaitable[T]) -> T:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import orjson
 import structlog
@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bot import counters
 from bot.github.payloads import is_used_event
 from bot.receive.delivery import delivery_of, is_signed
-from bot.receive.inbox import Inbox, Unavailable
+from bot.receive.inbox import Outcome, Unavailable
+from bot.store.deliveries import NewDelivery
 
 PATH = "/webhooks/github"
 # https://docs.github.com/en/webhooks/webhook-events-and-payloads#payload-cap
@@ -43,6 +44,14 @@ _log = structlog.get_logger()
 
 Headers = Mapping[bytes, bytes]
 T = TypeVar("T")
+
+
+class Inbox(Protocol):
+    """Where deliveries are stored (bot/receive/inbox.py): under `names` the bot's names, joined by commas."""
+
+    @property
+    def names(self) -> str: ...
+    async def store(self, delivery: NewDelivery) -> Outcome: ...
 
 
 class _Answer(Exception):  # noqa: N818 - most are no errors

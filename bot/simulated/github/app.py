@@ -7,13 +7,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.model import UserType
 
 APP_ID = 424242
 JWT_LIFETIME_SECONDS = 600
 JWT_CLOCK_SKEW_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class App:
     """An app with one installation, and the key pair its JSON web tokens are signed with."""
 
@@ -24,10 +25,8 @@ class App:
     public_key_pem: str
     permissions: dict[str, str] = field(
         default_factory=lambda: {
-            "contents": "write",
-            "issues": "write",
-            "metadata": "read",
-            "pull_requests": "write",
+            **dict.fromkeys(("contents", "issues", "pull_requests"), "write"),
+            **dict.fromkeys(("metadata", "checks", "statuses", "actions"), "read"),
         }
     )
     events: list[str] = field(
@@ -39,6 +38,11 @@ class App:
             "pull_request_review_comment",
         ]
     )
+
+    owner: str = "acme"
+    owner_type: UserType = "Organization"
+    callback_urls: list[str] = field(default_factory=list)
+    installed: bool = True
 
     @classmethod
     def create(cls, slug: str, installation_id: int) -> "App":

@@ -24,7 +24,7 @@ from bot.simulated.github.model import (
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Payloads:
     """A builder of payloads whose links point at this server."""
 
@@ -219,7 +219,7 @@ class Payloads:
 
     def installation(self) -> Json | None:
         """Return the short form that webhooks of an app carry."""
-        if self.app is None:
+        if self.app is None or not self.app.installed:
             return None
         return {"id": self.app.installation_id, "node_id": node_id("MDIz", self.app.installation_id)}
 
@@ -230,6 +230,7 @@ class Payloads:
             "node_id": node_id("A", app.id),
             "name": app.slug,
             "html_url": f"{self.server_url}/apps/{app.slug}",
+            "owner": {"login": app.owner, "type": app.owner_type},
             "permissions": app.permissions,
             "events": app.events,
         }

@@ -13,6 +13,7 @@ from bot.simulated.github import rest_issues as issues
 from bot.simulated.github import rest_pulls as pulls
 from bot.simulated.github.auth import authenticate
 from bot.simulated.github.errors import RefusedError
+from bot.simulated.github.new_app import NewApps
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import Call, Handler, refusal
 
@@ -25,8 +26,10 @@ TOP: Table = [
     ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
     ("GET", "/orgs/{org}/teams/{slug}/memberships/{login}", accounts.get_team_membership),
     ("GET", "/app", accounts.get_app),
+    ("GET", "/app/installations", accounts.list_installations),
     ("POST", "/app/installations/{installation_id}/access_tokens", accounts.create_installation_token),
     ("GET", "/app/hook/config", hooks.get_app_hook),
+    ("PATCH", "/app/hook/config", hooks.update_app_hook),
     ("GET", "/app/hook/deliveries", hooks.list_app_deliveries),
     ("GET", "/app/hook/deliveries/{delivery_id}", hooks.get_app_delivery),
     ("POST", "/app/hook/deliveries/{delivery_id}/attempts", hooks.redeliver_app_delivery),
@@ -74,6 +77,9 @@ IN_REPOSITORY: Table = [
     ("GET", "/pulls/{number}/reviews/{review_id}", pulls.get_review),
     ("GET", "/pulls/{number}/reviews/{review_id}/comments", pulls.list_comments_of_review),
     ("GET", "/hooks", hooks.list_hooks),
+    ("POST", "/hooks", hooks.create_hook),
+    ("PATCH", "/hooks/{hook_id}", hooks.update_hook),
+    ("POST", "/hooks/{hook_id}/pings", hooks.ping_hook),
     ("GET", "/hooks/{hook_id}/deliveries", hooks.list_hook_deliveries),
     ("GET", "/hooks/{hook_id}/deliveries/{delivery_id}", hooks.get_hook_delivery),
     ("POST", "/hooks/{hook_id}/deliveries/{delivery_id}/attempts", hooks.redeliver_hook_delivery),
@@ -86,17 +92,18 @@ REACTIONS = {
 }
 
 
-def rest_routes(acts: Acts) -> list[Route]:
+def rest_routes(acts: Acts, new_apps: NewApps) -> list[Route]:
     """Return every route; a repository is reached by its name and by its id."""
     inside = list(IN_REPOSITORY)
     for path, (list_them, create, delete) in REACTIONS.items():
         inside += [("GET", path, list_them), ("POST", path, create), ("DELETE", f"{path}/{{reaction_id}}", delete)]
+    converting: Table = [("POST", "/app-manifests/{code}/conversions", new_apps.convert)]
     prefixed = [
         (method, f"{prefix}{path}", handler)
         for prefix in ("/repositories/{repository_id}", "/repos/{owner}/{repo}")
         for method, path, handler in inside
     ]
-    return [_route(acts, method, path, handler) for method, path, handler in [*TOP, *prefixed]]
+    return [_route(acts, method, path, handler) for method, path, handler in [*TOP, *converting, *prefixed]]
 
 
 def _route(acts: Acts, method: str, path: str, handler: Handler) -> Route:

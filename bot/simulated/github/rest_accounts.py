@@ -69,7 +69,7 @@ async def get_app(call: Call) -> Response:
 async def get_repository_installation(call: Call) -> Response:
     app = as_app(call)
     repository = call.world.repository(f"{call.text('owner')}/{call.text('repo')}")
-    if repository is None:
+    if repository is None or not app.installed:
         raise not_found()
     account = call.payloads.user(repository.owner)
     permissions = call.payloads.app_object(app)["permissions"]
@@ -97,10 +97,16 @@ async def get_team_membership(call: Call) -> Response:
     return answer({"state": "active", "role": "member"})
 
 
+async def list_installations(call: Call) -> Response:
+    app = as_app(call)
+    found = [{"id": app.installation_id, "app_id": app.id, "account": {"login": app.owner}}] if app.installed else []
+    return answer(found)
+
+
 async def create_installation_token(call: Call) -> Response:
     """https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app"""
     app = as_app(call)
-    if call.number("installation_id") != app.installation_id:
+    if call.number("installation_id") != app.installation_id or not app.installed:
         raise not_found()
     token, expires_at = call.world.issue_installation_token(bot_account(call.world))
     permissions = call.payloads.app_object(app)["permissions"]

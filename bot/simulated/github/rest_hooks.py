@@ -1,11 +1,13 @@
 """REST: the webhook, the log of its deliveries, and redelivery."""
 
+from dataclasses import replace
+
 from starlette.responses import Response
 
-from bot.simulated.github.errors import not_found
+from bot.simulated.github.errors import invalid, not_found
 from bot.simulated.github.payloads import Json, timestamp
 from bot.simulated.github.rest_accounts import as_app
-from bot.simulated.github.rest_call import Call, answer
+from bot.simulated.github.rest_call import Call, answer, empty
 from bot.simulated.github.webhooks import Delivery, Hook
 
 DEFAULT_PER_PAGE, MAX_PER_PAGE = 30, 100
@@ -15,6 +17,47 @@ async def list_hooks(call: Call) -> Response:
     _demand_admin(call)
     hook = call.acts.webhooks.hook
     return answer([] if hook is None else [_hook(call, hook)])
+
+
+async def create_hook(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/webhooks#create-a-repository-webhook"""
+    return answer(await _set(call, anew=True), 201)
+
+
+async def update_hook(call: Call) -> Response:
+    _of_hook(call)
+    return answer(await _set(call, anew=False))
+
+
+async def ping_hook(call: Call) -> Response:
+    _of_hook(call)
+    if call.acts.webhooks.hook is not None:
+        call.acts.webhooks.ping(call.acts.webhooks.hook, _demand_admin(call))
+    return empty()
+
+
+async def update_app_hook(call: Call) -> Response:
+    as_app(call)
+    hook = call.acts.webhooks.hook
+    if hook is None:
+        raise not_found()
+    changed = {name: text for name, text in (await call.json()).items() if name in ("url", "secret")}
+    call.acts.webhooks.hook = replace(hook, **changed)
+    return await get_app_hook(call)
+
+
+async def _set(call: Call, *, anew: bool) -> Json:
+    """Make or change the repository's webhook as the request asks; a new one sends a ping."""
+    repository, asked = _demand_admin(call), await call.json()
+    config = asked.get("config", {})
+    if not str(config.get("url", "")).startswith(("http://", "https://")):
+        raise invalid("Hook", "url", "url is missing")
+    hook = call.acts.webhooks.set_hook(
+        config["url"], config.get("secret", ""), config["content_type"], None, tuple(asked["events"]), anew=anew
+    )
+    if anew:
+        call.acts.webhooks.ping(hook, repository)
+    return _hook(call, hook)
 
 
 async def list_hook_deliveries(call: Call) -> Response:

@@ -20,7 +20,8 @@ from bot.simulated.github.git import Files
 from bot.simulated.github.git_http import GitHttp
 from bot.simulated.github.graphql import GraphQL
 from bot.simulated.github.lfs import Lfs
-from bot.simulated.github.model import Account, Permission, Repository
+from bot.simulated.github.model import Account, Permission, Repository, User
+from bot.simulated.github.new_app import NewApps
 from bot.simulated.github.pages import Pages
 from bot.simulated.github.payloads import Payloads
 from bot.simulated.github.person import Person
@@ -51,13 +52,12 @@ class SimulatedGitHub:
         self.world = World(directory, clock, app)
         self._webhooks = Webhooks(clock, self.world.next_id, self.world.changes)
         self._acts = Acts(self.world, Payloads(self.server_url, app), self._webhooks)
-        self.bot = bot_account(self.world)
         self.bot_token = "" if app is not None else self.world.issue_token(self.bot)
         self._git = GitHttp(self._acts)
-        self._sign_in = SignIn(self.world)
-        self.traffic = Traffic(
-            _application(self._acts, self._git, self._rate_limit, self._sign_in), self.world, self.faults
-        )
+        self._sign_in, self.new_apps = SignIn(self.world), NewApps(self._acts)
+        routes = [*self._sign_in.routes(), *self.new_apps.routes()]
+        application = _application(self._acts, self._git, self.new_apps, self._rate_limit, routes)
+        self.traffic = Traffic(application, self.world, self.faults)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -87,6 +87,10 @@ class SimulatedGitHub:
                     sending.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await sending
+
+    @property
+    def bot(self) -> User:
+        return bot_account(self.world)
 
     @property
     def api_url(self) -> str:
@@ -216,6 +220,10 @@ class SimulatedGitHub:
         app = self.world.app
         return self._webhooks.set_hook(url, secret, content_type, None if app is None else app.id, events, anew=anew)
 
+    @property
+    def hook(self) -> Hook | None:
+        return self._webhooks.hook
+
     def remove_webhook(self) -> None:
         """Deliver nothing any more."""
         self._webhooks.hook = None
@@ -263,13 +271,17 @@ class SimulatedGitHub:
 
 
 def _application(
-    acts: Acts, git: GitHttp, rate_limit: Callable[[Request], Awaitable[Response]], sign_in: SignIn
+    acts: Acts,
+    git: GitHttp,
+    new_apps: NewApps,
+    rate_limit: Callable[[Request], Awaitable[Response]],
+    pages: list[Route],
 ) -> Starlette:
     routes = [
         Route("/graphql", GraphQL(acts).endpoint, methods=["POST"]),
         Route("/rate_limit", rate_limit, methods=["GET"]),
-        *rest_routes(acts),
-        *sign_in.routes(),
+        *rest_routes(acts, new_apps),
+        *pages,
         *Pages(acts).routes(),
         *Uploads(acts.world).routes(),
         *Lfs(acts.world).routes(),

@@ -102,6 +102,8 @@ class Traffic:
         """Handle one request, log it, and wake all waiters."""
         if scope["type"] != "http":
             return
+        if scope["path"].startswith("/api/"):  # where an Enterprise Server has its API
+            scope = {**scope, "path": scope["path"].removeprefix("/api").removeprefix("/v3")}
         method, path = scope["method"], scope["path"]
         login = self._login(Headers(scope=scope))
         if login is not None and path != "/rate_limit":
@@ -117,6 +119,8 @@ class Traffic:
                 headers = MutableHeaders(raw=message["headers"])
                 now = self._world.clock()
                 for name, value in self.rate_limit.headers(login or "", now).items():
+                    headers.setdefault(name, value)
+                for name, value in self._token_headers(Headers(scope=scope)).items():
                     headers.setdefault(name, value)
                 headers.setdefault("date", format_datetime(now.astimezone(UTC), usegmt=True))
                 message["headers"] = headers.raw
@@ -138,6 +142,16 @@ class Traffic:
         headers = self.rate_limit.headers(login or "", self._world.clock())
         core = {name: int(headers[f"x-ratelimit-{name}"]) for name in ("limit", "remaining", "used", "reset")}
         return answer({"resources": {"core": core, "graphql": core}, "rate": core})
+
+    def _token_headers(self, headers: Headers) -> dict[str, str]:
+        """Return what GitHub tells of a personal token; of a fine-grained one not even that it has scopes."""
+        token = self._world.token(headers.get("authorization", "").partition(" ")[2])
+        if token is None or token.is_installation:
+            return {}
+        told = {} if token.scopes is None else {"x-oauth-scopes": token.scopes}
+        if token.expires_at is not None:
+            told["github-authentication-token-expiration"] = f"{token.expires_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return told
 
     def _login(self, headers: Headers) -> str | None:
         try:

@@ -120,6 +120,11 @@ class Webhooks:
         self.hook = Hook(made[0], url, secret, content_type, made[1], app_id, events)
         return self.hook
 
+    def ping(self, hook: Hook, repository_id: int | None = None) -> None:
+        """Send what a new webhook sends: https://docs.github.com/webhooks/webhook-events-and-payloads#ping"""
+        body = orjson.dumps({"zen": "Keep it logically awesome.", "hook_id": hook.id})
+        self._send_later(_Outgoing(hook, str(uuid.uuid4()), "ping", None, repository_id, body))
+
     def emit(self, event: str, payload: Mapping[str, object], repository_id: int | None) -> None:
         """Queue an event for delivery; nothing happens without a hook."""
         if self.hook is None or not {event, "*"} & set(self.hook.events):

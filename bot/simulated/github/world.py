@@ -21,14 +21,12 @@ INSTALLATION_TOKEN_LIFETIME = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A credential; an installation's token belongs to an app and expires."""
+    """A credential: an installation's token, or a person's, which has `scopes` unless it is a fine-grained one."""
 
     user: User
     expires_at: datetime | None = None
-
-    @property
-    def is_installation(self) -> bool:
-        return self.expires_at is not None
+    is_installation: bool = False
+    scopes: str | None = None
 
 
 class World:
@@ -68,16 +66,16 @@ class World:
             raise not_found()
         return user
 
-    def issue_token(self, user: User) -> str:
-        """Return a new personal access token that never expires."""
+    def issue_token(self, user: User, scopes: str | None = None, expires_at: datetime | None = None) -> str:
+        """Return a new personal access token."""
         token = f"ghp_{secrets.token_hex(18)}"
-        self.tokens[token] = Token(user)
+        self.tokens[token] = Token(user, expires_at, scopes=scopes)
         return token
 
     def issue_installation_token(self, user: User) -> tuple[str, datetime]:
         """Return a new installation access token and when it expires."""
         token, expires_at = f"ghs_{secrets.token_hex(18)}", self.clock() + INSTALLATION_TOKEN_LIFETIME
-        self.tokens[token] = Token(user, expires_at)
+        self.tokens[token] = Token(user, expires_at, is_installation=True)
         return token, expires_at
 
     def token(self, text: str) -> Token | None:
