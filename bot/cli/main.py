@@ -42,6 +42,8 @@ _COMMANDS = {
     ),
     "costs": ("bot.cli.calls", "Print what ended turns cost, by day (UTC) and repository."),
     "disk": ("bot.cli.storage", "Show what takes the disk space of this node."),
+    "backup": ("bot.cli.backup", "Save the database and this node's files while the bot runs."),
+    "restore": ("bot.cli.backup", "Bring a backup to an empty DATA_DIR and an empty database."),
 }
 _PROCESSES = ("serve", "web", "worker")
 

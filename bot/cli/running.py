@@ -77,6 +77,7 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
     from bot.compose.base import CannotStartError
     from bot.github.errors import GitHubError
+    from bot.maintenance.backup import BackupError
     from bot.node.identity import NodeInUseError
     from bot.postgres.files import EmbeddedPostgresError
     from bot.settings import SettingsError
@@ -85,7 +86,8 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
 
     if isinstance(error, SettingsError):
         return error.lines, 2
-    if isinstance(error, (CannotStartError, NodeInUseError, EmbeddedPostgresError, MigrationError, GitHubError)):
+    told = (BackupError, CannotStartError, NodeInUseError, EmbeddedPostgresError, MigrationError, GitHubError)
+    if isinstance(error, told):
         return [str(error)], 1
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename} cannot be used: {error.strerror}"], 1

@@ -90,8 +90,12 @@ def _engine_migrations(applied: Collection[str], folder: Path) -> Iterator[Migra
             yield Migration(f"{ENGINE}{change.stem}", change.read_text(encoding="utf-8"))
 
 
-async def migrate(dsn: str, directory: Path | None = None, engine: Path | None = None) -> list[str]:
+async def migrate(
+    dsn: str, directory: Path | None = None, engine: Path | None = None, only: Collection[str] | None = None
+) -> list[str]:
     """Apply what is missing and return its names. Any number of processes may do this at the same time.
+
+    With `only`, an empty database gets the schema that had these migrations.
 
     Processes of the version before may run meanwhile: a migration adds, and leaves their statements working. Raises
     MigrationError for a changed or unknown applied migration, or one that fails: those before it stay.
@@ -101,6 +105,9 @@ async def migrate(dsn: str, directory: Path | None = None, engine: Path | None =
         await _lock(connection)
         await connection.execute(CREATE_TABLE)
         missing = await _missing(connection, directory, engine)
+        if only is not None:
+            known = await asyncio.to_thread(load_migrations, directory, only, engine)
+            missing = [migration for migration in known if migration.name in only]
         await _apply(connection, missing)
         return [migration.name for migration in missing]
     finally:
