@@ -1,7 +1,9 @@
-"""Logging: structlog and the standard library's loggers through one pipe to stderr."""
+"""Logging: structlog and the standard library's loggers through one pipe to stderr, and to a file of the process."""
 
 import logging
 import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -11,6 +13,10 @@ from bot.redaction import Redactor
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 
+FOLDER = "logs"
+"""In DATA_DIR."""
+# Of each process: the file, and as much in older ones.
+FILE_BYTES, OLDER_FILES = 10 << 20, 4
 NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "procrastinate", "asyncio")
 # It warns of every attempt to connect; that the database is away is logged once, by `bot.store.failures`.
 NOISIER = ("psycopg.pool",)
@@ -24,8 +30,8 @@ def redact_with(redactor: Redactor) -> None:
     _redactor = redactor
 
 
-def configure_logs(form: LogFormat = "auto", level: LogLevel = "info") -> None:
-    """Log from `level` on as JSON or text; `auto` is text on a terminal and JSON elsewhere."""
+def configure_logs(form: LogFormat = "auto", level: LogLevel = "info", file: Path | None = None) -> None:
+    """Log from `level` on as JSON or text; `auto` is text on a terminal and JSON elsewhere. In `file` it is JSON."""
     json = form == "json" or (form == "auto" and not sys.stderr.isatty())
     threshold = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
@@ -34,34 +40,31 @@ def configure_logs(form: LogFormat = "auto", level: LogLevel = "info") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if json
-        # A plain traceback: another shows the values of variables.
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-    )
 
-    def render(logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
-        """Render last, so that also tracebacks are redacted."""
-        return _redactor.redact(str(renderer(logger, name, event)))
+    def redact(logger: structlog.typing.WrappedLogger, name: str, line: object) -> str:
+        """Come last, so that also tracebacks are redacted."""
+        return _redactor.redact(str(line))
 
-    last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info] if json else []
+    def formatter(*last: structlog.typing.Processor) -> logging.Formatter:
+        meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+        return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[meta, *last, redact])
+
+    as_json = (structlog.processors.format_exc_info, structlog.processors.JSONRenderer())
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, render],
-        )
-    )
-    logging.basicConfig(level=threshold, handlers=[handler], force=True)
+    # A plain traceback: another shows the values of variables.
+    colors, plain = sys.stderr.isatty(), structlog.dev.plain_traceback
+    as_text = (structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain),)
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    handlers[0].setFormatter(formatter(*(as_json if json else as_text)))
+    if file is not None:
+        handlers.append(RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=OLDER_FILES))
+        handlers[1].setFormatter(formatter(*as_json))
+    logging.basicConfig(level=threshold, handlers=handlers, force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in NOISIER:

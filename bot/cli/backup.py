@@ -9,6 +9,7 @@ import typer
 from bot.cli.running import database_url, run
 from bot.maintenance.backup import back_up, require_restorable
 from bot.maintenance.backup import restore as bring_back
+from bot.node.variables import FOLDER
 from bot.settings import Need, load
 
 _SECRETS = "secrets"
@@ -17,10 +18,10 @@ _SECRETS = "secrets"
 def backup(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty or new folder, best on another disk.")],
     with_secrets: Annotated[
-        bool, typer.Option("--with-secrets", help="Save .env and the App's private key too.")
+        bool, typer.Option("--with-secrets", help="Save .env, the App's key and repositories' variables too.")
     ] = False,
 ) -> None:
-    """Save the database and this node's files while the bot runs; without `.env` and keys, unless asked for."""
+    """Save the database and this node's files while the bot runs; no secrets of `.env` unless asked for."""
     settings = load().with_data_dir()
 
     async def saved() -> list[str]:
@@ -34,7 +35,11 @@ def backup(
         key = load(needs=frozenset({Need.GITHUB})).github_private_key_path
         for file in filter(Path.is_file, filter(None, (Path(".env"), key))):
             shutil.copy2(file, folder / _SECRETS / file.name)
-    typer.echo(f"Saved in {folder}. {'It holds secrets' if with_secrets else '.env and keys are not in it'}.")
+        if (variables := settings.data_dir / FOLDER).is_dir():
+            shutil.copytree(variables, folder / _SECRETS / FOLDER)
+    typer.echo(
+        f"Saved in {folder}. {'It holds secrets' if with_secrets else 'Not in it: .env, keys, values of `env set`'}."
+    )
 
 
 def restore(
@@ -49,4 +54,6 @@ def restore(
             await bring_back(dsn, settings.data_dir, folder)
 
     run(restored(), log_level=settings.log_level)
+    if (variables := folder / _SECRETS / FOLDER).is_dir():
+        shutil.copytree(variables, settings.data_dir / FOLDER)
     typer.echo(f"Restored to {settings.data_dir}. `threadtree serve` goes on from there.")

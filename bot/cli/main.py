@@ -21,6 +21,7 @@ _GROUPS = {
     "conversations": ("bot.cli.calls", "The issues and pull requests the bot works on."),
     "env": ("bot.cli.env", "Variables of one repository, for its set-up script and its agents."),
     "nodes": ("bot.cli.calls", "The machines that run agents."),
+    "config": ("bot.cli.doctor", "The settings of the environment and `.env`."),
 }
 _COMMANDS = {
     "serve": ("bot.cli.processes", "Apply the migrations, then run web and worker."),
@@ -44,6 +45,8 @@ _COMMANDS = {
     "disk": ("bot.cli.storage", "Show what takes the disk space of this node."),
     "backup": ("bot.cli.backup", "Save the database and this node's files while the bot runs."),
     "restore": ("bot.cli.backup", "Bring a backup to an empty DATA_DIR and an empty database."),
+    "logs": ("bot.cli.logs", "Print the log of this node's processes; -f goes on."),
+    "uninstall": ("bot.cli.leave", "Delete what this node has, after it was shown."),
 }
 _PROCESSES = ("serve", "web", "worker")
 

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -17,6 +18,7 @@ import typer
 
 from bot.cli.options import Json
 from bot.cli.running import database_url, fail, ready_database, run, stop_signals
+from bot.logs import FOLDER
 from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load, read
 from bot.tasks import unless_stopped
 
@@ -30,6 +32,7 @@ _ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
 # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG = 1
 _log = structlog.get_logger()
+T = TypeVar("T")
 
 NoWorktreePrune = Annotated[
     bool, typer.Option("--no-worktree-prune", help="Keep old worktrees, as WORKTREE_PRUNE_ENABLED=false does.")
@@ -45,7 +48,7 @@ def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
         _begin(None)
         return await _serve(settings, *(["--no-worktree-prune"] if no_worktree_prune else []))
 
-    if status := run(both(), settings.log_format, settings.log_level):
+    if status := _run(settings, "serve", both()):
         raise typer.Exit(status)
 
 
@@ -109,7 +112,7 @@ def web(end_with: EndWith = None) -> None:
         _begin(end_with)
         await unless_stopped(stop_signals(), serving())
 
-    run(until_stopped(), settings.log_format, settings.log_level, uvloop.new_event_loop)
+    _run(settings, "web", until_stopped(), uvloop.new_event_loop)
 
 
 def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
@@ -129,7 +132,22 @@ def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None)
             if dsn is not None:
                 await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
 
-    run(until_stopped(), settings.log_format, settings.log_level)
+    _run(settings, "worker", until_stopped())
+
+
+def _run(
+    settings: Settings,
+    name: str,
+    work: Coroutine[Any, Any, T],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """Run a process, whose log is on stderr and in DATA_DIR."""
+    folder = settings.data_dir / FOLDER
+    with suppress(SettingsError, OSError):  # told where DATA_DIR is needed
+        settings.with_data_dir()
+        folder.mkdir(mode=0o700, exist_ok=True)
+    file = folder / f"{name}.log" if os.access(folder, os.W_OK) else None
+    return run(work, settings.log_format, settings.log_level, loop_factory, file)
 
 
 def _begin(parent: int | None) -> None:

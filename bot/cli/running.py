@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
@@ -23,9 +24,10 @@ def run(
     log_format: LogFormat = "text",
     log_level: LogLevel = "warning",
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    log_file: Path | None = None,
 ) -> T:
     """Run a command to its end, with the log of its parts from `log_level` on stderr, by default for people."""
-    configure_logs(log_format, log_level)
+    configure_logs(log_format, log_level, log_file)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(work)

@@ -17,6 +17,7 @@ _FOLDERS: Final = {
     "homes": "homes",
     "sandboxes": "private",
     "attachments": "attachments",
+    "logs": "logs",
     "trash": "trash",
     "database": "postgres",
 }

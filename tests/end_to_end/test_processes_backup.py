@@ -3,40 +3,47 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from bot.node.variables import FOLDER
+from bot.simulated.github.faults import FailBefore
 from tests.end_to_end.test_processes_worktrees import command, complaint
-from tests.support.git_repositories import git
 from tests.support.postgres import execute
 from tests.support.processes import deployment
 
 SESSION = "select assistant_session_id from sessions where active and conversation_id = 1"
 
 
+@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 async def test_a_backup_of_a_busy_bot_goes_on_on_an_empty_machine(
-    tmp_path: Path, database_url: str, empty_database_url: str
+    sandbox: str, tmp_path: Path, database_url: str, empty_database_url: str, request: pytest.FixtureRequest
 ) -> None:
-    gate, saved, secret = tmp_path / "gate", tmp_path / "saved", "ghs_of_the_env_file"
+    saved, secret = tmp_path / "saved", "ghs_of_the_env_file"
     async with deployment(tmp_path, database_url) as here:
+        here.environment |= request.getfixturevalue("caged_settings") if sandbox == "bwrap" else {}
         bot = await here.start_listening()
-        issue = await here.ask("remember the milk\nsay First.")
-        await here.answered(issue, "First.")
+        here.github.faults.add(FailBefore(403, "Not now"), method="POST", path="*/git-receive-pack", times=None)
+        issue = await here.ask("remember the milk\nwrite commit.txt: a commit that is not pushed\ncommit Not pushed")
+        await here.answered(issue, "could not be pushed")
+        here.github.faults.clear()
         second = await here.ask("say Second.")
         await here.answered(second, "Second.")
         await here.until("select count(*) = 0 from turns where state in ('queued', 'running')")
         worktree = here.data_dir / "worktrees" / "acme" / "shop" / f"issue-{issue.number}"
-        (worktree / "commit.txt").write_text("a commit that is not pushed\n")
-        git(worktree, "add", "commit.txt")
-        git(worktree, "commit", "-q", "-m", "Not pushed")
         (worktree / "notes.txt").write_text("not committed\n")
         (worktree.with_name(f"issue-{second.number}") / "rescued.txt").write_text("rescued\n")
         await command(here, "worktrees", "remove", str(worktree.with_name(f"issue-{second.number}")))
         session = await here.value(SESSION)
-        working = await here.ask(f"append started: once\nwait {gate}\nsay Late.")
-        await here.at_work(working)
+        working = await here.ask("append started: once\nwait gate\nsay Late.")
+        place = (await here.at_work(working)).relative_to(here.data_dir)
+        variables = here.data_dir / FOLDER
+        variables.mkdir(exist_ok=True)
+        (variables / "secret").write_text(secret)
         (here.directory / ".env").write_text(f"GITHUB_WEBHOOK_SECRET_OLD={secret}\n")
 
         done = await command(here, "backup", str(saved))
 
-        assert ".env and keys are not in it" in done.stdout.decode()
+        assert "Not in it: .env, keys" in done.stdout.decode()
         assert not [file for file in saved.rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
         assert bot.is_running
         assert "is not empty" in complaint(await command(here, "backup", str(saved), status=1))
@@ -52,8 +59,9 @@ async def test_a_backup_of_a_busy_bot_goes_on_on_an_empty_machine(
         assert "no complete backup" in complaint(await command(here, "restore", str(tmp_path / "github"), status=1))
         here.environment["DATABASE_URL"] = empty_database_url
         await command(here, "restore", str(saved))
+        assert not (here.data_dir / FOLDER).exists()
 
-        gate.touch()
+        (here.data_dir / place / "gate").touch()
         await here.start_listening()
         await here.answered(working, "Late.")
         await here.ask("recall\nsay Again.", issue)

@@ -104,7 +104,7 @@ async def test_web_and_worker_refuse_an_old_schema_until_it_is_migrated(
         await here.ask("say Still here.", issue)
         await here.answered(issue, "Still here.")
         await web.ready()
-        for late in await asyncio.gather(here.run("web"), here.run("worker")):
+        for late in await asyncio.gather(*map(here.run, ("web", "worker", "serve"))):
             assert await late.ended() == 1
             [line] = complaints(late)
             assert "of a newer version: it has 999_next" in line

@@ -132,7 +132,8 @@ class BotProcess:
 
     async def _read_stdout(self) -> None:
         assert self._process.stdout is not None
-        self.stdout = await self._process.stdout.read()
+        while piece := await self._process.stdout.read(1 << 16):
+            self.stdout += piece
 
 
 @dataclass(slots=True)
