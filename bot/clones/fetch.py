@@ -14,7 +14,7 @@ from bot.clones import trash
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, NoDefaultBranch
 from bot.clones.published import make_stores, publish, publish_tips, writing_published
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem, is_unauthenticated
+from bot.git.errors import GitError, GitProblem, is_refused, is_unauthenticated
 from bot.git.progress import Reader
 from bot.messages import reasons
 from bot.sandbox.view import PUBLISHED
@@ -65,7 +65,7 @@ async def update(
             # The fetch made a file of each branch; no cage has seen them yet.
             await lock.clone.run("pack-refs", "--all")
     except GitError as error:
-        if error.problem in (GitProblem.AUTH, GitProblem.NOT_FOUND) and not is_unauthenticated(error.stderr):
+        if (error.problem is GitProblem.AUTH or is_refused(error.stderr)) and not is_unauthenticated(error.stderr):
             return NoAccess()
         raise
     return Updated(replaced)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from bot.git.errors import GitError, GitProblem
 from bot.network.sockets import private_socket
 
 GitConfig = tuple[tuple[str, str], ...]
@@ -82,6 +83,7 @@ async def authorise(server_url: str, token_for: TokenSource, remote_url: str) ->
     """Return git's configuration to show the token of a repository of the server with the first request to it.
 
     Empty where no token is known now: the helper is asked then, and says why. git 2.46 has `http.proactiveAuth`.
+    Raises GitError where there is none for the repository.
     """
     named = _REPOSITORY.fullmatch(remote_url.removeprefix(server_url.rstrip("/") + "/"))
     if named is None:
@@ -89,6 +91,8 @@ async def authorise(server_url: str, token_for: TokenSource, remote_url: str) ->
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_SECONDS):
             token = await token_for(named["name"])
+    except LookupError as none:
+        raise GitError(GitProblem.AUTH, "credential", f"there is no token for {named['name']}") from none
     except Exception:  # noqa: BLE001 - the helper meets it too
         return ""
     shown = base64.b64encode(f"{USERNAME}:{token}".encode()).decode()

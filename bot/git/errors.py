@@ -32,11 +32,12 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     (
         GitProblem.AUTH,
         re.compile(
-            r"authentication failed|could not read (username|password)|terminal prompts disabled"
-            r"|requested url returned error: 40[13]|permission to .* denied",
+            r"authentication failed|requested url returned error: 40[13]|permission to .* denied",
             re.I,
         ),
     ),
+    # The credential helper ended before it answered: `authorise` refuses before git runs where there is no token.
+    (GitProblem.KILLED, re.compile(r"could not read (username|password)|terminal prompts disabled", re.I)),
     (
         GitProblem.NETWORK,
         re.compile(
@@ -74,7 +75,9 @@ _PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
     ),
 )
 _REFUSED = re.compile(
-    r"authentication failed for|returned error: 40[134]|^(remote: |fatal: )repository .*not found", re.I | re.M
+    r"authentication failed for|returned error: 40[134]|^(remote: |fatal: )repository .*not found"
+    r"|^fatal: '.*' does not appear to be a git repository",
+    re.I | re.M,
 )
 _SECRETS = re.compile(
     r"(?P<scheme>://)[^/@\s]+@|(?P<header>authorization: *)[^\r\n]+|gh[pousr]_\w+|github_pat_\w+", re.I

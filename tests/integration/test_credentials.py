@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bot.git.credential_server import GitConfig, authorise, credential_server, requested_repository
-from bot.git.errors import GitProblem, problem_of
+from bot.git.errors import GitError, GitProblem, problem_of
 from bot.git.runner import Git
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -121,6 +121,25 @@ async def test_a_client_that_was_killed_says_nothing_about_the_repository(tmp_pa
     assert problem_of(err) is GitProblem.NETWORK, err
 
 
+async def test_a_helper_that_was_killed_says_nothing_about_the_repository(tmp_path: Path) -> None:
+    async with credential_server(tmp_path, SERVER, token_for) as credentials:
+        killed = tuple((key, value.replace("!f() {", "!kill -9 $$; f() {")) for key, value in credentials)
+        status, _, err = await git(
+            tmp_path, killed, "credential", "fill", text=f"url={SERVER}/octo-org/hello.world\n\n"
+        )
+    assert status
+    assert problem_of(err) is GitProblem.KILLED, err
+
+
+async def test_a_repository_without_a_token_is_refused_before_git_runs() -> None:
+    async def no_token(repository: str) -> str:
+        raise LookupError(repository)
+
+    with pytest.raises(GitError, match="there is no token for octo-org/hello") as refused:
+        await authorise(SERVER, no_token, f"{SERVER}/octo-org/hello.world.git")
+    assert refused.value.problem is GitProblem.AUTH
+
+
 async def test_files_where_git_runs_are_not_imported(tmp_path: Path) -> None:
     for module in ("socket.py", "os.py", "bot.py", "sitecustomize.py"):
         (tmp_path / module).write_text("raise SystemExit('ran code of the repository')")
@@ -149,7 +168,7 @@ async def test_only_get_is_answered_and_a_refused_token_is_reported(tmp_path: Pa
 @pytest.mark.parametrize(
     ("problem", "event", "kind"),
     [
-        (LookupError, "git-credential-failed", GitProblem.AUTH),
+        (LookupError, "git-credential-failed", GitProblem.KILLED),
         (RuntimeError, "git-credential-not-now", GitProblem.NETWORK),
     ],
 )
