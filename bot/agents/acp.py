@@ -10,10 +10,10 @@ from acp import PROTOCOL_VERSION, RequestError
 
 from bot.agents.acp_link import AcpLink, as_object, error_text
 from bot.agents.acp_progress import Item
-from bot.agents.driver import Launch, SessionOpened
+from bot.agents.driver import CannotOpenError, Launch, SessionOpened
 from bot.agents.presets import SessionOptions
 from bot.agents.process import AgentProcess
-from bot.agents.prompt_loop import CannotOpenError, Driver
+from bot.agents.prompt_loop import Driver
 from bot.messages import reasons
 from bot.sandbox.cage import command_of
 

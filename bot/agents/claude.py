@@ -20,9 +20,9 @@ from claude_agent_sdk import (
 )
 
 from bot.agents.claude_progress import ASKS_PERSON, ClaudeProgress
-from bot.agents.driver import Block, Failed, Launch, SessionOpened
+from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
-from bot.agents.prompt_loop import CannotOpenError, Driver, Inbox, Link
+from bot.agents.prompt_loop import Driver, Inbox, Link
 from bot.messages import reasons
 from bot.tasks import unless
 
@@ -201,8 +201,8 @@ class ClaudeDriver(Driver[Message]):
             try:
                 await self._start(session, f"--resume={session}")
             except CannotOpenError as error:
-                said = error.failure.stderr_tail
-                why = f"Claude could not continue it: {said or error.failure.reason}"
+                said = error.stderr_tail
+                why = f"Claude could not continue it: {said or error.reason}"
                 if any(words in said.lower() for words in _LOST_SESSION_ERRORS):
                     break
             else:

@@ -98,13 +98,12 @@ class SessionOpened:
     lost: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFailed:
+class CannotOpenError(Exception):
     """No session could be opened. `next_step` is what the operator can do."""
 
-    reason: str
-    next_step: str
-    stderr_tail: str
+    def __init__(self, reason: str, next_step: str, stderr_tail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.next_step, self.stderr_tail = reason, next_step, stderr_tail
 
 
 # How a prompt ends.

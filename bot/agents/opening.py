@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 
 import structlog
 
-from bot.agents.driver import Launch
+from bot.agents.driver import CannotOpenError, Launch
 from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
-from bot.agents.prompt_loop import AgentDriver, CannotOpenError
+from bot.agents.prompt_loop import AgentDriver
 from bot.messages import reasons
 from bot.sandbox.untrusted_files import list_untrusted
 

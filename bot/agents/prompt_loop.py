@@ -14,8 +14,8 @@ from bot.agents.driver import (
     AgentEvent,
     Block,
     Cancelled,
+    CannotOpenError,
     Failed,
-    OpenFailed,
     Outcome,
     PlanChanged,
     PromptLimits,
@@ -184,14 +184,6 @@ async def _next(
         await asyncio.gather(getting, return_exceptions=True)
 
 
-class CannotOpenError(Exception):
-    """No session can be opened."""
-
-    def __init__(self, reason: str, next_step: str, stderr_tail: str = "") -> None:
-        super().__init__(reason)
-        self.failure = OpenFailed(reason, next_step, stderr_tail)
-
-
 class Link(ABC, Generic[Item]):
     """The connection to a running agent, in one session. What comes before the first prompt is dropped."""
 
@@ -237,14 +229,14 @@ class Driver(ABC, Generic[Item]):
     async def _open(self, resume: str | None) -> SessionOpened:
         """Open a session in `_link`. Raises CannotOpenError."""
 
-    async def open(self, resume: str | None) -> SessionOpened | OpenFailed:
-        """Start the agent and continue the session `resume`, or begin one. Bounded in time."""
+    async def open(self, resume: str | None) -> SessionOpened:
+        """Start the agent and continue the session `resume`, or begin one. Bounded in time. Raises CannotOpenError."""
         await self.aclose()
         try:
             return await self._open(resume)
-        except CannotOpenError as error:
+        except CannotOpenError:
             await self.aclose()
-            return error.failure
+            raise
 
     async def aclose(self) -> None:
         """End the agent and its process group. May be called twice."""

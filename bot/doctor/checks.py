@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from bot import settings
-from bot.agents.driver import Launch, OpenFailed
+from bot.agents.driver import CannotOpenError, Launch
 from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, preset
 from bot.clones.shared_blocks import can_share_blocks
@@ -188,16 +188,17 @@ def agent_check(agent: str, trial: Trial, chosen: bool, place: str) -> Check:
 
 async def try_agent(agent: str, command: Command, launch_of: Callable[[Command], Launch]) -> Trial:
     """Start the agent twice, for its version and for a session. No model is asked."""
+    version = None
     try:
         version = await _version(launch_of((command[0], "--version"))) if preset(agent) else None
         async with driver_for(agent, launch_of(command)) as driver:
-            opened = await driver.open(None)
+            await driver.open(None)
     except (OSError, UnsafeCommandError) as error:
         return Trial(problem=f"cannot be started: {error}")
-    if not isinstance(opened, OpenFailed):
-        return Trial(version)
-    last_words = opened.stderr_tail.splitlines()[-1:]
-    return Trial(version, " Its last words: ".join([opened.reason, *last_words]), opened.next_step)
+    except CannotOpenError as error:
+        last_words = error.stderr_tail.splitlines()[-1:]
+        return Trial(version, " Its last words: ".join([error.reason, *last_words]), error.next_step)
+    return Trial(version)
 
 
 async def _agents(given: Settings, chosen: str | None, caged: bool, probed: str | Unusable) -> list[Check]:

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import structlog
 
-from bot.agents.driver import AgentDone, Block, Cancelled, Failed, OpenFailed, Outcome, SessionOpened, TimedOut
+from bot.agents.driver import AgentDone, Block, Cancelled, CannotOpenError, Failed, Outcome, SessionOpened, TimedOut
 from bot.agents.opening import driver_for
 from bot.agents.prompt_loop import AgentDriver
 from bot.clones.clone import StoppedError
@@ -86,11 +86,12 @@ async def _open(
     is_others = session is not None and its_agent != ctx.agent
     # Most sessions are resumed, and the prompt is ready before most agents are.
     async with concurrently(make_prompt(run, ready, thread, session)) as prompting:
-        opened = await agent.open(None if is_others else known_as)
-        if isinstance(opened, OpenFailed):
-            _log.warning("agent-not-started", reason=opened.reason)
-            words = reasons.agent_not_started(opened.reason, opened.next_step)
-            return TurnResult("failed", words, last_words=opened.stderr_tail)
+        try:
+            opened = await agent.open(None if is_others else known_as)
+        except CannotOpenError as error:
+            _log.warning("agent-not-started", reason=error.reason)
+            words = reasons.agent_not_started(error.reason, error.next_step)
+            return TurnResult("failed", words, last_words=error.stderr_tail)
         is_lost = session is not None and not opened.resumed
         if is_lost:
             _log.warning("context-lost", why=opened.lost)

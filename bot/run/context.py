@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from bot.agents.driver import AgentDone, AgentEvent, Launch, PromptLimits, SessionOpened, Usage
+from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, PromptLimits, Usage
 from bot.agents.opening import driver_for
 from bot.agents.presets import preset, variables_of
 from bot.authority import Policy
@@ -85,11 +85,10 @@ class TurnContext(NodeContext):
                 driver_for(self.agent, launch) as agent,
                 watched(disk, lambda _: stop.set()),
             ):
-                opened = await agent.open(known_as)
-                if not isinstance(opened, SessionOpened) or not opened.resumed:
+                if not (await agent.open(known_as)).resumed:
                     return None
                 outcome = await agent.prompt(prompt, limits, stop, note)
-        except (GitError, OSError, UnsafeCommandError) as problem:
+        except (CannotOpenError, GitError, OSError, UnsafeCommandError) as problem:
             _log.warning("agent-not-asked-again", problem=str(problem))
             return None
         tokens = answers.tokens or usage.tokens

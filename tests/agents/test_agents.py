@@ -1,5 +1,6 @@
 """The real agents against simulated models: each works with its own tools, and the bot treats all alike."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 from bot.agents.driver import (
     AgentDone,
     Cancelled,
+    CannotOpenError,
     Failed,
-    OpenFailed,
     PromptLimits,
     SessionOpened,
     TimedOut,
@@ -179,12 +180,11 @@ async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path
     if not stage.shows_system_files:
         pytest.skip("this agent is held back by a file of the system, which only the sandbox shows")
     async with stage.agent() as driver:
-        opened = await driver.open(None)
         if stage.preset.plugin_folders:
-            assert isinstance(opened, OpenFailed)
-            assert ".opencode/plugin" in opened.reason
+            with pytest.raises(CannotOpenError, match=re.escape(".opencode/plugin")):
+                await driver.open(None)
         else:
-            assert isinstance(opened, SessionOpened)
+            await driver.open(None)
             assert isinstance(await ask(driver, "write notes.txt: hello", "run true"), AgentDone)
             assert (stage.worktree / "notes.txt").exists()
     assert list(marks.iterdir()) == []
@@ -212,5 +212,5 @@ async def test_it_brings_no_instructions_of_its_own_on_commits(stage: Stage) -> 
 async def test_a_missing_program_is_named(stage: Stage) -> None:
     gone = Stage(stage.preset, stage.models, replace(stage.launch, argv=("/nowhere/agent",)))
     async with gone.agent() as driver:
-        opened = await driver.open(None)
-    assert isinstance(opened, OpenFailed)
+        with pytest.raises(CannotOpenError):
+            await driver.open(None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bot.agents import presets
-from bot.agents.driver import AgentDone, Failed, Launch, OpenFailed, Outcome, SessionOpened, ToolEnded, Usage
+from bot.agents.driver import AgentDone, CannotOpenError, Failed, Launch, Outcome, SessionOpened, ToolEnded, Usage
 from bot.agents.opening import driver_for
 from bot.agents.presets import NotInstalled, command_of, preset
 from tests.agents.conftest import Heard, ask
@@ -124,10 +124,9 @@ async def test_text_of_a_sub_agent_is_not_part_of_the_answer(odd: Callable[[Plan
 
 async def test_a_failed_start_reports_the_end_of_stderr(odd: Callable[[Plan], Launch]) -> None:
     async with driver_for("claude", odd({"start": [{"stderr": "no licence"}, {"exit": 2}], "prompt": []})) as driver:
-        opened = await driver.open(None)
-    assert isinstance(opened, OpenFailed)
-    assert "ended with exit status 2" in opened.reason
-    assert opened.stderr_tail == "no licence"
+        with pytest.raises(CannotOpenError, match="ended with exit status 2") as failed:
+            await driver.open(None)
+    assert failed.value.stderr_tail == "no licence"
 
 
 def test_without_the_sdk_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

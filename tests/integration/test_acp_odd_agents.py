@@ -19,9 +19,9 @@ from bot.agents.driver import (
     AgentDone,
     AgentEvent,
     Cancelled,
+    CannotOpenError,
     Failed,
     Launch,
-    OpenFailed,
     Outcome,
     PromptLimits,
     Said,
@@ -72,14 +72,17 @@ def methods(launch: Launch) -> list[str]:
 
 async def try_to_open(
     launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK
-) -> SessionOpened | OpenFailed:
+) -> SessionOpened | CannotOpenError:
     async with aclosing(AcpDriver(launch, timeouts)) as agent:
-        return await agent.open(resume)
+        try:
+            return await agent.open(resume)
+        except CannotOpenError as error:
+            return error
 
 
 async def converse(
     launch: Launch, resume: str | None = None, timeouts: OpenTimeouts = QUICK, options: SessionOptions | None = None
-) -> tuple[SessionOpened | OpenFailed, Outcome]:
+) -> tuple[SessionOpened, Outcome]:
     async with aclosing(AcpDriver(launch, timeouts, options)) as agent:
         opened = await agent.open(resume)
         return opened, await agent.prompt(["hello"], GENEROUS, asyncio.Event(), lambda _: None)
@@ -100,7 +103,7 @@ def is_alive(pid: int) -> bool:
 async def test_a_command_that_does_not_exist_is_named(tmp_path: Path, caged: bool) -> None:
     argv = agent_argv(["no-such-agent", "--acp"]) if caged else ("no-such-agent", "--acp")
     failed = await try_to_open(Launch(argv, {"PATH": os.environ["PATH"]}, tmp_path))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert failed.reason.startswith("`no-such-agent --acp` ")
     assert "No such file" in failed.reason + failed.stderr_tail
     assert "AGENT_COMMAND" in failed.next_step
@@ -111,46 +114,46 @@ async def test_a_file_that_is_not_executable_is_named(tmp_path: Path, caged: boo
     (tmp_path / "plain").write_text("text")
     command = [str(tmp_path / "plain")]
     failed = await try_to_open(Launch(agent_argv(command) if caged else tuple(command), {}, tmp_path))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert str(tmp_path / "plain") in failed.reason
     assert "Permission denied" in failed.reason + failed.stderr_tail
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     failed = await try_to_open(Launch(agent_argv(["cat"]), {"PATH": os.environ["PATH"]}, tmp_path / "gone"))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert failed.reason == f"`cat` could not be started: No such file or directory: {tmp_path / 'gone'}"
 
 
 async def test_an_agent_that_never_answers_is_given_up(odd: Callable[[Plan], Launch]) -> None:
     failed = await try_to_open(odd({"initialize": [[]]}), timeouts=OpenTimeouts(answer_seconds=0.3))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert "gave no answer within 0.3 s when asked to start" in failed.reason
 
 
 async def test_an_agent_of_another_protocol_version_is_refused(odd: Callable[[Plan], Launch]) -> None:
     failed = await try_to_open(odd({"initialize": [[{"result": {"protocolVersion": 2}}]]}))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert "speaks version 2 of the Agent Client Protocol, not 1" in failed.reason
 
 
 @pytest.mark.parametrize("method", ["initialize", "session/new"])
 async def test_an_agent_that_is_not_logged_in_says_so(odd: Callable[[Plan], Launch], method: str) -> None:
     failed = await try_to_open(odd({method: [AUTH]}))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert "wants to be logged in: Authentication required (run login)" in failed.reason
     assert "key or login" in failed.next_step
 
 
 async def test_an_agent_that_dies_at_the_start_is_reported_with_its_status(odd: Callable[[Plan], Launch]) -> None:
     failed = await try_to_open(odd({"session/new": [DIES]}))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert "ended with exit status 7 when asked to begin a session" in failed.reason
 
 
 async def test_a_session_without_an_id_is_refused(odd: Callable[[Plan], Launch]) -> None:
     failed = await try_to_open(odd({"session/new": [[{"result": None}]]}))
-    assert isinstance(failed, OpenFailed)
+    assert isinstance(failed, CannotOpenError)
     assert "without an id" in failed.reason
 
 
@@ -197,7 +200,7 @@ async def test_text_of_another_session_is_not_the_answer(odd: Callable[[Plan], L
 
 async def test_a_missing_login_while_resuming_is_reported(odd: Callable[[Plan], Launch]) -> None:
     launch = odd({"session/load": [AUTH]})
-    assert isinstance(await try_to_open(launch, "kept"), OpenFailed)
+    assert isinstance(await try_to_open(launch, "kept"), CannotOpenError)
     assert "session/new" not in methods(launch)
 
 
