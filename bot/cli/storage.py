@@ -19,10 +19,9 @@ from bot.node.room import free_bytes, kept_directories, spaces
 from bot.operations.drop import drop_kept
 from bot.operations.remove import delete_trashed
 from bot.settings import load
-from bot.store import listings, nodes
+from bot.store import nodes
 from bot.store import rescues as stored
 from bot.store.database import Connection
-from bot.store.scope import EVERYTHING
 
 _ID = re.compile(r"[0-9]{1,18}")
 RescueId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `rescues list`.")]
@@ -75,15 +74,8 @@ def drop_rescue(
         if _ID.fullmatch(rescue):
             await carry_out(ctx, changes.drop_rescue, rescue)
             return
-        async with ctx.pool.acquire() as connection:
-            await _report_kept(connection)
-            kept = [
-                one["name"]
-                for node in await listings.nodes(connection, None, EVERYTHING)
-                for one in node["kept"]
-                if node["id"] == ctx.node
-            ]
-        if rescue not in kept:
+        with_id = {one.kept for one in await stored.latest(ctx.pool)}
+        if rescue in with_id or rescue not in {one["name"] for one in kept_directories(ctx.data_dir)}:
             fail(f"Nothing without an id is kept as {rescue!r}: `threadtree rescues list` shows what is there.", 2)
         typer.echo(f"Dropped; {decimal(await delete_trashed(drop_kept(ctx, rescue)))} freed.")
 
