@@ -65,7 +65,7 @@ test-agents: .venv/agents ## install the real agents (about 1 GB, or AGENT_PACKA
 	$(BIN)/python tests/agents/install.py $(AGENT_PACKAGES)
 	$(BIN)/pytest -n 0 tests/agents $(ARGS)
 
-test-fresh: venv ## try the demo on fresh Debian systems; needs root, mmdebstrap and bubblewrap
+test-fresh: venv ## try demo, image and units on fresh Debian systems; needs root, mmdebstrap, bubblewrap; buildah, crun
 	$(BIN)/pytest -n 0 tests/fresh $(ARGS)
 
 payloads: venv # GitHub's recorded webhooks, which tests send

@@ -245,7 +245,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"Operation not permitted|Permission denied|No permissions|Invalid argument", re.I),
         "Allow user namespaces: `sysctl -w kernel.unprivileged_userns_clone=1`; in a container, run it with "
-        "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`.",
+        "`--security-opt seccomp=seccomp.json --security-opt systempaths=unconfined` (docs/install/container.md).",
     ),
 )
 _OFF = "Or set AGENT_SANDBOX=off. Then the agent can do everything that this user can."

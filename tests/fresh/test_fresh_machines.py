@@ -3,9 +3,7 @@
 `make test-fresh` runs this. It needs root, a network, and the packages mmdebstrap and bubblewrap.
 """
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,20 +11,12 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[2]
-NAMED_IN_README = "python3,python3-venv,git,make"
-SUITE = "bookworm"
-USER_ID = 1000
-SECONDS = 900
-CLEAN = {"TERM": "dumb", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-OF_THE_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-"""What tells a program how this machine reaches package registries."""
+from tests.fresh.debian import CHECKOUT, CLEAN, SECONDS, give_network, make_debian, needs
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter another system"),
-    pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
-    pytest.mark.timeout(2 * SECONDS),
-]
+NAMED_IN_README = "python3,python3-venv,git,make"
+USER_ID = 1000
+
+pytestmark = needs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +47,7 @@ MOUNT = 'mount --bind /proc "$1/proc"; mount --rbind /dev "$1/dev"; root=$1; shi
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a system with the packages that README names, and bubblewrap."""
-    root = tmp_path_factory.mktemp("debian") / "root"
-    packages = f"--include={NAMED_IN_README},bubblewrap,ca-certificates"
-    made = subprocess.run(
-        ("mmdebstrap", "--variant=minbase", packages, SUITE, str(root)), capture_output=True, text=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"no Debian system can be made here: {made.stderr[-300:]}")
-    return root
+    return make_debian(tmp_path_factory.mktemp("debian") / "root", f"{NAMED_IN_README},bubblewrap")
 
 
 @pytest.fixture
@@ -72,9 +55,7 @@ def system(debian: Path, tmp_path: Path) -> Iterator[Path]:
     """Yield a copy of the system."""
     root = tmp_path / "root"
     subprocess.run(("cp", "-a", str(debian), str(root)), check=True)
-    for name in OF_THE_NETWORK:
-        if Path(name).is_file():
-            shutil.copyfile(name, root / name.removeprefix("/"))
+    give_network(root)
     with (root / "etc/passwd").open("a") as users:
         users.write(f"ann:x:{USER_ID}:{USER_ID}::/home/ann:/bin/sh\n")
     yield root
