@@ -63,10 +63,12 @@ class Lfs:
     ) -> dict[str, Any]:
         known = repository.lfs.get(wanted["oid"])
         described = {"oid": wanted["oid"], "size": wanted["size"]}
-        store = f"http://localhost:{request.url.port}/stored-lfs/{repository.id}/{wanted['oid']}"
+        # Addresses of its own, whatever name a proxy in front of it has.
+        port = request.scope["server"][1]
+        store = f"http://localhost:{port}/stored-lfs/{repository.id}/{wanted['oid']}"
         action = {"href": store, "header": {"Authorization": STORE_TOKEN}, "expires_in": 3600}
         if operation == "upload":
-            verify = f"{str(request.url).removesuffix('objects/batch')}verify"
+            verify = f"http://127.0.0.1:{port}{request.url.path.removesuffix('objects/batch')}verify"
             headers = {"Authorization": request.headers["authorization"]}
             actions = {"upload": action, "verify": {"href": verify, "header": headers}}
             return described if known is not None else described | {"actions": actions}
