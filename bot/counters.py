@@ -28,6 +28,12 @@ GITHUB_REQUESTS: Final = _counter("github_requests", "Requests to GitHub by stat
 GITHUB_RATE_REMAINING: Final = Gauge(
     "threadtree_github_rate_remaining", "Requests left by GitHub's last answer", ["resource"], registry=REGISTRY
 )
+GITHUB_TOKEN_EXPIRES: Final = Gauge(
+    "threadtree_github_token_expires_timestamp_seconds", "When the token expires, +Inf if never", registry=REGISTRY
+)
+LAST_DELIVERY: Final = Gauge(
+    "threadtree_last_delivery_timestamp_seconds", "When the last signed delivery came", registry=REGISTRY
+)
 DISK_FREE_BYTES: Final = Gauge(
     "threadtree_disk_free_bytes", "Bytes free where DATA_DIR is", ["node"], registry=REGISTRY
 )
@@ -35,6 +41,7 @@ SWEEPS: Final = _counter("sweeps", "Rounds of housekeeping by their end", "end")
 WORKTREES_PRUNED: Final = _counter("worktrees_pruned", "Worktrees that housekeeping removed", "node")
 RECLAIMED_BYTES: Final = _counter("reclaimed_bytes", "Bytes that housekeeping freed", "node")
 RECOVERIES: Final = _counter("recoveries", "Work of dead processes that was taken up again", "what")
+NOTIFICATIONS: Final = _counter("notifications", "Messages to NOTIFY_URL by their end", "end")
 LOST_CLAIMS: Final = _counter("lost_claims", "Runs that found that another one had replaced them", "what")
 
 # There from the beginning, as 0: Prometheus sees no change from nothing to one.

@@ -306,3 +306,15 @@ class LiveWorktree:
     owner: int
     branch: str | None
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """A turn that ended: its conversation as `owner/repo#number`, and the bot's comment once it is on GitHub."""
+
+    conversation: str
+    state: TurnState
+    reason: str | None
+    requested_by: str
+    comment_url: str | None
+    finished_at: datetime | None

@@ -135,6 +135,7 @@ class Settings(BaseSettings):
     github_client_secret: SecretStr | None = None
     dashboard_operators: values.People = ()
     dashboard_viewers: values.People = ()
+    notify_url: values.NotifyUrl | None = None
     log_level: values.Level = "info"
     log_format: values.Format = "auto"
 

@@ -58,6 +58,7 @@ _OWN_SECRETS = frozenset(
         "GITHUB_WEBHOOK_SECRET",
         "GITHUB_WEBHOOK_SECRET_OLD",
         "HTTPS_PROXY",
+        "NOTIFY_URL",
     }
 )
 
@@ -187,6 +188,15 @@ def base_url(text: str) -> str:
     if url.scheme == "http" and not is_loopback(host):
         raise ValueError("uses plain http to another machine, where credentials could be read; use https.")
     return urlunsplit((url.scheme, url.netloc.lower(), url.path.rstrip("/"), "", ""))
+
+
+def _notify_url(secret: SecretStr) -> SecretStr:
+    """Check an address that may hold a secret in its path or query; nothing of it is shown."""
+    try:
+        base_url(urlsplit(secret.get_secret_value())._replace(query="").geturl())
+    except ValueError:
+        raise ValueError("must be like https://HOST/PATH, or plain http to this machine; correct it.") from None
+    return secret
 
 
 def is_loopback(host: str) -> bool:
@@ -326,6 +336,7 @@ ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
+NotifyUrl = Annotated[SecretStr, AfterValidator(_notify_url)]
 BotName = Annotated[
     str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
 ]

@@ -27,8 +27,10 @@ from bot.node.identity import identify, registered
 from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
+from bot.outbound import Outbound
 from bot.redaction import Redactor
 from bot.reply.outbox import Sender
+from bot.run import notify
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
@@ -123,6 +125,7 @@ async def _opened(
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
+            notifies=settings.notify_url is not None,
         )
         await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
         await move_in(ctx)
@@ -158,10 +161,13 @@ async def _run_loops(
     jobs: dict[str, Callable[[], Awaitable[None]]] = {}
     in_worktree = partial(do_job, "worktree", partial(work_in, ctx))
     on_node = partial(do_job, "node", partial(work_on_node, ctx, settings.retention))
-    app = engine(ctx.dsn, Handlers(in_worktree, decider.decide, send, jobs, on_node))
+    http, url = Outbound(*settings.outbound).client(notify.ANSWER_SECONDS), settings.notify_url
+    tell = notify.Notifier(ctx.pool, http, url.get_secret_value() if url else "", server_url, ctx.redactor).send
+    app = engine(ctx.dsn, Handlers(in_worktree, decider.decide, send, jobs, on_node, tell))
     chores = housekeeping.chores(app)
     jobs |= {name: partial(housekeeping.do, name, work) for name, (_, work) in chores.items()}
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(http)
         await unless_stopped(stopping, stack.enter_async_context(open_engine(app)))
         if stopping.is_set():
             return
@@ -174,6 +180,8 @@ async def _run_loops(
             group.create_task(worktrees, name="worktrees")
             housework = run_pool(app, chores_of(node.id), len(chores), turns_ended, grace_seconds=0)
             group.create_task(housework, name="chores")
+            if url is not None:
+                group.create_task(run_pool(app, notify.QUEUE, 1, stopping, grace_seconds=0), name="notifications out")
             group.create_task(defer_chores(app, node.id, chores, turns_ended), name="times of chores")
             group.create_task(keep_alive(ctx, node, runner, settings, turns_ended), name="heartbeat")
             group.create_task(listen(ctx.dsn, node.id, runner, turns_ended), name="notifications")

@@ -1,6 +1,7 @@
 """One request to GitHub: gidgethub's sans-I/O client on our httpx client. Errors are classified, reads retried."""
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -313,6 +314,9 @@ class Transport(GitHubAPI):
             self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())
         self.token_scopes = answer.headers.get("x-oauth-scopes")
         self.token_expires_at = _expiry(answer.headers.get("github-authentication-token-expiration"))
+        if self._app is None and answer.is_success:
+            expires = self.token_expires_at
+            counters.GITHUB_TOKEN_EXPIRES.set(expires.timestamp() if expires else math.inf)
         counters.GITHUB_REQUESTS.labels(answer.status_code).inc()
         with suppress(KeyError, ValueError):
             left = float(answer.headers["x-ratelimit-remaining"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bot.messages.formatting import one_line, truncate
 
+TO_ANSWER = "To answer, mention the bot in a comment. It continues from here."
 _MOST_QUESTIONS = 10
 _MOST_OPTIONS = 20
 
@@ -30,7 +31,7 @@ def question_back(questions: Sequence[Question], said_before: str) -> str:
             lines += [*(f"- {_option(*option)}" for option in question.options[:_MOST_OPTIONS]), ""]
             if question.many:
                 lines += ["Several of these are possible.", ""]
-    lines.append("To answer, mention the bot in a comment. It continues from here.")
+    lines.append(TO_ANSWER)
     if said_before.strip():
         lines += ["", "The agent wrote before it asked:", "", said_before.strip()]
     return "\n".join(lines)

@@ -118,6 +118,7 @@ class Receiver:
         answer = await self._receive(scope, receive)
         if answer.status == 202:
             counters.ACKNOWLEDGED_AFTER.observe(perf_counter() - began)
+            counters.LAST_DELIVERY.set_to_current_time()
         else:
             counters.DELIVERIES_REFUSED.labels(answer.status).inc()
         response = Response(orjson.dumps(answer.content), answer.status, answer.headers, "application/json")

@@ -52,6 +52,8 @@ class TurnContext(NodeContext):
     include_outsiders: bool = False
     auto_pull_request: AutoPullRequest = "never"
     session_ttl_seconds: float = 3600
+    notifies: bool = False
+    """Whether there is a NOTIFY_URL."""
 
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:

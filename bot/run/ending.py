@@ -16,6 +16,7 @@ from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.redaction import Redactor
 from bot.reply import thread_comments
+from bot.run import notify
 from bot.run.context import TurnContext
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait
@@ -64,6 +65,8 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         await thread_comments.ended(connection, run.thread_ref, turn.id, turn.target, parts, result.state, ctx.clock())
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
+        if ctx.notifies:
+            await notify.enqueue(connection, turn.id, result.state, result.answer)
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
         if run.describes and result.state == "done":
             asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)

@@ -10,6 +10,7 @@ from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.reply import thread_comments
+from bot.run import notify
 from bot.run.context import TurnContext
 from bot.store import claims, conversations, nodes, operations, takeover, turns
 from bot.store.database import Connection, retry_on_unique_violation
@@ -65,6 +66,8 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         await turns.end(connection, claim, "interrupted", reason)
     except ClaimLostError:
         return False
+    if ctx.notifies:
+        await notify.enqueue(connection, claim.turn_id, "interrupted", "")
     place = await turns.thread_of(connection, claim.turn_id)
     repository = place.thread_ref.repository
     asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)

@@ -121,6 +121,8 @@ class Handlers:
     """By name; what a node does from time to time."""
     node: Callable[[int], Awaitable[None]] = _elsewhere
     """(operation)"""
+    notify: Callable[[int, Any, int], Awaitable[None]] = _elsewhere
+    """(turn, event, tries so far)"""
 
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
@@ -151,6 +153,10 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     @app.task(name="node", retry=retry)
     async def on_node(operation: int) -> None:
         await handlers.node(operation)
+
+    @app.task(name="notify", pass_context=True, retry=retry)
+    async def notify(context: JobContext, turn: int, event: str) -> None:
+        await handlers.notify(turn, event, context.job.attempts)
 
     @app.task(name=CHORE)
     async def chore(name: str) -> None:

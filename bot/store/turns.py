@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bot.model import Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
-from bot.store.database import Connection, P, Statement, T, statement
+from bot.model import EndedTurn, Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
+from bot.store.database import Connection, P, Pool, Statement, T, statement
 
 MOST_STEPS = 1000
 MOST_OUTPUT_BYTES = 512 * 1024
@@ -323,6 +323,13 @@ async def end(
     connection: Connection, claim: Claim, state: TurnState, reason: str | None, notices: tuple[str, ...] | None = None
 ) -> None:
     """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
+
+
+@statement("""
+select conversation, state, reason, requested_by, comment_url, finished_at from listed_turns where id = $1
+""")
+async def ended(connection: Pool | Connection, turn_id: int) -> EndedTurn | None:
+    """Return a turn for the message about its end."""
 
 
 @statement("""

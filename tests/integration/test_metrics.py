@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Collection
 from math import isfinite
 from pathlib import Path
+from time import time
 
 import httpx
 import pytest
@@ -53,6 +54,8 @@ BAD = {
     "ThreadtreeAnswersWait": "update outbox set due_at = now() - interval '1 h' where state = 'waiting'",
     "ThreadtreeAnswerNotPosted": "update outbox set state = 'failed' where state = 'waiting'",
     "ThreadtreeGitHubCredentials": counted("github_requests_total", 4, status="401"),
+    "ThreadtreeGitHubTokenExpires": counted("github_token_expires_timestamp_seconds", time() + 86400),
+    "ThreadtreeWebhooksStopped": counted("last_delivery_timestamp_seconds", time() - 4 * 86400),
     "ThreadtreeGitHubLimit": "insert into writers (writer, held_until) values ('w', now() + interval '10 minutes')",
     "ThreadtreeCrashes": counted("recoveries_total", 1, what="turn"),
     "ThreadtreeHousekeepingFails": counted("sweeps_total", 1, end="failed"),
@@ -141,6 +144,9 @@ async def test_alerts_and_dashboard_ask_for_figures_that_exist_and_the_page_name
         metric.labels("a").set(1)
     for counter in (counters.WORKTREES_PRUNED, counters.RECLAIMED_BYTES, counters.LOST_CLAIMS):
         counter.labels("a").inc()
+    counters.NOTIFICATIONS.labels("sent").inc()
+    counters.GITHUB_TOKEN_EXPIRES.set(1)
+    counters.LAST_DELIVERY.set(1)
     counters.DELIVERIES_RECEIVED.labels("a", "b").inc()
     await save_counts(pool)
     exist = {name for name, _ in await scrape(pool)}
@@ -208,7 +214,7 @@ def tells(rule: str, before: Figures, now: Figures) -> bool:
     numbers = SELECTOR.sub(lambda found: total(fitting(now, found[0]).values()), changed)
     plain = re.sub(r"\b(?:sum|min)\b|on \(node\)", "", numbers)
     try:
-        return bool(eval(" ".join(plain.split()), {"nan": float("nan")}))  # noqa: S307 - of our own file
+        return bool(eval(" ".join(plain.split()), {"nan": float("nan"), "time": time}))  # noqa: S307 - of our own file
     except ZeroDivisionError:
         return False
 

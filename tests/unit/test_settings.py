@@ -497,3 +497,18 @@ def test_a_model_is_named_for_a_preset(name: str, taken: bool) -> None:
     assert (given.agent_model, problems == []) == (name if taken else None, taken)
     _, problems = read({**named, "AGENT": "custom"}, dotenv=None, needs=SERVE)
     assert any(problem.startswith("AGENT_MODEL") for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://chat.example.org/x", "chat.example.org", "https://user:pass@chat.example.org/x"]
+)
+def test_messages_go_encrypted_or_to_this_machine_and_the_address_is_not_shown(url: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load({"HOME": "/tmp", "NOTIFY_URL": url}, dotenv=None)
+    assert refused.value.lines == (
+        "NOTIFY_URL must be like https://HOST/PATH, or plain http to this machine; correct it.",
+    )
+    for right in ("https://hooks.slack.com/services/T0/B0/x?y=1", "http://127.0.0.1:9/x"):
+        found = load({"HOME": "/tmp", "NOTIFY_URL": right}, dotenv=None)
+        assert right not in repr(found)
+        assert right in known_secrets(found)
