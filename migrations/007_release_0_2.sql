@@ -45,3 +45,27 @@ select r.id as place, r.id, r.worktree_id as worktree, r.codebase, r.branch, r.r
        array(select r.codebase || '#' || number from unnest(r.conversations) as number) as conversations,
        r.platform, r.repository_id
 from rescue_rows r;
+
+-- What people did beside asking the agent, written in the transaction that does it.
+create table audit (
+    id         bigint      generated always as identity primary key,
+    at         timestamptz not null default now(),
+    person     text        not null,                       -- a login, `admin-token`, or `command line (USER)`
+    channel    text        not null check (channel in ('dashboard', 'API', 'command line', 'thread')),
+    action     text        not null,                       -- in the words of the command: `reset`, `stop all`
+    target     text        not null,                       -- what it was done to, for people
+    codebase   text,                                       -- owner/name of its repository then; null: of none or several
+    details    jsonb       not null default '{}',          -- what else was asked
+    operations bigint[]    not null default '{}',          -- what carries it out
+    delivery   text,                                       -- what a worker carries out
+    outcome    text                                        -- where nothing carries it out later
+);
+create index audit_by_time on audit (at);
+
+create view listed_audit as
+select a.id as place, a.id, a.at, a.person, a.channel, a.action, a.target, a.codebase, a.details,
+       coalesce(a.outcome,
+                (select string_agg(case when o.finished_at is null then o.state else o.outcome end, ' ' order by o.id)
+                 from operations o where o.id = any (a.operations || d.operation_id)),
+                d.error, d.state, '') as outcome
+from audit a left join deliveries d on d.guid = a.delivery;

@@ -6,16 +6,17 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
 import structlog
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.api.rows import Row
 from bot.operations.asked import REPOSITORY, Asked, Id, Repository
+from bot.store import audit
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.operations import Channel
 from bot.store.scope import EVERYTHING, Scope
@@ -74,6 +75,22 @@ class ByStep(ById):
     place: Id
 
 
+class AuditQuery(Asked):
+    """A page of what people did."""
+
+    after: Annotated[Id | None, Field(description="`next` of the page before")] = None
+    limit: Annotated[int, Field(ge=1, le=MOST_ROWS, description=f"the rows of a page, 1 to {MOST_ROWS}")] = 50
+    repo: Repository = None
+    person: Annotated[str | None, Field(max_length=100, description="a login, admin-token or command line (USER)")] = (
+        None
+    )
+    since: Annotated[
+        datetime | None,
+        AfterValidator(lambda at: at if at is None or at.tzinfo else at.replace(tzinfo=UTC)),
+        Field(description="a day or a time, in UTC where it names no other: 2026-05-01"),
+    ] = None
+
+
 class CostsQuery(Asked):
     """The costs of the last days."""
 
@@ -126,6 +143,11 @@ class Caller:
     @property
     def is_operator(self) -> bool:
         return self.scope.repositories is None
+
+    @property
+    def login(self) -> str | None:
+        """Return the login of an operator who signed in with GitHub; None of whoever has the token or the machine."""
+        return self.person if self.channel == "dashboard" and self.person != WITH_TOKEN else None
 
 
 STRANGER: Final = Caller("dashboard", "", Scope("", ()))
@@ -203,6 +225,39 @@ def endpoint(
     return made
 
 
+async def answered(call: Call, endpoint: Endpoint[A, R], asked: A) -> R:
+    """Return the endpoint's answer. A change is recorded with its person, in its own transaction. Raises CallError."""
+    if endpoint.method == "GET":
+        return await endpoint.handler(call, asked)
+    async with call.connection.transaction():
+        answer = await endpoint.handler(call, asked)
+        if not getattr(asked, "dry_run", False):
+            await audit.record(call.connection, await _entry(call, endpoint, asked, answer))
+    return answer
+
+
+async def _entry(call: Call, change: Endpoint[A, R], asked: A, answer: R) -> audit.Entry:
+    kind, caller, codebase = change.path.split("/")[1], call.caller, getattr(asked, "repo", None)
+    target = kind
+    match asked:
+        case NewWorktree(conversation=target):
+            codebase = target.partition("#")[0]
+        case ById(id=key) | ByGuid(guid=key):
+            one = "delivery" if kind == "deliveries" else kind.removesuffix("s")
+            target, codebase = f"{one} {key}", await audit.codebase_of(call.connection, kind, key)
+        case _:  # of several
+            pass
+    details = asked.model_dump_json(exclude_defaults=True, exclude={"id", "guid", "conversation"})
+    done = answer.model_dump()
+    return audit.Entry(
+        *(caller.person, caller.channel, change.words.verb if isinstance(change.words, Words) else change.path),
+        *(target, codebase, details),
+        operations=tuple(done.get("operations", [done[name] for name in ("operation",) if name in done])),
+        delivery=done.get("delivery"),
+        outcome=None if done.keys() & {"operation", "operations", "delivery"} else getattr(answer, "words", "done"),
+    )
+
+
 class Calls:
     """What carries calls out, for the API and the dashboard together at most CALLS_AT_ONCE at a time."""
 
@@ -221,7 +276,7 @@ class Calls:
         if endpoint.method != "GET" and not caller.is_operator:
             raise CallError(403, ONLY_OPERATORS)
         async with self.connection() as connection:
-            answer = await endpoint.handler(Call(connection, self.ctx, caller), asked)
+            answer = await answered(Call(connection, self.ctx, caller), endpoint, asked)
         if endpoint.method != "GET":
             _log.info(
                 "operator-asked",

@@ -140,7 +140,7 @@ async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
 async def _ask_nodes(
     call: Call, kind: NodeOperationKind, details: dict[str, object], node: str | None = None
 ) -> AskedOfNodes:
-    by = operations.by_operator(call.caller.channel, call.ctx.clock())
+    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
     async with call.connection.transaction():
         ids = await operations.enqueue_on_nodes(call.connection, kind, details, by, node)
     if not ids:
@@ -216,7 +216,7 @@ async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id:
 
 
 async def _enqueue(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None) -> AskedOperation:
-    by = operations.by_operator(call.caller.channel, call.ctx.clock())
+    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
     operation = await operations.enqueue(call.connection, worktree_id, kind, by, rescue_id=rescue_id)
     return AskedOperation(operation=operation)
 
@@ -260,7 +260,7 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
             place.thread_ref,
             place.number,
             call.ctx.server_url,
-            reasons.STOPPED_BY_OPERATOR,
+            reasons.stopped_by(call.caller.login) if call.caller.login else reasons.STOPPED_BY_OPERATOR,
             # By GitHub's clock, which may be ahead of ours.
             asked_before=call.ctx.clock() + timedelta(days=1),
             now=call.ctx.clock(),

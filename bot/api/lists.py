@@ -10,6 +10,8 @@ from asyncpg import Record
 
 from bot.api.calls import (
     MOST_ROWS,
+    ONLY_OPERATORS,
+    AuditQuery,
     ByGuid,
     ById,
     ByStep,
@@ -23,6 +25,7 @@ from bot.api.calls import (
     endpoint,
 )
 from bot.api.rows import (
+    AuditEntry,
     Conversation,
     ConversationState,
     Costs,
@@ -47,6 +50,7 @@ from bot.api.rows import (
 from bot.messages import tracking
 from bot.messages.formatting import plain
 from bot.model import TurnState
+from bot.store import audit as stored_audit
 from bot.store import listings, operations, requests
 from bot.store.database import Connection
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -60,7 +64,7 @@ async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Re
     return await listings.newest(call.connection, of, *page, scope=call.caller.scope, hidden=hidden)
 
 
-def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any]) -> Page[R]:
+def _page(model: type[R], rows: Sequence[Any], asked: ListQuery[Any] | AuditQuery) -> Page[R]:
     """Return a page of the rows, of which one more was read than is shown."""
     shown = rows[: asked.limit]
     after = str(shown[-1]["place"]) if len(rows) > asked.limit else None
@@ -195,6 +199,14 @@ async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
     return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 
+@endpoint("GET", "/audit", "Who did what, newest first")
+async def audit(call: Call, asked: AuditQuery) -> Page[AuditEntry]:
+    if not call.caller.is_operator:
+        raise CallError(403, ONLY_OPERATORS)
+    filters = (asked.after, asked.repo, asked.person, asked.since)
+    return _page(AuditEntry, await stored_audit.newest(call.connection, asked.limit + 1, *filters), asked)
+
+
 @endpoint("GET", "/operations/{id}", "What was asked of a worktree or of a node")
 async def operation(call: Call, asked: ById) -> Operation:
     row = await operations.described(call.connection, asked.id, scope=call.caller.scope)
@@ -210,5 +222,6 @@ LISTS: Final[dict[str, Endpoint[Any, Page[Any]]]] = {
     "rescues": rescues,
     "nodes": nodes,
     "costs": costs,
+    "audit": audit,
 }
 READ: Final[tuple[Endpoint[Any, Any], ...]] = (*LISTS.values(), conversation, turn, step, delivery, operation)

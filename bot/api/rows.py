@@ -445,6 +445,26 @@ class Costs(Row):
         return self.untold
 
 
+class AuditEntry(Row):
+    """What a person did."""
+
+    COLUMNS = ("at", "person", "action", "target", "codebase", "outcome")
+    CUT = ("outcome",)
+    EMPTY = "Nothing is recorded yet."
+
+    id: int
+    at: datetime
+    person: str
+    """A login, `admin-token`, or `command line (USER)`."""
+    channel: Literal["dashboard", "API", "command line", "thread"]
+    action: str
+    target: str
+    codebase: str | None
+    details: Json[dict[str, Any]]
+    """What else was asked."""
+    outcome: str
+
+
 class Operation(Row):
     """What was asked of a worktree or of a node."""
 

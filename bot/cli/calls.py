@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, Words
+from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, Words, answered
 from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
@@ -34,7 +34,7 @@ UNLIMITED: Final = 10_000
 TurnId = Annotated[str, typer.Argument(metavar="ID", help="Its id in `turns list`.")]
 
 sessions, turns, deliveries = command_group(), command_group(), command_group()
-conversations, nodes = command_group(), command_group()
+conversations, nodes, audit = command_group(), command_group(), command_group()
 
 
 def option(asked: type[Asked], name: str) -> Any:
@@ -122,7 +122,8 @@ def show_list(name: str, *, json: bool, limit: int | None = None, **query: str |
     most = limit if json or limit else ROWS_FOR_PEOPLE + 1
     with correctable():
         items = run_on_database(lambda connection: items_of(connection, name, most, **query))
-    show_items(name, items, json=json, limit=limit, filtered=bool(query.get("repo") or query.get("state")))
+    filtered = any(query.get(name) for name in ("repo", "state", "person", "since"))
+    show_items(name, items, json=json, limit=limit, filtered=filtered)
 
 
 def show_items(name: str, items: Sequence[Row], *, json: bool, limit: int | None, filtered: bool) -> None:
@@ -199,6 +200,18 @@ def replay_delivery(guid: str) -> None:
 deliveries.command("recover")(recover)
 
 
+@audit.command("list")
+def list_audit(
+    json: Json = False,
+    limit: Limit = None,
+    repository: Repo = None,
+    person: Annotated[str | None, typer.Option(help="Only this login's, or admin-token's.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only since this day or time, in UTC: 2026-05-01.")] = None,
+) -> None:
+    """List who stopped, reset, removed, restored or replayed what, the newest first."""
+    show_list("audit", json=json, limit=limit, repo=repository, person=person, since=since)
+
+
 def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)] = 30, repository: Repo = None) -> None:
     """Print what ended turns cost, by day (UTC) and repository."""
     show_list("costs", json=json, days=str(days), repo=repository)
@@ -253,4 +266,4 @@ def unix_user() -> str:
 async def call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **given: object) -> R:
     """Return the API's answer to what is asked. Raises CallError."""
     asked = endpoint.parse(path, {name: value for name, value in given.items() if value is not None})
-    return await endpoint.handler(Call(connection, api_context(load()), Caller("command line", unix_user())), asked)
+    return await answered(Call(connection, api_context(load()), Caller("command line", unix_user())), endpoint, asked)

@@ -22,6 +22,7 @@ _GROUPS = {
     "env": ("bot.cli.env", "Variables of one repository, for its set-up script and its agents."),
     "nodes": ("bot.cli.calls", "The machines that run agents."),
     "config": ("bot.cli.doctor", "The settings of the environment and `.env`."),
+    "audit": ("bot.cli.calls", "Who did what, beside asking the agent."),
 }
 _COMMANDS = {
     "serve": ("bot.cli.processes", "Apply the migrations, then run web and worker."),

@@ -23,6 +23,7 @@ from bot.cli.calls import (
     print_json,
     print_rows,
     print_table,
+    unix_user,
 )
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
@@ -39,6 +40,7 @@ from bot.operations import execute
 from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.settings import load
 from bot.store import listings, operations, reconciliation, retention
+from bot.store.audit import Entry, record
 from bot.store.listings import FoundWorktree
 from bot.store.scope import EVERYTHING
 from bot.worktrees.summary import summarize
@@ -197,7 +199,12 @@ def prune_worktrees(
 
     async def pruned_here(ctx: NodeContext) -> PruneReport:
         with _progress() as progress:
-            return await prune(ctx, load().retention, asked, progress)
+            report = await prune(ctx, load().retention, asked, progress)
+        if not asked.dry_run:
+            given = asked.model_dump_json(exclude_defaults=True)
+            done = Entry(unix_user(), "command line", "prune", "worktrees", repo, given, outcome=report.words)
+            await record(ctx.pool, done)
+        return report
 
     report = run_on_node(pruned_here, logs=True)
     if json:
@@ -229,7 +236,10 @@ def repair_worktrees(
         with correctable():
             asked = changes.repair_worktrees.parse({}, {"worktree": only, "repo": repo})
         with _progress() as progress:
-            return await repair(ctx, asked, progress)
+            done = await repair(ctx, asked, progress)
+        given, words = asked.model_dump_json(exclude_defaults=True), words_of_repair(done)
+        await record(ctx.pool, Entry(unix_user(), "command line", "repair", "worktrees", repo, given, outcome=words))
+        return done
 
     done = run_on_node(repaired, logs=True)
     if json:
@@ -271,6 +281,8 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = operations.by_operator("command line", ctx.clock())
         operation = await operations.enqueue(connection, assigned.worktree_id, "create", asked)
+        made = (f"{owner}/{name}#{number}", f"{owner}/{name}")
+        await record(connection, Entry(unix_user(), "command line", "create", *made, operations=(operation,)))
     await _execute(ctx, operation)
 
 

@@ -30,7 +30,7 @@ def _views(change: Endpoint[Any, Any], words: Words) -> tuple[PageView, PageView
         answer = await visit.ask(change, asked)
         return visit.redirect(_page_of(answer), words.asked.format(**asked.model_dump(), answer=answer))
 
-    return PageView("GET", path, confirm, is_change=True), PageView("POST", path, carry_out, is_change=True)
+    return PageView("GET", path, confirm, for_operators=True), PageView("POST", path, carry_out, for_operators=True)
 
 
 def _fields(asks: type[Asked]) -> list[dict[str, Any]]:

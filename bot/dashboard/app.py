@@ -65,7 +65,7 @@ class _Dashboard:
 
     async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self.visit(request)
-        if view.is_change and not visit.caller.is_operator:
+        if view.for_operators and not visit.caller.is_operator:
             return visit.problem(403, ONLY_OPERATORS)
         try:
             async with asyncio.timeout(CALL_SECONDS):

@@ -144,6 +144,11 @@ async def _costs(visit: Visit) -> Response:
     )
 
 
+async def _audit(visit: Visit) -> Response:
+    asked = visit.asked(lists.audit)
+    return visit.page("audit.html", page=await visit.ask(lists.audit, asked), asked=asked)
+
+
 def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
     """Return the sums of the columns; what is unknown counts as nothing."""
     return {name: sum(getattr(row, name) or 0 for row in rows) for name in ("turns", "untold", "tokens", "cost_usd")}
@@ -164,5 +169,6 @@ PAGES: Final = (
     _one("/deliveries/{guid}", "delivery.html", lists.delivery),
     PageView("GET", "/operations/{id}", _operation),
     PageView("GET", "/costs", _costs),
+    PageView("GET", "/audit", _audit, for_operators=True),
     _list("nodes", lists.nodes),
 )

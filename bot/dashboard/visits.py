@@ -106,10 +106,10 @@ Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """One method on one path of the dashboard. `is_open`: strangers may see it; `is_change`: only operators may."""
+    """One method on one path of the dashboard. `is_open`: strangers may see it; `for_operators`: nobody else."""
 
     method: Literal["GET", "POST"]
     path: str
     answer: Answer
     is_open: bool = False
-    is_change: bool = False
+    for_operators: bool = False

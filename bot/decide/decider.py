@@ -318,6 +318,7 @@ async def _read_operator(connection: Connection, delivery: Delivery) -> Request 
         parsed=ParsedComment((Command(RETRY.name),), None),
         asked_at=delivery.received_at,
         identity=delivery.guid.encode(),
+        is_operators=True,
     )
 
 

@@ -89,7 +89,7 @@ class ParsedComment:
 class Request:
     """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
 
-    `is_gesture`: a label or an assignment asks, on the thread's own text.
+    `is_gesture`: a label or an assignment asks, on the thread's own text. `is_operators`: an operator asks it again.
     """
 
     repository: Repository
@@ -102,6 +102,7 @@ class Request:
     context: str = ""
     review_id: int | None = None
     is_gesture: bool = False
+    is_operators: bool = False
 
     def effect(self, index: int) -> bytes:
         """Return the key under which the text's command or request number `index` is acted on only once."""

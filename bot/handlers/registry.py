@@ -1,18 +1,22 @@
 """Every chat command: those that need little are here. A new one is added to HANDLERS."""
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.stop import STOP
-from bot.handlers.worktree import WORKTREE, enqueue_in_line, queue_operation
+from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 from bot.messages import pull_requests, replies, tracking
 from bot.store import conversations, requests
+from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.operations import PullRequestAsked
 from bot.store.pull_requests import thread_to_open_for
 
+_RECORDED: Final = frozenset(
+    {"stop", "stop all", "retry", "reset", *(f"worktree {verb}" for verb in WORKTREE_VERBS if verb != "list")}
+)
 # No title, but what people add to a command.
 _POLITE = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})
 
@@ -88,6 +92,10 @@ async def run_command(ctx: RequestContext, command: Command | UnknownCommand) ->
     match command:
         case Command(name=name, argument=argument):
             await HANDLERS[name].run(ctx, argument)
+            words = f"{name} {argument}" if argument else name
+            if words in _RECORDED and not ctx.request.is_operators:
+                of = (ctx.repository.full_name, ctx.number, ctx.conversation_id)
+                await record_command(ctx.connection, ctx.author.login, words, *of)
         case UnknownCommand(words=words):
             await ctx.reply(replies.unknown_command(words, HANDLERS))
         case _:

@@ -155,9 +155,8 @@ async def note_operation(connection: Connection, guid: str, operation_id: int) -
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
-    """Store deliveries of distinct GUIDs with their decide jobs; on return they are committed.
-
-    Not for use inside a transaction.
+    """Store deliveries of distinct GUIDs with their decide jobs; on return, or with the caller's transaction, they are
+    committed. Until then their conversations' locks are held.
     """
     columns = ("guid", "event", "action", "conversation", "lock_key", "state")
     values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]

@@ -160,9 +160,9 @@ class RequestedBy:
     target: Target | None = None
 
 
-def by_operator(channel: Channel, at: datetime) -> RequestedBy:
-    """Return the request of an operator."""
-    return RequestedBy(f"the operator, by the {channel}", at)
+def by_operator(channel: Channel, at: datetime, login: str | None = None) -> RequestedBy:
+    """Return the request of an operator, whose `login` may be known."""
+    return RequestedBy(f"{login or 'the operator'}, by the {channel}", at)
 
 
 async def enqueue(

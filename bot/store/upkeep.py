@@ -46,6 +46,7 @@ state in ('sent', 'failed') and created_at < now() - $1::interval
 and not exists (select from outbox linking where linking.waits_for = o.id and linking.state in ('waiting', 'sending'))
 """,
     ),
+    "audit": _delete("audit", "at < now() - $1::interval"),
     "operations": _delete("operations", "finished_at < now() - $1::interval"),
 }
 """What is kept for a time, by the clock of the database, which dates all of it. $1: the time, $2: the most at once."""
@@ -99,6 +100,7 @@ async def delete_old(connection: Connection, bodies: timedelta, history: timedel
         "effects": KEPT_A_YEAR,
         "texts": history,
         "outbox": history,
+        "audit": history,
         "operations": history,
     }
     for what, delete in DELETE_OLD.items():

@@ -69,6 +69,37 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
             assert (await api.get("/worktrees")).json()["items"][0]["state"] == "removed"
 
 
+async def test_commands_on_threads_and_what_an_operator_asks_are_recorded_once_each(a_world: Worlds) -> None:
+    async with a_world({"ADMIN_TOKEN": TOKEN}) as world:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers, timeout=60) as api:
+            issue = await world.maria.opens_issue("Work")
+            await issue.says("@threadtree-bot write a.txt: one\nsay Written.")
+            await issue.hears("Written.")
+            await issue.says("/worktree reset\n/worktree list")
+            await issue.hears_all()
+            gate = world.gate()
+            await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
+            await issue.sees_working()
+            assert (await api.post("/turns/2/stop")).status_code == 202
+            await issue.hears("**Stopped** by the operator.")
+            gate.open()
+            assert (await api.post("/turns/2/retry")).status_code == 202
+            await issue.hears("Finished.")
+            await issue.says("/stop")
+            await issue.hears_all()
+            found = (await api.get("/audit")).json()["items"]
+        told = [(one["person"], one["channel"], one["action"], one["target"], one["codebase"]) for one in found]
+        assert told == [
+            ("maria", "thread", "stop", "acme/shop#1", "acme/shop"),
+            ("admin-token", "API", "retry", "turn 2", "acme/shop"),
+            ("admin-token", "API", "stop", "turn 2", "acme/shop"),
+            ("maria", "thread", "worktree reset", "acme/shop#1", "acme/shop"),
+        ]
+        assert [one["outcome"] for one in found[:3]] == ["answered on the thread", "done", "done"]
+        assert found[3]["outcome"] == await world.database.fetchval("select outcome from operations")
+
+
 async def pruned(world: World, api: httpx.AsyncClient, **asked: object) -> dict[str, Any]:
     """Ask for a prune, and return the operation of the one node once it has ended."""
     [operation] = (await api.post("/worktrees/prune", json=asked)).json()["operations"]

@@ -45,7 +45,9 @@ select (select count(*) from operations), (select count(*) from deliveries), (se
 RESCUE = """
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (2, 'refs/threadtree/rescue/2/1', '{9}', '<script>', 2, 1, 4096, '2026-05-02 12:00Z'),
-       (1, 'refs/threadtree/rescue/1/1', '{1, 4}', null, 0, 1, 12, '2026-05-02 12:00Z')
+       (1, 'refs/threadtree/rescue/1/1', '{1, 4}', null, 0, 1, 12, '2026-05-02 12:00Z');
+insert into audit (person, channel, action, target)
+values ('ada', 'thread', 'stop', 'octo/hello#1'), ('olga', 'dashboard', 'reset', 'worktree 1');
 """
 
 

@@ -47,6 +47,8 @@ insert into rescues (worktree_id, ref, conversations, branch, files, commits, by
 values (1, 'refs/threadtree/rescue/1/1', '{9}', 'SCRIPT', 2, 1, 4096, '2026-05-02 12:00Z');
 insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, after_turn, finished_at)
 values (1, 'reset', 'SCRIPT', now(), 'failed', 'SCRIPT', 0, now());
+insert into audit (person, channel, action, target, codebase, details, outcome)
+values ('SCRIPT', 'API', 'SCRIPT', 'SCRIPT', 'SCRIPT', '{"SCRIPT": "SCRIPT"}', 'SCRIPT');
 """.replace("SCRIPT", SCRIPT)
 CHANGED = """
 select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),

@@ -74,8 +74,8 @@ FOREIGN = (
     ),
     *("/deliveries/of-world", "/deliveries/of-none", "/deliveries/of-another", "/operations/1", "/operations/3"),
 )
-READS = [view.path for view in VIEWS if view.method == "GET" and not (view.is_open or view.is_change)]
-CHANGES = [(view.method, view.path) for view in VIEWS if view.is_change]
+READS = [view.path for view in VIEWS if view.method == "GET" and not (view.is_open or view.for_operators)]
+CHANGES = [(view.method, view.path) for view in VIEWS if view.for_operators]
 
 
 def address(path: str, **values: str) -> str:
@@ -209,7 +209,12 @@ async def test_an_operator_enters_with_github_sees_everything_and_acts(browser: 
     assert ">olga<" in page.text
     form = {"form_token": await browser.form_token()}
     assert (await browser.client.post("/worktrees/1/reset", data=form)).status_code == 303
-    assert await site.pool.fetchval("select count(*) from operations where worktree_id = 1 and state = 'queued'") == 1
+    asked = await site.pool.fetchval("select requested_by from operations where worktree_id = 1 and state = 'queued'")
+    assert asked == "olga, by the dashboard"
+    recorded = await site.pool.fetchrow("select person, channel, action, target from audit")
+    assert tuple(recorded or ()) == ("olga", "dashboard", "reset", "worktree 1")
+    assert "worktree 1" in (await browser.get("/audit?person=olga")).text
+    assert "Nothing matches." in (await browser.get("/audit?since=2099-01-01")).text
 
 
 @pytest.mark.parametrize("path", READS)

@@ -1,0 +1,71 @@
+"""The record of who did what: each change that a person made beside asking the agent."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from bot.store.database import Connection, statement
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What somebody did. Its outcome is that of the `operations` or of the `delivery`, or else `outcome`.
+
+    `person` is a login, `admin-token` or `command line (USER)`; `details` are JSON.
+    """
+
+    person: str
+    channel: Literal["dashboard", "API", "command line"]
+    action: str
+    target: str
+    codebase: str | None = None
+    details: str = "{}"
+    operations: tuple[int, ...] = ()
+    delivery: str | None = None
+    outcome: str | None = None
+
+
+@statement("""
+insert into audit (person, channel, action, target, codebase, details, operations, delivery, outcome)
+values ($1, $2, $3, $4, $5, $6::text::jsonb, $7::bigint[], $8, $9)
+""")
+async def record(connection: Connection, entry: Entry) -> None:
+    """Record it, in the caller's transaction."""
+
+
+@statement("""
+-- What it queued has the time of this transaction.
+insert into audit (person, channel, action, target, codebase, operations, outcome)
+select $1, 'thread', $2, $3 || '#' || $4::integer, $3, ids, case ids when '{}' then 'answered on the thread' end
+from (select array(select id from operations
+                   where state = 'queued' and conversation_id = $5 and created_at = now()
+                     and kind = split_part($2, ' ', -1))) as queued (ids)
+""")
+async def record_command(
+    connection: Connection, login: str, command: str, codebase: str, number: int, conversation_id: int
+) -> None:
+    """Record a command on a thread, in the transaction that carried it out."""
+
+
+async def codebase_of(connection: Connection, kind: str, key: int | str) -> str | None:
+    """Return the repository of a row of one of the lists; None where that has none."""
+    column = "guid" if kind == "deliveries" else "id"
+    found: str | None = await connection.fetchval(f"select codebase from listed_{kind} where {column} = $1", key)  # noqa: S608 - of constants
+    return found or (await codebase_of(connection, "orphans", key) if kind == "worktrees" else None)
+
+
+@statement("""
+select * from listed_audit
+where ($2::bigint is null or place < $2) and ($3::text is null or lower(codebase) = lower($3))
+  and ($4::text is null or lower(person) = lower($4)) and ($5::timestamptz is null or at >= $5)
+order by place desc limit $1
+""")
+async def newest(
+    connection: Connection,
+    limit: int,
+    before: int | None,
+    repository: str | None,
+    person: str | None,
+    since: datetime | None,
+) -> list[dict[str, Any]]:
+    """Return the newest entries of this repository, of this person and since then, with their outcomes."""
