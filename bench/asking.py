@@ -32,6 +32,7 @@ PATIENCE_SECONDS = 600.0
 REST_SECONDS = 2.0
 """The pause after which the bot is idle: long enough that its budget of writes is full again."""
 _MOMENTS = re.compile(r"Moments: ([\d.]+) ([\d.]+) ([\d.]+)")
+_FOR_PEOPLE = ("/comments", "/reactions")
 _LIFTED = {"MAX_TURNS_PER_PERSON_PER_DAY": "100000", "MAX_COMMENTS_PER_HOUR": "100000"}
 
 
@@ -98,8 +99,14 @@ class Asked:
 
     @property
     def in_a_row(self) -> int:
-        """Return how many requests before the agent waited for each other: each began when the one before had ended."""
-        return self._in_a_row(self.begun)
+        """Return how many requests before the agent waited for each other: each began when the one before had ended.
+
+        What goes on beside its start does not count: words for people, a look at the branch, the fetch of all others.
+        """
+        fetches = [one for one in self.requests if one.query == "service=git-upload-pack"]
+        beside = [one for one in self.requests if one.path.endswith(_FOR_PEOPLE) and one.method == "POST"]
+        beside += [one for one in self.requests if one.method == "PATCH" or "/branches/" in one.path]
+        return self._in_a_row(self.begun, [*beside, *fetches[1:]])
 
     @property
     def seen_in_a_row(self) -> int:
@@ -107,10 +114,10 @@ class Asked:
         own = next(one for one in self.requests if one.path.endswith("/reactions"))
         return self._in_a_row(own.began - self.at) + 1
 
-    def _in_a_row(self, until: float) -> int:
+    def _in_a_row(self, until: float, beside: Sequence[LoggedRequest] = ()) -> int:
         count, free = 0, self.at
         for one in sorted(self.requests, key=lambda request: request.ended):
-            if one.began >= free and one.ended <= self.at + until:
+            if one not in beside and one.began >= free and one.ended <= self.at + until:
                 count, free = count + 1, one.ended
         return count
 

@@ -1,6 +1,7 @@
 """After a turn that is done: commit what the agent left and push the worktree's branch."""
 
 import asyncio
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -29,11 +30,16 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
-async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready) -> Guard:
-    """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError."""
+async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, *, fetched: bool = False) -> Guard:
+    """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError.
+
+    `fetched`: the branch was fetched just now. One that GitHub does not have is not protected there.
+    """
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
-    if ready.branch and await ctx.github.is_protected(turn.worktree.repository, ready.branch):
-        protected.add(ready.branch)
+    clone, branch = ctx.clone(turn.worktree.folder), ready.branch
+    is_there = branch and not (fetched and await clone.commit_at(refs.remote(branch)) is None)
+    if branch and is_there and await ctx.github.is_protected(turn.worktree.repository, branch):
+        protected.add(branch)
     bases = dict.fromkeys(filter(None, (ready.base_branch, turn.worktree.repository.default_branch)))
     return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes)
 
@@ -53,7 +59,8 @@ async def publish(
     the push, ClaimLostError, GitError, GitHubError, OSError.
     """
     told: list[str] = []
-    async with clone_lock(ctx.clone(turn.worktree.folder), stop) as lock:
+    async with clone_lock(ctx.clone(turn.worktree.folder), stop) as held:
+        lock = replace(held, lets_go=True)
         checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
         if ready.branch is None:
             return await _as_patch(ctx, checkout, turn, head_before, subject, told), told

@@ -17,7 +17,7 @@ from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
 from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
 from bot.worktrees.proposal import Proposal, proposal_of
-from bot.worktrees.push import changes as net_changes
+from bot.worktrees.push import changed_files
 
 LONGEST_WAIT_SECONDS = 60.0
 _log = structlog.get_logger()
@@ -74,7 +74,7 @@ async def _net(run: TurnRun, ready: Ready, head: str) -> tuple[int, int, int] | 
         tip = await clone.commit_at(refs.remote(base)) if base else None
         if tip is None:
             return None
-        return (await net_changes(clone, tip, head)).files, *await clone.ahead_behind(head, tip)
+        return await changed_files(clone, tip, head), *await clone.ahead_behind(head, tip)
     except GitError as problem:
         _log.warning("branch-not-compared", problem=str(problem))
         return None

@@ -108,7 +108,7 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         if isinstance(ready, TurnResult):
             return ready
         began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
-        async with concurrently(guard_of(run.ctx, run.turn, ready)) as guard:
+        async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
             async with concurrently(fetch_beside(replace(clone, objects=None))):
                 answer = run.turn.answer or await ask_agent(run, ready, thread)

@@ -98,10 +98,21 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
 async def commit_all(
     checkout: Checkout, message: str, author: Identity, co_author: Identity | None
 ) -> Committed | NothingToCommit | Unresolved:
-    """Commit what is neither ignored nor to be left out, see `_reasons`. Raises GitError, OSError."""
+    """Commit what is neither ignored nor to be left out, see `_reasons`; without the clone's lock, where it lets go.
+
+    Raises GitError, OSError.
+    """
     await checkout.unblock()
     if checkout.head.commit is not None:
         await import_commit(checkout, checkout.head.commit)
+    async with checkout.lock.released():
+        made = await _commit_all(checkout, _message(message, co_author), author)
+    if isinstance(made, Committed):
+        await import_commit(checkout, made.sha)
+    return made
+
+
+async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Committed | NothingToCommit | Unresolved:
     changed = await checkout.changes()
     unresolved = tuple(change.name for change in changed if change.unresolved)
     if unresolved:
@@ -120,15 +131,12 @@ async def commit_all(
         return NothingToCommit(left_out)
     # Lines that begin with # are references to issues here, not comments.
     options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", "--file=-")
-    text = _message(message, co_author)
     done = await checkout.git("commit", *options, input=text, environment=author.environment, check=False)
     if done.status == 1 and not await _has_staged(checkout):
         return NothingToCommit(left_out)
     if done.status:
         raise failure("commit", done)
-    sha = (await checkout.git("rev-parse", "--verify", "HEAD")).text
-    await import_commit(checkout, sha)
-    return Committed(sha, left_out)
+    return Committed((await checkout.git("rev-parse", "--verify", "HEAD")).text, left_out)
 
 
 async def _has_staged(checkout: Checkout) -> bool:

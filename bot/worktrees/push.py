@@ -17,7 +17,7 @@ from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Identity, failure
+from bot.git.runner import Completed, Identity, failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,21 @@ async def push(
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:
     """Count what `after` changed since it left `before`; both are object names or full refs. Raises GitError."""
-    shown = await clone.run("diff", "--shortstat", *AS_IT_IS, f"{before}...{after}", "--", check=False)
-    if shown.status != 0:
-        # An amended first commit has no ancestor in common with what it was.
-        shown = await clone.run("diff", "--shortstat", *AS_IT_IS, before, after, "--")
-    return DiffStat(*(int(found[1]) if (found := count.search(shown.text)) else 0 for count in _COUNTS))
+    shown = (await _diff(clone, before, after, "--shortstat")).text
+    return DiffStat(*(int(found[1]) if (found := count.search(shown)) else 0 for count in _COUNTS))
+
+
+async def changed_files(clone: Clone, before: str, after: str) -> int:
+    """Count the files alone, as above: git reads none of them. Raises GitError."""
+    return len((await _diff(clone, before, after, "--name-only", "-z")).fields)
+
+
+async def _diff(clone: Clone, before: str, after: str, *how: str) -> Completed:
+    shown = await clone.run("diff", *how, *AS_IT_IS, f"{before}...{after}", "--", check=False)
+    if shown.status == 0:
+        return shown
+    # An amended first commit has no ancestor in common with what it was.
+    return await clone.run("diff", *how, *AS_IT_IS, before, after, "--")
 
 
 async def as_patch(checkout: Checkout, base: str) -> bytes:

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 
@@ -12,7 +13,8 @@ from bot.clones.check_out import put_back
 from bot.clones.checkout import Checkout, Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Completed, Identity, Options
+from bot.git.runner import Completed, Git, Identity, Options
+from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.sandbox.view import PUBLISHED
 from bot.worktrees import commit
@@ -32,6 +34,7 @@ from bot.worktrees.push import (
     PushResult,
     Rejected,
     as_patch,
+    changed_files,
     changes,
     push,
 )
@@ -388,6 +391,31 @@ async def test_changes_are_counted_since_the_merge_base(world: GitRepositories) 
     world.someone_pushes("main", {"theirs": "1"})
     await world.update()
     assert await changes(world.clone, "refs/remotes/origin/main", after) == DiffStat(3, 3, 1)
+    assert await changed_files(world.clone, "refs/remotes/origin/main", after) == 3
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+async def test_others_have_the_clone_while_a_commit_is_made_where_its_lock_lets_go(
+    world: GitRepositories, lets_go: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_run, free = Git.run, dict[str, bool]()
+
+    async def run(self: Git, *args: str, **options: Any) -> Completed:
+        descriptor = try_lock(world.clone.path.with_name(f"{world.clone.path.name}.lock"))
+        free.update((arg, descriptor is not None) for arg in args)
+        if descriptor is not None:
+            os.close(descriptor)
+        return await whole_run(self, *args, **options)
+
+    (world.path / "new.txt").write_text("new\n")
+    async with clone_lock(world.clone) as lock:
+        checkout = await require_checkout(replace(lock, lets_go=lets_go), world.path)
+        monkeypatch.setattr(Git, "run", run)
+        assert isinstance(await commit_all(checkout, "x", BOT, None), Committed)
+        assert isinstance(await push(checkout, BRANCH, f"{BRANCH}-turn-7", BOT, unchecked), Pushed)
+
+    assert [free[one] for one in ("status", "update-index", "commit")] == [lets_go] * 3
+    assert (free["push"], free["update-ref"]) == (False, False)
 
 
 async def test_edits_of_a_detached_worktree_come_as_a_patch_that_applies(world: GitRepositories) -> None:
