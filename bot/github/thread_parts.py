@@ -49,6 +49,8 @@ _TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
 _RENAMES = """timelineItems(itemTypes: [RENAMED_TITLE_EVENT], last: 20) {
   nodes { ... on RenamedTitleEvent { createdAt previousTitle } }
 }"""
+_PAGE = "pageInfo { hasPreviousPage startCursor }"
+_NEWEST_COMMENTS = f"comments(last: 100) {{ nodes {{ {_TEXT} }} {_PAGE} }}"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
 OVERVIEW = f"""
@@ -58,13 +60,13 @@ query({_ARGUMENTS}) {{
     issueOrPullRequest(number: $number) {{
       __typename
       ... on Issue {{
-        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }} {_NEWEST_COMMENTS}
         closedByPullRequestsReferences(first: 20, includeClosedPrs: true) {{
           nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }}
         }}
       }}
       ... on PullRequest {{
-        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }}
+        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }} {_NEWEST_COMMENTS}
         baseRefName headRefName headRefOid headRepository {{ databaseId }}
         commits(last: 100) {{ nodes {{ commit {{ oid messageHeadline committedDate }} }} }}
         closingIssuesReferences(first: 20) {{
@@ -94,8 +96,12 @@ fragment account on Actor {{ ... on User {{ databaseId }} ... on Bot {{ database
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
 
-async def read_overview(github: GitHub, repository: Repository, number: int, moment: Moment) -> WholeThread:
-    """Return the thread as of a moment, without what people said on it, and without the files and checks."""
+async def read_overview(
+    github: GitHub, repository: Repository, number: int, moment: Moment
+) -> tuple[WholeThread, str | None]:
+    """Return the thread as of a moment with its newest comments, and where earlier ones begin; without the reviews,
+    files and checks.
+    """
     found = await github.query(repository, OVERVIEW, number=number)
     thread = found["repository"]["issueOrPullRequest"]
     if thread is None:
@@ -114,15 +120,17 @@ async def read_overview(github: GitHub, repository: Repository, number: int, mom
             commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
         )
     later = (one["previousTitle"] for one in _nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
-    return WholeThread(
+    whole = WholeThread(
         title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
+        comments=tuple(map(_text, _nodes(thread["comments"]))),
         labels=tuple(label["name"] for label in _nodes(thread["labels"])),
         milestone=(thread["milestone"] or {}).get("title"),
         linked=tuple(_linked(one) for one in _nodes(related) if one["repository"]["databaseId"] == repository.id),
         pull=pull,
     )
+    return whole, _before(thread["comments"])
 
 
 async def _head_at(
@@ -211,9 +219,11 @@ def _account(node: Any) -> int | None:
     return node.get("databaseId") if node else None
 
 
-async def read_comments(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
-    """Return the comments of the thread, oldest first; the newest thousand of them."""
-    pages = _pages(github, repository, number, "comments", _TEXT)
+async def read_comments(github: GitHub, repository: Repository, number: int, before: str | None) -> tuple[Text, ...]:
+    """Return the thousand comments of the thread before this cursor, oldest first; none without one."""
+    if before is None:
+        return ()
+    pages = _pages(github, repository, number, "comments", _TEXT, before)
     return _oldest_first([[_text(one) for one in page] async for page in pages])
 
 
@@ -284,23 +294,27 @@ async def _failed_check(github: GitHub, repository: Repository, run: Any, *, wit
 
 
 async def _pages(
-    github: GitHub, repository: Repository, number: int, part: str, nodes: str
+    github: GitHub, repository: Repository, number: int, part: str, nodes: str, before: str | None = None
 ) -> AsyncIterator[list[Any]]:
     """Yield the pages of one connection with these fields, the newest first."""
-    page = f"{part}(last: 100, before: $before) {{ nodes {{ {nodes} }} pageInfo {{ hasPreviousPage startCursor }} }}"
+    page = f"{part}(last: 100, before: $before) {{ nodes {{ {nodes} }} {_PAGE} }}"
     of_issue = f"... on Issue {{ {page} }}" if part == "comments" else ""
     thread = f"issueOrPullRequest(number: $number) {{ {of_issue} ... on PullRequest {{ {page} }} }}"
     document = f"query({_ARGUMENTS}, $before: String) {{ repository(owner: $owner, name: $name) {{ {thread} }} }}"
-    before: str | None = None
     for _ in range(MOST_PAGES):
         found = await github.query(repository, document, number=number, before=before)
         found_part = (found["repository"]["issueOrPullRequest"] or {}).get(part)
         if found_part is None:
             raise NotFound("the thread is gone")
         yield _nodes(found_part)
-        if not found_part["pageInfo"]["hasPreviousPage"]:
+        if (before := _before(found_part)) is None:
             return
-        before = found_part["pageInfo"]["startCursor"]
+
+
+def _before(connection: Any) -> str | None:
+    """Return the cursor of the page before this one."""
+    info = connection["pageInfo"]
+    return info["startCursor"] if info["hasPreviousPage"] else None
 
 
 def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:

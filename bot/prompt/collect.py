@@ -14,7 +14,6 @@ from bot.github.errors import GitHubError
 from bot.github.thread import WholeThread
 from bot.github.thread_parts import Moment
 from bot.model import Actor, Repository
-from bot.tasks import concurrently
 
 PART_SECONDS = 20.0
 """How long one part may take with all its pages; the parts are fetched side by side."""
@@ -42,29 +41,29 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     missing: list[str] = []
     until = asyncio.get_running_loop().time() + min(SECONDS_IN_ALL, github.graphql_patience)
     where = (github, repository, number)
-    comments = _part("the comments", partial(thread_parts.read_comments, *where), missing, until)
-    async with concurrently(comments) as commenting:
-        thread = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
-        if thread is None:
-            return None
-        if (pull := thread.pull) is None:
-            thread = replace(thread, comments=await commenting or ())
-        else:
-            said, reviews, threads, files, checks = await asyncio.gather(
-                commenting,
-                _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
-                _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
-                _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
-                _part(
-                    "the checks",
-                    partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
-                    missing,
-                    until,
-                ),
-            )
-            texts = sorted((*(said or ()), *(reviews or ())), key=lambda text: text.created_at)
-            pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
-            thread = replace(thread, comments=tuple(texts), pull=pull)
+    overview = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
+    if overview is None:
+        return None
+    thread, before = overview
+    earlier = _part("earlier comments", partial(thread_parts.read_comments, *where, before), missing, until)
+    if (pull := thread.pull) is None:
+        thread = replace(thread, comments=(*(await earlier or ()), *thread.comments))
+    else:
+        said, reviews, threads, files, checks = await asyncio.gather(
+            earlier,
+            _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
+            _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
+            _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
+            _part(
+                "the checks",
+                partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
+                missing,
+                until,
+            ),
+        )
+        texts = sorted((*(said or ()), *thread.comments, *(reviews or ())), key=lambda text: text.created_at)
+        pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
+        thread = replace(thread, comments=tuple(texts), pull=pull)
     writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until, moment.arrived_at)
     return Collected(replace(thread, missing=tuple(missing)), writers)
 

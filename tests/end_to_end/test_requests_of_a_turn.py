@@ -24,7 +24,6 @@ UNTIL_THE_AGENT_WORKS = [
     "GET issues/comments/ID",
     "PATCH issues/comments/ID",
     "POST graphql",
-    "POST graphql",
     "POST issues/N/comments",
     "POST issues/comments/ID/reactions",
 ]
