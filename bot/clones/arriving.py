@@ -3,6 +3,9 @@
 What somebody pushed can take minutes to arrive, and other turns need the clone's lock meanwhile. So objects arrive in
 a folder of their own, without the lock. It is taken only to move them to the published ones, and to fetch once more:
 that finds everything here and moves the refs.
+
+A new clone begins with the newest commits alone. Its older history arrives in the same way; whoever takes the lock
+waits for it, and fetches it where that failed or was cut off (`bot.clones.fetch.complete`).
 """
 
 import asyncio
@@ -15,12 +18,14 @@ from pathlib import Path
 import structlog
 
 from bot import failpoints
-from bot.clones.clone import Clone, clone_lock, wait_for_lock
-from bot.clones.fetch import FETCH, fetch
+from bot.clones.admin import admin_directories, recorded
+from bot.clones.clone import ARRIVING, Clone, clone_lock, wait_for_lock
+from bot.clones.fetch import FETCH, everything, fetch, show_history_inside
 from bot.git.errors import GitError
-from bot.sandbox.view import PUBLISHED
+from bot.sandbox.view import PUBLISHED, SHALLOW, unblock
 
-_FOLDER = "arriving"
+_LOOSE_REFS = 200
+_CAGE_SECONDS = 10.0
 _log = structlog.get_logger()
 
 
@@ -34,18 +39,26 @@ async def fetch_beside(clone: Clone) -> None:
 
 async def _fetch_all(clone: Clone) -> None:
     async with apart(clone) as arriving:
-        if await _receive(clone, arriving):
+        lacked_history = clone.is_shallow
+        has_changed, is_whole = await _receive(clone, arriving)
+        if has_changed or lacked_history:
             failpoints.reached("branches-received")
-            async with clone_lock(clone) as lock:
+            async with clone_lock(clone, early=True) as lock:
                 await move_in(clone, arriving)
                 failpoints.reached("branches-moved-in")
+                if lacked_history and is_whole:
+                    (clone.path / SHALLOW).unlink(missing_ok=True)
+                    failpoints.reached("history-arrived")
+                    await show_history_inside(clone)
                 await fetch(lock)
+                if lacked_history:
+                    await pack_refs(lock.clone)
 
 
 @asynccontextmanager
 async def apart(clone: Clone) -> AsyncIterator[Path]:
     """Yield an empty store of objects beside those of the clone, which one task at a time has. Raises OSError."""
-    folder = clone.path / _FOLDER
+    folder = clone.path / ARRIVING
     folder.mkdir(exist_ok=True)
     held = await wait_for_lock(folder, is_directory=True)  # another turn may be at it
     arriving = folder / "objects"
@@ -63,13 +76,28 @@ def writing_apart(clone: Clone, store: Path) -> dict[str, str]:
     return {"GIT_OBJECT_DIRECTORY": str(store), "GIT_ALTERNATE_OBJECT_DIRECTORIES": stores}
 
 
-async def _receive(clone: Clone, arriving: Path) -> bool:
-    """Receive what the clone lacks for the remote's branches; return whether one of them, or a tag, has changed."""
-    environment = writing_apart(clone, arriving)
+async def _receive(clone: Clone, arriving: Path) -> tuple[bool, bool]:
+    """Receive what the clone lacks for the remote's branches; return whether one of them, or a tag, has changed, and
+    whether all history is here now.
+
+    A repository beside the store knows the clone's refs, and ends where its history does.
+    """
+    beside = arriving.with_name("repository")
+    await asyncio.to_thread(shutil.rmtree, beside, ignore_errors=True)
+    await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(beside), cwd=None)
+    history = everything(clone)
+    for name in ("config", *([SHALLOW] if history else [])):
+        shutil.copyfile(clone.path / name, beside / name)
+    lines = "".join(f"{commit} {ref}\n" for ref, commit in (await clone.refs()).items())
+    (beside / "packed-refs").write_text(f"# pack-refs with: sorted \n{lines}")
+    clone.git.remotes.pop(beside, None)
     heard = bytearray()
-    # It receives all objects, and tells what it would do to the refs: https://git-scm.com/docs/git-fetch#_output
-    await clone.git.on_clone(clone.path, *FETCH, "--dry-run", environment=environment, on_stderr=heard.extend)
-    return b" -> " in heard
+    environment = writing_apart(clone, arriving)
+    # It tells what it does to the refs: https://git-scm.com/docs/git-fetch#_output
+    await clone.git.on_clone(beside, *FETCH, *history, environment=environment, on_stderr=heard.extend)
+    is_whole = not (beside / SHALLOW).exists()
+    await asyncio.to_thread(shutil.rmtree, beside)
+    return b" -> " in heard, is_whole
 
 
 async def move_in(clone: Clone, arriving: Path) -> None:
@@ -85,3 +113,25 @@ def _move(arriving: Path, store: Path) -> None:
         place.parent.mkdir(exist_ok=True)
         file.rename(place)
     shutil.rmtree(arriving)
+
+
+async def pack_refs(clone: Clone) -> None:
+    """Pack the refs where they are many, after each cage has packed those that it sees: the clone's files go.
+
+    Raises GitError, OSError.
+    """
+    loose = await asyncio.to_thread(lambda: sum(file.is_file() for file in (clone.path / "refs").rglob("*")))
+    if loose < _LOOSE_REFS:
+        return
+    for admin in admin_directories(clone.path) if clone.git.cage.isolates else ():
+        view = clone.view(Path(recorded(admin / "gitdir")).parent, admin)
+        if not view.private.is_dir():
+            continue
+        try:
+            await asyncio.to_thread(unblock, view)
+            packing = ("pack-refs", "--all", "--no-prune")
+            await clone.git.in_cage(view, *packing, in_worktree=False, timeout_seconds=_CAGE_SECONDS)
+        except (GitError, OSError) as error:  # its agent may be at work
+            _log.info("refs-not-packed", clone=str(clone.path), worktree=view.name, error=str(error))
+            return
+    await clone.run("pack-refs", "--all", "--prune")

@@ -28,7 +28,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Options, failure
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
-from bot.sandbox.view import OpenView, View, making_private, remove_locks, unblock
+from bot.sandbox.view import OpenView, View, making_private, remove_locks, show_history, unblock
 
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -163,6 +163,8 @@ class Checkout(ReadableCheckout):
         remove_untrusted(self.admin, PurePath("HEAD.lock"))
         if self.isolated:
             remove_locks(self.view)
+            if not self.clone.is_shallow:
+                show_history(self.view)
 
 
 async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:

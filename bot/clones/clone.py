@@ -10,17 +10,19 @@ from pathlib import Path, PurePath
 
 from bot.clones.admin import real_path
 from bot.git import refs
-from bot.git.errors import GitError
+from bot.git.errors import GitError, GitProblem
 from bot.git.objects import Objects
 from bot.git.runner import Completed, Git, failure
 from bot.locks import try_lock
 from bot.sandbox.untrusted_files import locks_below, remove_untrusted
-from bot.sandbox.view import PUBLISHED, View
+from bot.sandbox.view import PUBLISHED, SHALLOW, View
 
 LOCK_POLL_SECONDS = 0.02
 # Without a cage an agent's git works in the clone at any time: younger files may be in use.
 STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
+ARRIVING = "arriving"
+"""The folder in a clone where objects arrive beside its lock; whoever fills it holds its flock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class Clone:
     @property
     def data_dir(self) -> Path:
         return self.trash.parent
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether older history is still to arrive. Then every count of commits is a guess, and only its 0 is true."""
+        return (self.path / SHALLOW).exists()
 
     async def run(self, *args: str, check: bool = True) -> Completed:
         """Run ref-level git on this clone. Raises GitError."""
@@ -64,22 +71,33 @@ class Clone:
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
-        be read.
+        be read, or that is a question of history which is still to arrive.
         """
+        is_shallow = self.is_shallow
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
             raise failure("merge-base", answer)
+        if answer.status and is_shallow:
+            raise _history_missing("merge-base")
         return answer.status == 0
 
     async def merge_base(self, one: str, other: str) -> str | None:
-        """Return the newest commit that both have, None without one. Raises GitError if one of them cannot be read."""
+        """Return the newest commit that both have, None without one. Raises GitError if one of them cannot be read, or
+        history is still to arrive.
+        """
+        if self.is_shallow:
+            raise _history_missing("merge-base")
         found = await self.run("merge-base", one, other, check=False)
         if found.status not in (0, 1):
             raise failure("merge-base", found)
         return found.text or None
 
     async def ahead_behind(self, commit: str, other: str) -> tuple[int, int]:
-        """Return how many commits only `commit` has, and how many only `other` has. Raises GitError."""
+        """Return how many commits only `commit` has, and how many only `other` has. Raises GitError, also while history
+        is still to arrive.
+        """
+        if self.is_shallow:
+            raise _history_missing("rev-list")
         counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
         ahead, behind = map(int, counted.text.split())
         return ahead, behind
@@ -91,6 +109,10 @@ class Clone:
     async def unpublished(self, revision: str) -> int:
         """Return how many commits of `revision` no fetched ref reaches. Raises GitError."""
         return await self.count(revision, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
+
+
+def _history_missing(command: str) -> GitError:
+    return GitError(GitProblem.OTHER, command, "the repository's older history has not arrived yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +175,17 @@ class StoppedError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def clone_lock(clone: Clone, stop: asyncio.Event | None = None) -> AsyncIterator[CloneLock]:
-    """Wait until no other task or process holds this clone. The kernel releases the lock of a killed process.
+async def clone_lock(
+    clone: Clone, stop: asyncio.Event | None = None, *, early: bool = False
+) -> AsyncIterator[CloneLock]:
+    """Wait until no other task or process holds this clone, and, if not `early`, until the history that arrives beside
+    has arrived. The kernel releases the lock of a killed process.
 
     What a git that was killed left in the way is cleared. Raises StoppedError once `stop` is set, OSError.
     """
     clone.path.parent.mkdir(parents=True, exist_ok=True)
+    if not early and clone.is_shallow and (clone.path / ARRIVING).is_dir():
+        os.close(await wait_for_lock(clone.path / ARRIVING, stop, is_directory=True))
     held = [await _acquire(clone, stop)]
     try:
         async with reading(clone) as with_objects:

@@ -1,5 +1,6 @@
 """A clone is made, fetched, and replaced where it is damaged; its remote is asked for a ref and the default branch."""
 
+import asyncio
 import os
 import secrets
 from collections.abc import Callable, Collection
@@ -11,13 +12,14 @@ import structlog
 
 from bot import failpoints
 from bot.clones import trash
+from bot.clones.admin import admin_directories, recorded
 from bot.clones.clone import Clone, CloneLock, DefaultBranch, NoDefaultBranch
 from bot.clones.published import make_stores, publish, publish_tips, writing_published
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_refused, is_unauthenticated
 from bot.git.progress import Reader
 from bot.messages import reasons
-from bot.sandbox.view import PUBLISHED
+from bot.sandbox.view import PUBLISHED, show_history
 
 REFSPEC = "+refs/heads/*:refs/remotes/origin/*"
 FETCH = ("fetch", "--progress", "--prune", "--no-write-fetch-head", "--no-auto-maintenance", "origin")
@@ -28,6 +30,8 @@ PUSH_REMOTE = "push"
 # So many files of refs make each git slower; fewer wait until the clone is packed.
 _MANY_REFS = 200
 
+_CANNOT = "does not support shallow"
+_PASSING = (GitProblem.NETWORK, GitProblem.TIMEOUT, GitProblem.KILLED, GitProblem.DISK_FULL)
 _log = structlog.get_logger()
 
 
@@ -48,17 +52,21 @@ async def update(
     remote_url: str,
     on_progress: Callable[[str], None] | None = None,
     refspecs: Collection[str] = (),
+    *,
+    newest: bool = False,
 ) -> Updated | NoAccess:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
-    Of a clone that was there before, only what `refspecs` name, if there are any. `on_progress` gets short lines for
-    people ("Receiving objects 43%, 1.2 GiB"). Raises GitError, OSError.
+    Of a clone that was there before, only what `refspecs` name, if there are any; of a new one all, or with `newest`
+    the last commit of each branch that they name. `on_progress` gets short lines for people ("Receiving objects 43%,
+    1.2 GiB"). Raises GitError, OSError.
     """
     try:
         is_new = not lock.clone.path.is_dir()
         replaced = await _ensure(lock, remote_url, on_progress)
         try:
-            await fetch(lock, on_progress, () if is_new else refspecs)
+            newest = newest and is_new
+            await fetch(lock, on_progress, refspecs if newest or not is_new else (), newest=newest)
         except GitError as error:
             replaced = await replace_after(error, lock, on_progress)
         if is_new and len(await lock.clone.refs()) > _MANY_REFS:
@@ -93,22 +101,55 @@ async def _ensure(lock: CloneLock, remote_url: str, on_progress: Callable[[str],
 
 
 async def fetch(
-    lock: CloneLock, on_progress: Callable[[str], None] | None = None, refspecs: Collection[str] = ()
+    lock: CloneLock,
+    on_progress: Callable[[str], None] | None = None,
+    refspecs: Collection[str] = (),
+    *,
+    newest: bool = False,
 ) -> None:
     """Bring `refs/remotes/origin/*`, or what `refspecs` name of it, up to date, without what the remote no longer has.
 
-    Raises GitError, OSError.
+    With `newest`, take only the last commit of each branch, if the server can do that. Where history is missing from
+    before, everything is fetched. Raises GitError, OSError.
     """
+    clone = lock.clone
+    is_shallow = clone.is_shallow
+    asked = ("--depth=1", *refspecs) if newest else everything(clone) or refspecs
     try:
-        await _fetch(lock.clone, lock.clone.path, on_progress, refspecs)
+        await _fetch(clone, clone.path, on_progress, asked)
     except GitError as error:
-        if not refspecs or error.problem is not GitProblem.LOCKED:
-            raise
         # The remote has deleted a branch that is not among them, and the name of one of them was impossible beside it.
-        await _fetch(lock.clone, lock.clone.path, on_progress)
+        is_in_the_way = bool(refspecs) and error.problem is GitProblem.LOCKED
+        # A server that cannot leave out history is heard of in several ways, also as a connection that ended.
+        is_refused = newest and (_CANNOT in error.stderr or error.problem not in _PASSING)
+        if not is_in_the_way and not is_refused:
+            raise
+        _log.info("all-fetched", clone=str(clone.path), why=str(error))
+        await _fetch(clone, clone.path, on_progress, everything(clone))
+    if is_shallow and not clone.is_shallow:
+        await show_history_inside(clone)
     failpoints.reached("clone-pruned")
     await publish_tips(lock)
     failpoints.reached("clone-fetched")
+
+
+def everything(clone: Clone) -> tuple[str, ...]:
+    """Return what a fetch of all branches needs to bring the missing history too; nothing where none is missing."""
+    return ("--unshallow",) if clone.is_shallow else ()
+
+
+async def show_history_inside(clone: Clone) -> None:
+    """Let agents that are at work see the history that has arrived. Raises OSError."""
+    for admin in admin_directories(clone.path) if clone.git.cage.isolates else ():
+        view = clone.view(Path(recorded(admin / "gitdir")).parent, admin)
+        if view.common.is_dir():
+            await asyncio.to_thread(show_history, view)
+
+
+async def complete(lock: CloneLock) -> None:
+    """Fetch the history that is still missing, if any: before what needs it. Raises GitError, OSError."""
+    if lock.clone.is_shallow:
+        await fetch(lock)
 
 
 async def replace_after(error: GitError, lock: CloneLock, on_progress: Callable[[str], None] | None) -> str:

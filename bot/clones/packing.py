@@ -16,22 +16,19 @@ from types import MappingProxyType
 import structlog
 
 from bot.clones.admin import admin_directories, recorded
-from bot.clones.arriving import apart, move_in, writing_apart
+from bot.clones.arriving import apart, move_in, pack_refs, writing_apart
 from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.importing import IMPORTING
 from bot.clones.published import publish_tips, writing_published
 from bot.git import refs
-from bot.git.errors import GitError
 from bot.git.runner import Options
-from bot.sandbox.view import PUBLISHED, unblock
+from bot.sandbox.view import PUBLISHED
 
 LARGE_REPOSITORY_FILES = 2_000
 """From here on a checkout takes so long that disk is spent on it."""
 # For raw files, and for the new packs beside the old ones: a checkout has seldom five times the size of its pack.
 _SPACE = 5
 _WHOLE_EVERY_SECONDS = 7 * 86400
-_LOOSE_REFS = 200
-_CAGE_SECONDS = 10.0
 _TIMEOUT_SECONDS = 3600.0
 _FILES = "threadtree: files of the default branch"
 # Its time tells when the clone was packed whole.
@@ -49,7 +46,7 @@ async def pack(lock: CloneLock) -> None:
     for left in await asyncio.to_thread(_kept_packs, own, IMPORTING):
         left.unlink(missing_ok=True)
     await publish_tips(lock)
-    await _pack_refs(clone)
+    await pack_refs(clone)
     # These packs alone, and no ref: refs name objects of the clone's own too.
     await _git(clone, "repack", "-d", "-n", "-q", "--geometric=2", environment={"GIT_OBJECT_DIRECTORY": str(published)})
     if sum(1 for _ in own.glob("??/*")) + sum(1 for _ in own.glob("pack/*.pack")) > _MANY_FILES:
@@ -104,7 +101,7 @@ async def pack_new(clone: Clone, default_branch: str | None, reserve_bytes: int)
         return
     async with apart(clone) as store:
         await _pack_files(clone, default_branch, store)
-        async with clone_lock(clone):
+        async with clone_lock(clone, early=True):
             await move_in(clone, store)
             await asyncio.to_thread(_prefer_files, clone)
             (clone.path / _STAMP).touch()
@@ -191,22 +188,3 @@ def _oldest_worktree(clone: Clone) -> int | None:
     """Return the time at which the oldest worktree was made."""
     made = (_time_of(admin / "commondir") for admin in admin_directories(clone.path))
     return min((int(at) for at in made if at is not None), default=None)
-
-
-async def _pack_refs(clone: Clone) -> None:
-    """Pack the refs, after each cage has packed those that it sees: the clone's files go."""
-    loose = await asyncio.to_thread(lambda: sum(file.is_file() for file in (clone.path / "refs").rglob("*")))
-    if loose < _LOOSE_REFS:
-        return
-    for admin in admin_directories(clone.path) if clone.git.cage.isolates else ():
-        view = clone.view(Path(recorded(admin / "gitdir")).parent, admin)
-        if not view.private.is_dir():
-            continue
-        try:
-            await asyncio.to_thread(unblock, view)
-            packing = ("pack-refs", "--all", "--no-prune")
-            await clone.git.in_cage(view, *packing, in_worktree=False, timeout_seconds=_CAGE_SECONDS)
-        except (GitError, OSError) as error:  # its agent may be at work
-            _log.info("refs-not-packed", clone=str(clone.path), worktree=view.name, error=str(error))
-            return
-    await clone.run("pack-refs", "--all", "--prune")

@@ -6,7 +6,7 @@ from typing import Literal, assert_never
 from bot.clones import branch_history
 from bot.clones.branch_history import is_merged
 from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
-from bot.clones.fetch import fetch_ref, remote_default_branch
+from bot.clones.fetch import complete, fetch_ref, remote_default_branch
 from bot.git import refs
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
@@ -63,6 +63,8 @@ async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused
 
 async def _issue(lock: CloneLock, number: int) -> StartPoint | CheckoutRefused:
     clone = lock.clone
+    if clone.is_shallow and await _branches(clone, _REMOTE, number):
+        await complete(lock)  # to tell which of them are merged
     default = await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
         return CheckoutRefused(default.next_step)

@@ -9,6 +9,7 @@ import structlog
 from bot.clones import trash
 from bot.clones.admin import admin_directories, holders
 from bot.clones.clone import Clone, CloneLock, clone_lock
+from bot.clones.fetch import complete
 from bot.clones.packing import forget_fetched, pack, pack_new, pack_whole, was_packed
 from bot.clones.shared_blocks import share_blocks
 from bot.git import refs
@@ -40,6 +41,7 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
                 use = await upkeep.use_of(ctx.pool, folder, ctx.node)
                 if use is not None:
                     await forget_fetched(lock, use.pull_request_heads)
+                await complete(lock)
                 await _delete_old_branches(ctx, folder, lock)
                 await pack(lock)
                 if use is not None and not use.busy:
@@ -66,7 +68,7 @@ async def care_for_new_clones(ctx: NodeContext) -> None:
     for folder, clone in (await asyncio.to_thread(clones_on_disk, ctx)).items():
         use = None if was_packed(clone) else await upkeep.use_of(ctx.pool, folder, ctx.node)
         try:
-            if use is not None and clone.path.is_dir():
+            if use is not None and clone.path.is_dir() and not clone.is_shallow:
                 await pack_new(clone, use.default_branch, ctx.disk_reserve_bytes)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))

@@ -54,6 +54,11 @@ def unfinished(operation: str) -> Told:
     return (f"A {operation} is in progress in it: finish or abort it.",)
 
 
+def history_arriving() -> Told:
+    """Older commits are fetched while the agent works."""
+    return ("The repository's older history is still arriving: until it is here, git shows its newest commits alone.",)
+
+
 def filtered(lines: tuple[str, ...]) -> Told:
     """`lines` of `.gitattributes` give files a filter."""
     return (

@@ -77,7 +77,8 @@ async def prepare(
     """
     closes = await _closes_by_now(ctx, turn)
     async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
-        updated = await update(lock, _address(ctx, turn), on_progress, _needed(turn))
+        needed, newest = _needed(turn), _needs_no_history(turn)
+        updated = await update(lock, _address(ctx, turn), on_progress, needed, newest=newest and bool(needed))
         await confirmed
         if isinstance(updated, NoAccess):
             return NotReady(reasons.cannot_fetch(turn.worktree.repository.full_name))
@@ -93,6 +94,8 @@ async def prepare(
             return ready
         if turn.answer is None and ready.head and (lines := await filter_lines(lock.clone, ready.head)):
             ready = await _with_content(ctx, lock, turn, ready, lines)
+        if lock.clone.is_shallow:
+            ready = replace(ready, remarks=(*ready.remarks, remarks.history_arriving()))
     words = (notices.clone_replaced(replaced),) if replaced is not None else ()
     return replace(ready, notices=(*words, *shares, *ready.notices))
 
@@ -129,6 +132,13 @@ def _needed(turn: ClaimedTurn) -> tuple[str, ...]:
     head = row.start.branch if isinstance(row.start, HeadBranch) else None
     names = filter(None, (default, row.base_branch, row.branch, head, turn.switch_to))
     return (*of_issue, *map(refs.refspec, dict.fromkeys(names)))
+
+
+def _needs_no_history(turn: ClaimedTurn) -> bool:
+    """Return whether the turn's new worktree starts at the tip of a branch: nothing is compared before the agent."""
+    row = turn.worktree
+    is_at_tip = isinstance(row.start, IssueBranch | HeadBranch) and turn.pinned_sha is None
+    return is_at_tip and not row.is_made and turn.switch_to is None and turn.answer is None
 
 
 async def _closes_by_now(ctx: TurnContext, turn: ClaimedTurn) -> tuple[int, ...] | None:

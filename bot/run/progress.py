@@ -82,6 +82,10 @@ class Progress:
         self._agent_began.set()
         self._changed.set()
 
+    async def until_agent_begins(self) -> None:
+        """Wait until the agent has started."""
+        await self._agent_began.wait()
+
     def model_answered(self, answers: ModelAnswers) -> None:
         """Show whether the agent waits for its model, and count what its answers cost."""
         if self.agent_began:

@@ -8,6 +8,7 @@ import structlog
 
 from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import Clone, CloneLock, StoppedError, clone_lock
+from bot.clones.fetch import complete
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
@@ -61,6 +62,7 @@ async def publish(
     told: list[str] = []
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as held:
         lock = replace(held, lets_go=True)
+        await complete(lock)
         checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
         if ready.branch is None:
             return await _as_patch(ctx, checkout, turn, head_before, subject, told), told

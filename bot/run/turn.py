@@ -12,7 +12,7 @@ from structlog.contextvars import bound_contextvars
 
 from bot import counters
 from bot.clones.arriving import fetch_beside
-from bot.clones.clone import StoppedError, clone_lock, reading
+from bot.clones.clone import Clone, StoppedError, clone_lock, reading
 from bot.clones.metadata import record_use
 from bot.clones.packing import was_packed
 from bot.messages import commit_message, notices, reasons, tracking
@@ -110,12 +110,31 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
         async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
-            async with concurrently(fetch_beside(replace(clone, objects=None))):
+            async with concurrently(_fetch_beside(run, replace(clone, objects=None))) as arriving:
                 answer = run.turn.answer or await ask_agent(run, ready, thread)
+                if isinstance(answer, str) and clone.is_shallow:
+                    await run.unless_stopped(arriving)
             if not isinstance(answer, str):
                 return answer
             is_fresh = run.ctx.clock() - began < RULES_VALID_FOR
             return await _deliver(run, ready, answer, guard if is_fresh else None)
+
+
+async def _fetch_beside(run: TurnRun, clone: Clone) -> None:
+    """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
+    if run.turn.answer is None:
+        await run.progress.until_agent_begins()
+    was_shallow = clone.is_shallow
+    await fetch_beside(clone)
+    if was_shallow:
+        await _care_for_new_clone(run)
+
+
+async def _care_for_new_clone(run: TurnRun) -> None:
+    """Let the files of a new clone be packed, once its history is there."""
+    clone = run.ctx.clone(run.turn.worktree.folder)
+    if not clone.is_shallow and not was_packed(clone):
+        await run.write(jobs.defer, jobs.chore(run.ctx.node, "new clones"))
 
 
 async def _follow_rename(run: TurnRun) -> None:
@@ -179,8 +198,7 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
     await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
-    if not was_packed(ctx.clone(turn.worktree.folder)):
-        await run.write(jobs.defer, jobs.chore(ctx.node, "new clones"))
+    await _care_for_new_clone(run)
     if turn.answer is not None:
         return ready
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
@@ -194,7 +212,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     turn, ctx = run.turn, run.ctx
     if ctx.setup_seconds is None or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
-    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
+    async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
         found = await script_of(lock)
     if found is None:
         await run.write(turns.record_setup, turn.claim)

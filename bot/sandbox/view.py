@@ -19,6 +19,8 @@ PUBLISHED = "published"
 """The object store of a clone that all its sandboxes see: it has what GitHub has."""
 LFS = "lfs"
 """The folder of git-lfs: in a clone it has objects that GitHub has, in a worktree's own folder what was made there."""
+SHALLOW = "shallow"
+"""git's file that tells where history ends, in a clone without older one: https://git-scm.com/docs/shallow"""
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
@@ -127,6 +129,8 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
         (fresh.common / "config").touch()
         if (view.clone / "HEAD").is_file():
             shutil.copyfile(view.clone / "HEAD", fresh.common / "HEAD")
+        if (view.clone / SHALLOW).is_file():
+            shutil.copyfile(view.clone / SHALLOW, fresh.common / SHALLOW)
         (fresh.common / "packed-refs").write_bytes(b"# pack-refs with: sorted \n" + shared)
         # Links stay links: without a cage, an agent may have written into this folder before.
         shutil.copytree(view.admin, fresh.state, symlinks=True)
@@ -142,6 +146,11 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
         except OSError:
             if not view.private.is_dir():  # another task has made it
                 raise
+
+
+def show_history(view: View) -> None:
+    """Let git in the cage see the older history that the clone has by now. Raises OSError."""
+    remove_untrusted(view.common, PurePath(SHALLOW))
 
 
 def remove_locks(view: View) -> None:

@@ -56,7 +56,7 @@ async def test_a_branch_that_no_turn_needs_arrives_while_an_agent_works(
 ) -> None:
     large, gate, sent, receive = await world.maria.pushes("art", {"a": "1"}), world.gate(), asyncio.Event(), _receive
 
-    async def slowly(clone: Clone, arriving: Path) -> bool:
+    async def slowly(clone: Clone, arriving: Path) -> tuple[bool, bool]:
         await sent.wait()
         return await receive(clone, arriving)
 
@@ -74,7 +74,7 @@ async def test_a_branch_that_no_turn_needs_arrives_while_an_agent_works(
     await until_true(lambda: "art" in here(world))
     gate.open()
     await thread.hears("Small.")
-    assert not (clone_of(world) / "arriving" / "objects").exists()
+    assert not (clone_of(world) / "arriving" / "repository").exists()
 
 
 async def test_a_request_can_be_stopped_while_github_is_asked(world: World, thread: Talk) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import bot
 from tests.support.failpoint_scenario import Scenario
-from tests.support.failpoint_scenarios import SCENARIOS
+from tests.support.failpoint_scenarios import ALSO, SCENARIOS
 from tests.support.processes import deployment
 
 REACHED = re.compile(r'\breached\(\s*"([a-z-]+)"')
@@ -17,11 +17,13 @@ FAILPOINTS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", FAILPOINTS)
-async def test_the_state_after_a_kill_is_complete_after_a_restart(tmp_path: Path, database_url: str, name: str) -> None:
-    assert name in SCENARIOS, f"no scenario reaches the failpoint {name}"
+@pytest.mark.parametrize(("name", "kind"), [*((name, SCENARIOS.get(name)) for name in FAILPOINTS), *ALSO])
+async def test_the_state_after_a_kill_is_complete_after_a_restart(
+    tmp_path: Path, database_url: str, name: str, kind: type[Scenario] | None
+) -> None:
+    assert kind is not None, f"no scenario reaches the failpoint {name}"
     async with deployment(tmp_path, database_url) as here:
-        scenario = SCENARIOS[name](here, name, tmp_path / "armed")
+        scenario = kind(here, name, tmp_path / "armed")
         doomed = await scenario.play_until_killed()
         assert await doomed.ended() == -signal.SIGKILL, doomed.stderr
         await here.no_agents()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bot.clones import packing
+from bot.clones import arriving
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch_ref
 from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole, was_packed
@@ -118,7 +118,7 @@ async def test_what_the_remote_deleted_stays_until_no_worktree_is_as_old(
 async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_LOOSE_REFS", 20)
+    monkeypatch.setattr(arriving, "_LOOSE_REFS", 20)
     world = GitRepositories.make(tmp_path, "bwrap")
     for number in range(25):
         git(world.person, "push", "-q", "origin", f"main:b{number}")
@@ -144,7 +144,7 @@ async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(
 async def test_what_an_agent_puts_in_place_of_its_packed_refs_stops_no_other_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_LOOSE_REFS", 20)
+    monkeypatch.setattr(arriving, "_LOOSE_REFS", 20)
     world = GitRepositories.make(tmp_path, "bwrap")
     for number in range(25):
         git(world.person, "push", "-q", "origin", f"main:b{number}")

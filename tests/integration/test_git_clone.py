@@ -8,7 +8,7 @@ import pytest
 
 from bot.clones.arriving import fetch_beside
 from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock
-from bot.clones.fetch import fetch, remote_default_branch, update
+from bot.clones.fetch import complete, fetch, remote_default_branch, update
 from bot.git import refs
 from bot.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
@@ -107,12 +107,83 @@ async def test_what_arrives_beside_a_turn_is_complete(world: GitRepositories, si
     git(world.remote, "update-ref", "-d", "refs/heads/goes")
     async with clone_lock(world.clone):  # a turn at its end
         beside = asyncio.create_task(fetch_beside(world.clone))
-        await until_true(lambda: any((world.clone.path / "arriving").glob("*/*/*")) and not beside.done())
+        await until_true(lambda: any((world.clone.path / "arriving").glob("objects/*/*")) and not beside.done())
         assert "new" not in world.known()
     await beside
     assert world.known() == {"main": world.remote_tip("main"), "new": new, "stays": rewritten}
     git(world.clone.path, "fsck", "--full", "--connectivity-only")
-    assert not (world.clone.path / "arriving" / "objects").exists()
+    assert not (world.clone.path / "arriving" / "repository").exists()
+
+
+NEWEST = tuple(map(refs.refspec, ("main", "feature")))
+
+
+@pytest.fixture
+async def newest(world: GitRepositories) -> GitRepositories:
+    """Return a world whose clone has the last commits of two branches alone."""
+    for number in range(3):
+        world.someone_pushes("main", {"a": str(number)})
+    world.someone_pushes("feature", {"b": "1"}, start="origin/main")
+    world.someone_pushes("other", {"c": "1"}, start="origin/main")
+    async with clone_lock(world.clone) as lock:
+        await update(lock, world.url, refspecs=NEWEST, newest=True)
+    assert world.clone.is_shallow
+    return world
+
+
+async def test_a_new_clone_begins_with_the_last_commits_of_the_branches_that_are_named(newest: GitRepositories) -> None:
+    tips = {branch: newest.remote_tip(branch) for branch in ("main", "feature")}
+    assert newest.known() == tips
+    assert git(newest.clone.path, "rev-list", "--count", "--all") == "2"
+    async with clone_lock(newest.clone) as lock:
+        await update(lock, newest.url, refspecs=NEWEST, newest=True)
+    assert not newest.clone.is_shallow, "only a new clone is without its history"
+    assert newest.known().keys() == {"main", "feature", "other"}
+
+
+async def test_no_question_of_history_is_answered_before_it_is_here(newest: GitRepositories) -> None:
+    clone, main, feature = newest.clone, newest.remote_tip("main"), newest.remote_tip("feature")
+    assert await clone.is_ancestor(main, main)
+    for question in (clone.is_ancestor(main, feature), clone.merge_base(main, feature)):
+        with pytest.raises(GitError, match="history has not arrived"):
+            await question
+    with pytest.raises(GitError, match="history has not arrived"):
+        await clone.ahead_behind(main, feature)
+    async with clone_lock(clone) as lock:
+        await complete(lock)
+    assert await clone.is_ancestor(main, feature)
+    assert await clone.merge_base(main, feature) == main
+    assert await clone.ahead_behind(main, feature) == (0, 1)
+    git(clone.path, "fsck", "--full", "--connectivity-only")
+
+
+async def test_history_arrives_beside_once_and_whoever_takes_the_lock_waits_for_it(newest: GitRepositories) -> None:
+    beside = asyncio.create_task(fetch_beside(newest.clone))
+    await until_true(lambda: any((newest.clone.path / "arriving").glob("repository")))
+    async with clone_lock(newest.clone):
+        assert not newest.clone.is_shallow
+    await beside
+    assert newest.known().keys() == {"main", "feature", "other"}
+    git(newest.clone.path, "fsck", "--full", "--connectivity-only")
+
+
+async def test_history_that_came_while_it_arrived_beside_is_left_alone(newest: GitRepositories) -> None:
+    async with clone_lock(newest.clone) as lock:
+        beside = asyncio.create_task(fetch_beside(newest.clone))
+        await until_true(lambda: any((newest.clone.path / "arriving").glob("objects/*/*")))
+        await complete(lock)
+    await beside
+    assert not newest.clone.is_shallow
+    git(newest.clone.path, "fsck", "--full", "--connectivity-only")
+
+
+async def test_many_branches_that_arrive_with_the_history_are_packed(newest: GitRepositories) -> None:
+    tip = newest.remote_tip("main")
+    created = "".join(f"create refs/heads/b{number} {tip}\n" for number in range(201))
+    await GIT.run(f"--git-dir={newest.remote}", "update-ref", "--stdin", cwd=None, input=created.encode())
+    await fetch_beside(newest.clone)
+    assert not (newest.clone.path / "refs" / "remotes" / "origin" / "b7").exists()
+    assert await newest.clone.commit_at("refs/remotes/origin/b7") == tip
 
 
 async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:

@@ -15,7 +15,10 @@ LEFT = "write left.txt: unfinished\nfail It broke."
 
 
 class Create(Scenario):
-    """The first request of a repository."""
+    """The first request of a repository, whose older history arrives beside the agent."""
+
+    async def prepare(self) -> None:
+        await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
 
     async def act(self) -> None:
         self.issue = await self.here.ask(HELLO)
@@ -24,6 +27,9 @@ class Create(Scenario):
         await self.answers(self.issue, "Here it is.")
         await self.pushed("threadtree/issue-1", hello="hello")
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
+        assert await self.git("rev-parse", "--is-shallow-repository") == "false"
+        assert await self.git("rev-list", "--count", "refs/remotes/origin/main") == "2"
+        await self.git("fsck", "--full", "--connectivity-only")
 
 
 class Arriving(Scenario):
@@ -350,6 +356,8 @@ class LostDirectory(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
+ALSO: tuple[tuple[str, type[Scenario]], ...] = (("branches-received", Create), ("branches-moved-in", Create))
+"""Failpoints that a second scenario reaches in another state."""
 SCENARIOS: dict[str, type[Scenario]] = {
     "lfs-files-written": Picture,
     "lfs-objects-pushed": Picture,
@@ -366,6 +374,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "description-written": OpenPullRequest,
     "entry-dropped": CloseIssue,
     "files-restored": Restore,
+    "history-arrived": Create,
     "kept-files-restored": RestoreKept,
     "kept-restore-begun": RestoreKept,
     "worktree-set-aside": RestoreKept,

@@ -1,0 +1,372 @@
+"""The first request on a repository starts with the newest commits; its older history arrives beside the agent."""
+
+import asyncio
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bot.clones.checkout import ReadableCheckout, look_at
+from bot.clones.clone import clone_at
+from bot.demo.pair import agent_in_a_folder
+from bot.git.runner import Git
+from bot.run import turn
+from bot.sandbox.cage import NO_CAGE
+from bot.simulated.github.faults import FailBefore, Faults, Held, Latency
+from bot.simulated.github.git_http import Backend
+from bot.simulated.github.model import Repository
+from tests.end_to_end.conftest import Worlds
+from tests.support.git_repositories import git, usable_cage
+from tests.support.patience import until_exists, until_true
+from tests.support.processes import deployment
+from tests.support.world import Talk, World
+
+COMMITS = 300
+GIT_FETCHES = "*/info/refs"
+"""Each fetch begins with one such request."""
+
+
+@pytest.fixture(params=["off", "bwrap"])
+async def world(request: pytest.FixtureRequest, a_world: Worlds, tmp_path: Path) -> AsyncIterator[World]:
+    """Yield a world whose repository has a history, without and with a cage."""
+    settings = {}
+    if request.param == "bwrap":
+        usable_cage(tmp_path)
+        settings = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
+    async with a_world(settings) as world:
+        await write_history(world.repository)
+        yield world
+
+
+async def write_history(repository: Repository) -> None:
+    """Push a long history to the repository; a branch leaves it halfway."""
+    tip, lines = (await repository.git.branches())["main"], list[str]()
+    for number in range(1, COMMITS):
+        lines += [f"commit refs/heads/main\nmark :{number}\ncommitter A <a@example.com> {1_600_000_000 + number} +0000"]
+        lines += [f"data 4\nmore\nfrom {tip if number == 1 else f':{number - 1}'}"]
+        lines += [f"M 100644 inline f{number % 7}.txt\ndata {len(str(number))}\n{number}"]
+    lines += [f"reset refs/heads/side\nfrom :{COMMITS // 2}\n", "done\n"]
+    await repository.git.run("fast-import", "--quiet", "--force", stdin="\n".join(lines).encode())
+
+
+def clone_of(world: World) -> Path:
+    return world.data_dir / "repos" / "acme" / "shop.git"
+
+
+def is_shallow(world: World) -> bool:
+    return (clone_of(world) / "shallow").exists()
+
+
+def is_whole(world: World, *branches: str) -> None:
+    """Check that the clone has all history of main, and GitHub's branches."""
+    assert not is_shallow(world)
+    assert git(clone_of(world), "rev-list", "--count", "refs/remotes/origin/main") == str(COMMITS)
+    listed = git(clone_of(world), "for-each-ref", "--format=%(refname:lstrip=3)", "refs/remotes/origin").splitlines()
+    assert {"main", "side", *branches} <= set(listed)
+    git(clone_of(world), "fsck", "--full", "--connectivity-only")
+
+
+async def checkout_of(world: World) -> ReadableCheckout:
+    """Return the first worktree as the bot's git and the agent see it."""
+    (path,) = await world.worktrees("path")
+    cage = usable_cage(world.data_dir) if world.pair.settings.agent_sandbox == "bwrap" else NO_CAGE
+    found = await look_at(clone_at(world.data_dir, "acme", "shop", Git(cage=cage)), Path(path))
+    assert isinstance(found, ReadableCheckout)
+    return found
+
+
+async def open_gate(world: World) -> None:
+    """Let the agent in the first worktree go on, which waits for the file `go`."""
+    (Path((await world.worktrees("path"))[0]) / "go").touch()
+
+
+def hold_history(faults: Faults) -> asyncio.Event:
+    """Let the first fetch through, and hold all others until the event is set."""
+    gate = asyncio.Event()
+    faults.add(Latency(0), path=GIT_FETCHES)
+    faults.add(Held(gate), path=GIT_FETCHES, times=None)
+    return gate
+
+
+async def half_arrived(world: World, title: str = "Greet people") -> Talk:
+    """Return the thread of a turn that failed before the history was there: its work is in the worktree alone."""
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue(title)
+    await issue.says("@threadtree-bot write mine.txt: mine\ncommit Mine\nwrite left.txt: left\nfail It broke.")
+    await issue.hears("It broke.")
+    world.faults.clear()
+    gate.set()
+    await world.quiet()
+    assert is_shallow(world)
+    return issue
+
+
+async def test_the_agent_works_while_the_history_arrives_and_sees_it_then(world: World) -> None:
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot save prompt prompt.md\nwait go\nwrite hello.txt: hello")
+    await issue.sees_working()
+    checkout = await checkout_of(world)
+    await until_true((checkout.path / "prompt.md").exists)
+    assert "older history is still arriving" in (checkout.path / "prompt.md").read_text()
+    assert git(clone_of(world), "rev-list", "--count", "--all") == "1"
+    for command in (("log", "--format=%s"), ("blame", "-s", "f1.txt"), ("diff", "HEAD")):
+        assert (await checkout.git(*command)).status == 0
+    assert (await checkout.git("rev-list", "--count", "HEAD")).text == "1"
+
+    gate.set()
+    await until_true(lambda: not is_shallow(world))
+    await until_true(lambda: not any((clone_of(world) / "arriving").iterdir()))
+    assert (await checkout.git("rev-list", "--count", "HEAD")).text == str(COMMITS)
+    assert not (checkout.view.common / "shallow").exists()
+    await open_gate(world)
+    await issue.hears("3 files +")
+    is_whole(world, "threadtree/issue-1")
+
+
+async def test_an_agent_that_is_done_waits_for_the_history(world: World) -> None:
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await world.until("exists (select from turns where answer is not null)")
+    assert "threadtree/issue-1" not in await world.branches()
+    gate.set()
+    await issue.hears("1 file +1 −0")
+    is_whole(world, "threadtree/issue-1")
+
+
+async def test_a_stop_does_not_wait_for_the_history(world: World) -> None:
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await world.until("exists (select from turns where answer is not null)")
+    await issue.says("@threadtree-bot /stop")
+    await issue.hears("**Stopped**")
+    assert is_shallow(world)
+    gate.set()
+
+
+async def test_what_did_not_arrive_beside_is_fetched_before_the_push(world: World) -> None:
+    world.faults.add(Latency(0), path=GIT_FETCHES)
+    world.faults.add(FailBefore(500), path=GIT_FETCHES)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await issue.hears("1 file +1 −0")
+    is_whole(world, "threadtree/issue-1")
+
+
+async def test_a_second_thread_waits_for_the_history_and_is_not_told_of_it(world: World) -> None:
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot wait go\nsay Here.")
+    await issue.sees_working()
+    other = await world.maria.opens_issue("Something else")
+    await other.says("@threadtree-bot save prompt prompt.md\nsay There.")
+    await other.sees("Fetching")
+    gate.set()
+    await other.hears("There.")
+    prompt = await world.files("threadtree/issue-2")
+    assert "older history" not in prompt["prompt.md"]
+    await open_gate(world)
+    await issue.hears("Here.")
+    is_whole(world)
+    every = git(clone_of(world), "rev-list", "--objects", "--no-object-names", "refs/remotes/origin/main").split()
+    packed = Counter(name for pack in clone_of(world).glob("published/pack/*.idx") for name in _names(pack))
+    assert max(packed[name] for name in every) == 1, "the history came once"
+
+
+def _names(index: Path) -> list[str]:
+    """Return the objects of a pack."""
+    with index.open("rb") as file:
+        listed = subprocess.run(["git", "show-index"], stdin=file, capture_output=True, check=True)
+    return [line.split()[1] for line in listed.stdout.decode().splitlines()]
+
+
+async def test_the_next_request_completes_a_half_arrived_clone(world: World) -> None:
+    issue = await half_arrived(world)
+    await issue.says("@threadtree-bot say Here it is.")
+    await issue.hears("Here it is.", "1 file +1 −0")
+    is_whole(world, "threadtree/issue-1")
+    assert (await checkout_of(world)).head.branch == "threadtree/issue-1"
+    log = await world.repository.git.run("log", "--format=%s", "threadtree/issue-1")
+    assert log.split("\n")[1:3] == ["Mine", "more"]
+
+
+async def test_closing_rescues_from_a_half_arrived_clone(world: World) -> None:
+    issue = await half_arrived(world)
+    await issue.closes()
+    await world.until("exists (select from worktrees where state = 'removed')")
+    assert [tuple(row) for row in await world.database.fetch("select files, commits from rescues")] == [(1, 1)]
+    is_whole(world)
+    await issue.reopens()
+    await issue.says("/worktree restore")
+    await issue.hears("restored")
+    (row,) = await world.worktrees("path")
+    assert world.text_of(row, "left.txt") == "left\n"
+    assert world.text_of(row, "mine.txt") == "mine\n"
+
+
+@pytest.mark.parametrize("command", ["/reset", "/worktree reset", "/worktree remove"])
+async def test_commands_rescue_from_a_half_arrived_clone(world: World, command: str) -> None:
+    issue = await half_arrived(world)
+    await issue.says(command)
+    await issue.hears("rescued first: 1 uncommitted file and 1 unpushed commit")
+    is_whole(world)
+    await issue.says("/worktree restore")
+    await issue.hears(" restored on `threadtree/issue-1")
+    (row,) = await world.worktrees("path")
+    assert world.text_of(row, "left.txt") == "left\n"
+    assert world.text_of(row, "mine.txt") == "mine\n"
+
+
+async def test_a_worktree_is_removed_where_the_repository_went_before_its_history_came(world: World) -> None:
+    issue = await half_arrived(world)
+    world.faults.add(FailBefore(404), path="*/shop.git/*", times=None)
+    await issue.says("/worktree remove")
+    await issue.hears("rescued first")
+    assert is_shallow(world)
+    rescue = git(clone_of(world), "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue")
+    assert git(clone_of(world), "show", f"{rescue}:mine.txt") == "mine"
+    assert git(clone_of(world), "show", f"{rescue}:left.txt") == "left"
+    world.faults.clear()
+
+
+async def test_a_pull_request_shares_a_worktree_of_a_half_arrived_clone(world: World) -> None:
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot fail It broke.")
+    await issue.hears("It broke.")
+    world.faults.clear()
+    gate.set()
+    assert is_shallow(world)
+    await world.maria.pushes("feature", {"more.txt": "more\n"}, base="main")
+    pull = await world.maria.opens_pull("Go on", "Fixes #1", head="feature")
+    await pull.says("@threadtree-bot write hello.txt: hello")
+    await pull.hears("1 file +1 −0", "The files of #1 were switched")
+    await issue.hears("`feature`")
+    is_whole(world, "feature")
+    assert await world.worktrees("conversations", "branch") == [([1, 2], "feature")]
+
+
+async def test_a_branch_that_is_on_github_is_compared_with_all_history(world: World) -> None:
+    await world.maria.pushes("threadtree/issue-1", {"before.txt": "before\n"}, base="main")
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot wait go\nwrite hello.txt: hello")
+    await issue.sees_working()
+    is_whole(world, "threadtree/issue-1")
+    await open_gate(world)
+    await issue.hears("2 files +1 −0")
+    assert {"before.txt", "hello.txt"} <= (await world.files("threadtree/issue-1")).keys()
+
+
+async def test_a_pull_request_is_the_first_request_of_a_repository(world: World) -> None:
+    await world.maria.pushes("feature", {"more.txt": "more\n"}, base="main")
+    gate = hold_history(world.faults)
+    pull = await world.maria.opens_pull("Go on", head="feature")
+    await pull.says("@threadtree-bot wait go\nwrite hello.txt: hello")
+    await pull.sees_working()
+    assert git(clone_of(world), "rev-list", "--count", "--all") == "2"
+    gate.set()
+    await open_gate(world)
+    await pull.hears("2 files +1 −0")
+    is_whole(world, "feature")
+
+
+@pytest.mark.parametrize("few_threads", [0, 1000], ids=["protocol 2", "protocol 0"])
+async def test_a_server_that_cannot_leave_out_history_is_asked_for_all_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, few_threads: int
+) -> None:
+    whole = Backend.body
+
+    async def without(backend: Backend) -> AsyncIterator[bytes]:
+        async for piece in whole(backend):
+            yield piece.replace(b" shallow ", b" xxxxxxx ").replace(b"fetch=shallow", b"fetch=xxxxxxx")
+
+    monkeypatch.setattr(Backend, "body", without)
+    monkeypatch.setattr(turn, "FEW_THREADS", few_threads)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot wait go\nwrite hello.txt: hello")
+    await issue.sees_working()
+    is_whole(world)
+    await open_gate(world)
+    await issue.hears("2 files +1 −0")
+
+
+async def test_a_server_of_many_threads_sends_the_history_beside_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "FEW_THREADS", 0)  # by protocol 2
+    gate = hold_history(world.faults)
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot wait go\nwrite hello.txt: hello")
+    await issue.sees_working()
+    assert git(clone_of(world), "rev-list", "--count", "--all") == "1"
+    gate.set()
+    await open_gate(world)
+    await issue.hears("2 files +1 −0")
+    is_whole(world, "threadtree/issue-1")
+
+
+def history_in(data_dir: Path) -> str:
+    """Return how many commits of main a node's clone has."""
+    return git(data_dir / "repos/acme/shop.git", "rev-list", "--count", "refs/remotes/origin/main")
+
+
+async def test_an_operator_prunes_a_worktree_of_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        await write_history(here.repository)
+        await here.start_listening("web")
+        worker = await here.start("worker")
+        gate = hold_history(here.github.faults)
+        issue = await here.ask("write left.txt: left\nfail It broke.")
+        await here.answered(issue, "It broke.")
+        await here.nothing_to_write()
+        assert await worker.terminate() == 0
+        here.github.faults.clear()
+        gate.set()
+        assert history_in(here.data_dir) == "1"
+
+        pruned = await here.run("worktrees", "prune", "--older-than", "0h")
+        assert await pruned.ended() == 0
+        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == [
+            "1 retention"
+        ]
+        assert history_in(here.data_dir) == str(COMMITS)
+
+
+async def test_a_second_node_takes_over_from_one_with_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
+    async with deployment(tmp_path, database_url) as here:
+        here.tolerated = "procrastinate.exceptions.ConnectorException"
+        await write_history(here.repository)
+        names = {"RECOVER_INTERVAL_SECONDS": "3600"}
+        on_first = {**names, "NODE_NAME": "first"}
+        await here.start_listening("web")
+        first = await here.start("worker", **on_first)
+        gate = hold_history(here.github.faults)
+        issue = await here.ask("write left.txt: left\nappend started: once\nwait go\nsay Done.")
+        tree = await here.at_work(issue)
+        await here.start("worker", **names, DATA_DIR=str(tmp_path / "other"), NODE_NAME="second")
+        await here.until("select count(*) = 2 from nodes where place is not null")
+        await here.nothing_to_write()
+        await first.kill()
+        await here.no_agents()
+        here.github.faults.clear()
+        gate.set()
+        assert history_in(here.data_dir) == "1"
+
+        await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")
+        node = "select w.path from worktrees w join nodes n on n.id = w.node where n.name = $1 and w.state = $2"
+        worktree = tmp_path / "other" / str(await here.until(node, "second", "ready"))
+        await until_exists(worktree / "started")
+        (worktree / "go").touch()
+        await here.answered(issue, "Done.")
+        assert history_in(tmp_path / "other") == str(COMMITS)
+
+        await here.start("worker", **on_first)
+        await here.value("update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'")
+        await here.until("select count(*) = 1 from worktrees where state = 'removed' and removal = 'lost'")
+        assert not tree.exists()
+        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["2 lost"]
+        assert history_in(here.data_dir) == str(COMMITS)
