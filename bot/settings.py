@@ -23,12 +23,14 @@ class Need(Enum):
 
     WEBHOOK_SECRET = auto()
     GITHUB = auto()
+    GITHUB_IF_SET = auto()
     AGENT = auto()
 
 
 WEB = frozenset({Need.WEBHOOK_SECRET})
 WORKER = frozenset({Need.GITHUB, Need.AGENT})
 SERVE = WEB | WORKER
+ON_NODE = frozenset({Need.GITHUB_IF_SET})
 DATABASE_ONLY: frozenset[Need] = frozenset()
 
 # These are checked against the file system, so they are read only with the need.
@@ -233,6 +235,8 @@ def read(
         given[name] = given.pop(name, "") or given.get(name.lower(), "")
     if Need.WEBHOOK_SECRET in needs and given.get("GITHUB_CLIENT_ID", "").strip():
         needs |= {Need.GITHUB}  # the web process asks GitHub what those who sign in may see
+    if Need.GITHUB_IF_SET in needs and given.get("GITHUB_APP_ID", "").strip():
+        needs |= {Need.GITHUB}  # an App's key can be in a file
     variables = {
         name: text.strip()
         for name, text in given.items()

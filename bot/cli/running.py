@@ -40,30 +40,29 @@ def run(
 
 def run_on_database(work: Callable[["Connection"], Awaitable[T]], *, logs: bool = False) -> T:
     """Run a command that needs nothing but a connection to the bot's database; with `logs` see `run_on_node`."""
+    from bot.settings import load
     from bot.store.database import database
 
     async def opened(settings: "Settings") -> T:
         async with ready_database(settings) as dsn, database(dsn, size=1) as pool, pool.acquire() as connection:
             return await work(connection)
 
-    return _run_loaded(opened, logs)
+    return _run_loaded(opened, load(), logs)
 
 
 def run_on_node(work: Callable[["NodeContext"], Awaitable[T]], *, logs: bool = False) -> T:
     """Run a command that works on this node's worktrees; with `logs` by LOG_LEVEL and LOG_FORMAT, as workers log."""
     from bot.compose.parts import node_context
+    from bot.settings import ON_NODE, load
 
     async def opened(settings: "Settings") -> T:
         async with ready_database(settings) as dsn, node_context(settings, dsn) as ctx:
             return await work(ctx)
 
-    return _run_loaded(opened, logs)
+    return _run_loaded(opened, load(needs=ON_NODE), logs)
 
 
-def _run_loaded(work: Callable[["Settings"], Coroutine[Any, Any, T]], logs: bool) -> T:
-    from bot.settings import load
-
-    settings = load()
+def _run_loaded(work: Callable[["Settings"], Coroutine[Any, Any, T]], settings: "Settings", logs: bool) -> T:
     return run(work(settings), *((settings.log_format, settings.log_level) if logs else ()))
 
 

@@ -10,6 +10,7 @@ from bot import settings
 from bot.agents.presets import PRESETS
 from bot.settings import (
     DATABASE_ONLY,
+    ON_NODE,
     SERVE,
     WEB,
     WORKER,
@@ -105,6 +106,13 @@ def test_the_apps_key_may_be_a_file_or_one_line(tmp_path: Path) -> None:
         assert given.github_private_key is not None
         assert given.github_private_key.get_secret_value() == KEY
         assert given.github_app_id == 7
+
+
+def test_a_command_on_the_node_reads_the_apps_key_and_needs_none(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(KEY)
+    app = {"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7", "GITHUB_PRIVATE_KEY_PATH": str(tmp_path / "key.pem")}
+    assert loaded(ON_NODE, **app).github_private_key is not None
+    assert loaded(ON_NODE, GITHUB_TOKEN="").github_token is None
 
 
 # The agent
