@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from bot.agents.presets import PRESETS
-from bot.cli.calls import print_json, print_table
+from bot.cli.calls import print_json, print_table, unix_user
 from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
 from bot.github.errors import NotFound
@@ -19,6 +19,7 @@ from bot.node.variables import MAX_BYTES, set_variable, set_variables, unset_var
 from bot.redaction import SHORTEST_SECRET
 from bot.settings import NOT_BUILT, Settings
 from bot.store import upkeep
+from bot.store.audit import Entry, record
 
 T = TypeVar("T")
 env = command_group()
@@ -43,7 +44,7 @@ def set_one(repository: RepositoryName, name: Name) -> None:
     value = _value()
     if not value.strip() or "\0" in value or len(value.encode()) > MAX_BYTES:
         fail(f"The value on stdin must be a text of 1 to {MAX_BYTES} bytes: `threadtree env set … < FILE`.", 2)
-    _on_repository(repository, lambda ctx, found: set_variable(ctx.data_dir, found, name, value))
+    _on_repository(repository, lambda ctx, found: set_variable(ctx.data_dir, found, name, value), f"set {name}")
     if len("".join(value.split())) < SHORTEST_SECRET:
         typer.echo(f"Shorter than {SHORTEST_SECRET} characters, so it is not removed from what people read.", err=True)
 
@@ -62,7 +63,7 @@ def list_all(repository: RepositoryName, json: Json = False) -> None:
 def unset_one(repository: RepositoryName, name: Name) -> None:
     """Delete a variable of a repository on this node."""
     if not _NAME.fullmatch(name) or not _on_repository(
-        repository, lambda ctx, found: unset_variable(ctx.data_dir, found, name)
+        repository, lambda ctx, found: unset_variable(ctx.data_dir, found, name), f"unset {name}"
     ):
         fail(f"{repository} has no variable {name!r} here: `threadtree env list {repository}` shows them.", 2)
 
@@ -90,8 +91,11 @@ def _value() -> str:
         return ""
 
 
-def _on_repository(full_name: str, work: Callable[[NodeContext, Repository], T]) -> T:
-    """Do something for the repository that has this name now, by GitHub where the bot has credentials for it."""
+def _on_repository(full_name: str, work: Callable[[NodeContext, Repository], T], change: str | None = None) -> T:
+    """Do something for the repository that has this name now, by GitHub where the bot has credentials for it.
+
+    A `change` is recorded in these words, unless it returned False.
+    """
 
     async def done(ctx: NodeContext) -> T:
         owner, _, name = full_name.partition("/")
@@ -105,6 +109,10 @@ def _on_repository(full_name: str, work: Callable[[NodeContext, Repository], T])
             found = None
         if found is None:
             fail(f"The bot sees no repository {full_name!r}; name it as OWNER/REPO, or give the bot access.", 2)
-        return work(ctx, found)
+        result = work(ctx, found)
+        if change and result is not False:
+            name = found.full_name
+            await record(ctx.pool, Entry(unix_user(), "command line", f"env {change}", name, name, outcome="done"))
+        return result
 
     return run_on_node(done)

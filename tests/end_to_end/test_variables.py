@@ -131,6 +131,9 @@ async def test_variables_are_set_listed_without_values_and_unset(tmp_path: Path,
         assert await env(here, "unset", name, "DATABASE_PASSWORD") == (0, "", "")
         status, _, said = await env(here, "unset", name, "DATABASE_PASSWORD")
         assert (status, f"{name} has no variable 'DATABASE_PASSWORD'" in said) == (2, True)
+        recorded = await here.value("select array_agg(action || ' ' || codebase order by id) from audit")
+        words = ("set DATABASE_PASSWORD", "set SHORT", "unset DATABASE_PASSWORD")
+        assert recorded == [f"env {one} {name}" for one in words]
 
         for given in (b"", b" \n", b"a\0b", b"\xff", b"x" * 40_000):
             status, _, said = await env(here, "set", name, "EMPTY", given=given)
