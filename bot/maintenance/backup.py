@@ -14,7 +14,6 @@ import orjson
 
 from bot.clones.admin import real_path
 from bot.clones.clone import Clone, clone_lock
-from bot.failpoints import reached
 from bot.git.runner import Git
 from bot.node.identity import FILE, known_id
 from bot.sandbox.view import private_folder
@@ -45,7 +44,6 @@ async def back_up(dsn: str, data_dir: Path, to: Path) -> list[str]:
     for name in (_ROWS, _FILES):
         (to / name).mkdir(mode=0o700)
     rows = await save_rows(dsn, to / _ROWS)
-    reached("rows-saved")
     said, saved = list[str](), set[Path]()
     for number, path in enumerate(sorted(data_dir.glob("repos/*/*.git"))):
         async with clone_lock(Clone(path, data_dir / "trash", Git())):
