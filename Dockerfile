@@ -1,5 +1,5 @@
 # docs/install/container.md says how to build and run this.
-ARG BASE=docker.io/library/debian:bookworm-slim
+ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 ENV DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1

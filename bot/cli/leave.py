@@ -16,7 +16,7 @@ from bot.settings import Settings, load
 from bot.store import rescues
 
 _KEPT = ("repos", "kept")
-_STAYS = """It stays:
+_STAYS = """What stays:
   on GitHub  branches, pull requests, comments; the App or webhook, which you delete there
   here       .env, the App's key, the program: delete them yourself"""
 
@@ -34,11 +34,15 @@ def uninstall(
         fail(f"There is nothing in DATA_DIR {settings.data_dir}.", 2)
     _require_stopped(settings)
     rescued = run_on_node(_rescues)
-    typer.echo(f"It goes, in {settings.data_dir}:")
+    typer.echo(f"What is deleted, in {settings.data_dir}:")
     for what, repository, size in spaces(settings.data_dir):
         if size and not (keep_rescues and what in ("clones", "kept")):
             typer.echo(f"  {decimal(size):>10}  {what} {repository or ''}".rstrip())
-    lost = "stay; what is not on GitHub is rescued too" if keep_rescues else "go, and all work that is not on GitHub"
+    lost = (
+        "are kept; what is not on GitHub is rescued too"
+        if keep_rescues
+        else "are deleted, with all work that is not on GitHub"
+    )
     typer.echo(f"Rescues: {rescued}. They {lost}.\n{_STAYS}")
     if settings.database_url is not None:
         typer.echo("  database   the one that DATABASE_URL names, with its rows")

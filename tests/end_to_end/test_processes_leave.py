@@ -35,7 +35,7 @@ async def test_the_log_is_kept_and_what_a_node_has_goes_when_the_operator_says_s
         worktree = here.data_dir / "worktrees" / "acme" / "shop" / f"issue-{issue.number}"
         (worktree / "notes.txt").write_text("not committed\n")
         asked = (await command(here, "uninstall", status=1)).stdout.decode()
-        assert [word for word in ("worktrees acme/shop", "clones acme/shop", "It stays:") if word not in asked] == []
+        assert [word for word in ("worktrees acme/shop", "clones acme/shop", "What stays:") if word not in asked] == []
         assert (worktree / "notes.txt").exists()
 
         await command(here, "uninstall", "--keep-rescues", "--yes")
