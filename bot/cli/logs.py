@@ -1,6 +1,7 @@
 """`threadtree logs`: the log that `serve`, `web` and `worker` keep in DATA_DIR beside the one on stderr."""
 
 import re
+import signal
 import time
 from collections import deque
 from contextlib import suppress
@@ -52,6 +53,7 @@ def logs(
     if not known and not follow:
         fail(f"There is no log in {folder}: `threadtree serve` writes it from its start on.")
     _print(sorted(fresh)[-lines:] if lines else [])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         while follow:
             time.sleep(_POLL_SECONDS)

@@ -1,6 +1,5 @@
 """`threadtree uninstall`, `logs` and `config check` of an operator."""
 
-import signal
 from pathlib import Path
 
 from tests.end_to_end.test_processes_worktrees import command, complaint
@@ -24,8 +23,7 @@ async def test_the_log_is_kept_and_what_a_node_has_goes_when_the_operator_says_s
             return b"turn-ended" in following.stdout
 
         await eventually(followed)
-        following.send(signal.SIGINT)
-        assert await following.ended() == 0
+        assert await following.terminate() == 0
         shown = (await command(here, "logs", "-n", "1000")).stdout.decode()
         assert [word for word in ("listening", "turn-started", "turn-ended") if word not in shown] == []
         assert len((await command(here, "logs", "-n", "2")).stdout.decode().splitlines()) == 2

@@ -148,7 +148,7 @@ async def test_a_model_that_takes_no_requests_is_waited_for_for_an_hour(world: W
 async def test_a_request_waits_while_the_disk_is_full(
     world: World, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    async def full(*_: object) -> None:
+    async def full(*_: object, **__: object) -> None:
         raise GitError(GitProblem.DISK_FULL, "fetch", "fatal: write error: No space left on device")
 
     waits = "The disk of the bot's machine is full. Its operator must free space. "

@@ -240,7 +240,7 @@ on_it = git("hash-object", "-t", "commit", "-w", "--stdin", input=text, check=Tr
     assert not has(world.remote, made.sha)
     machine.attack(
         f"""
-(clone / "shallow").unlink()
+(clone / "shallow").unlink(missing_ok=True)
 listed = git("ls-tree", "HEAD~", check=False).stdout or git("ls-tree", "origin/main").stdout
 tree = git("mktree", "--missing", input=listed + "100644 blob {blob}\\tleak.txt\\n", check=True).stdout.strip()
 leak = git("commit-tree", "-p", "origin/main", "-m", "mine", tree, check=True).stdout

@@ -10,6 +10,7 @@ from bot.agents.prompt_loop import AgentDriver
 from bot.github.answers import BranchPull
 from bot.github.errors import NotFound
 from bot.model import Repository
+from bot.run.confirm import Confirmed
 from bot.run.context import TurnContext
 from bot.store.turns import ClaimedTurn
 
@@ -38,9 +39,9 @@ class QuietGitHub:
         return None
 
 
-async def as_asked(ctx: TurnContext, turn: ClaimedTurn) -> str:
+async def as_asked(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """Confirm every request: there is no thread that could show another one."""
-    return turn.request
+    return Confirmed(turn.request, frozenset())
 
 
 class ManualAgent(AgentDriver):
