@@ -47,6 +47,8 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
         first = await here.ask("append started: once\nwait go\nsay First.")
         tree = await here.at_work(first)
         claim = await here.value("select claim from turns")
+        # Others wait for who fetches the history of a new clone, and packs it.
+        await until_exists(here.data_dir / "repos" / "acme" / "shop.git" / "threadtree-packed")
         asked = asyncio.Event()
         here.github.faults.add(Held(asked), path="*/collaborators/*/permission")
         second = await here.ask("append started: once\nsay Second.")
