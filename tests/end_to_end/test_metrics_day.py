@@ -69,7 +69,7 @@ IN_ROWS: Final[Mapping[str, str]] = {
 ONLY_POSITIVE = {
     *("acknowledgement_seconds_bucket", "acknowledgement_seconds_sum", "github_rate_remaining"),
     *("reclaimed_bytes_total", "disk_bytes", "disk_free_bytes", "sweeps_total"),
-    "last_delivery_timestamp_seconds",
+    *("last_delivery_timestamp_seconds", "github_token_expires_timestamp_seconds"),
 }
 """What no row tells."""
 NEARLY = {name for name in IN_ROWS if name.endswith("seconds")} | {"turn_seconds_sum"}
