@@ -39,6 +39,8 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
                 continue
             async with clone_lock(clone) as lock:
                 use = await upkeep.use_of(ctx.pool, folder, ctx.node)
+                if clone.is_shallow and use is not None and use.busy:
+                    continue  # its turn fetches the history, once its agent has begun
                 if use is not None:
                     await forget_fetched(lock, use.pull_request_heads)
                 await complete(lock)

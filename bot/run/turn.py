@@ -110,9 +110,10 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
         async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
+            lacks_history = clone.is_shallow
             async with concurrently(_fetch_beside(run, replace(clone, objects=None))) as arriving:
                 answer = run.turn.answer or await ask_agent(run, ready, thread)
-                if isinstance(answer, str) and clone.is_shallow:
+                if isinstance(answer, str) and lacks_history:
                     await run.unless_stopped(arriving)
             if not isinstance(answer, str):
                 return answer
