@@ -9,7 +9,7 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
 
 # Half a second of overhead (DESIGN.md §7) has room for that many, at some 5 ms each.
-MOST = 66
+MOST = 63
 
 
 @pytest.mark.parametrize("sandbox", ["off", "bwrap"])
