@@ -23,6 +23,7 @@ from bot.node.launching import Launcher
 from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.store.database import database
 from bot.store.migrate import migrate
 from tests.support.retention import policy_for
@@ -145,6 +146,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
             github=None,
             redactor=Redactor(),
             launcher=Launcher("host", "", "C.UTF-8"),
+            rules=Rules(agents=("custom",), agent="custom"),
         )
         policy = policy_for(ctx.clock(), detached_days=30, branch_days=90, orphan_days=90, rescue_days=180)
         watched = patch.object(prune, "remove_idle", remove_idle), patch.object(failpoints, "listener", listener)

@@ -45,14 +45,6 @@ _URLS_OF_GITHUB_COM = {
     "GITHUB_GRAPHQL_URL": "https://api.github.com/graphql",
     "GITHUB_SERVER_URL": "https://github.com",
 }
-NOT_BUILT = frozenset(
-    {
-        *("BARE_COMMANDS", "BRANCH_PREFIX"),
-        "MAX_COMMENTS_PER_HOUR",
-        *("MAX_COST_USD_PER_DAY", "MAX_COST_USD_PER_REPOSITORY_PER_DAY", "MAX_COST_USD_PER_TURN"),
-    }
-)
-"""Planned settings. They have no effect yet, and the operator is warned."""
 _MIN_PASSWORD_LENGTH = 8  # shorter ones are ordinary words of an answer
 
 
@@ -91,6 +83,8 @@ class Settings(BaseSettings):
 
     bot_name: values.BotName | None = None
     bot_label: str = "threadtree"
+    branch_prefix: values.BranchPrefix = "threadtree/"
+    bare_commands: values.Switch = True
     allowed_repos: values.RepositoryGlobs = ()
     allowed_users: values.Logins = ()
     allowed_bots: values.NumericIds = frozenset()
@@ -111,12 +105,21 @@ class Settings(BaseSettings):
     allow_workflow_changes: values.Switch = False
     auto_pull_request: values.WhenToPropose = "never"
     setup_script: values.Switch = False
+    check_script: values.Switch = True
+    check_timeout_seconds: values.Seconds = 600
+    autofix: values.Switch = False
+    max_fix_attempts: values.Count = 3
+    mcp_config: Path | None = None
     include_outsiders: values.Switch = False
     turn_timeout_seconds: values.Seconds = 1800
     turn_idle_timeout_seconds: values.Seconds = 300
     max_concurrent_turns: values.Count = 2
     max_turns_per_repository: values.Count = 2
     max_turns_per_person_per_day: values.Count = 50
+    max_comments_per_hour: values.Count = 30
+    max_cost_usd_per_turn: values.Dollars | None = None
+    max_cost_usd_per_repository_per_day: values.Dollars | None = None
+    max_cost_usd_per_day: values.Dollars | None = None
 
     session_ttl_seconds: values.Seconds = 3600
     delivery_retention_days: values.DaysOfAWeekOrMore = 30
@@ -180,11 +183,6 @@ class Settings(BaseSettings):
     def disk_reserve_bytes(self) -> int:
         """The disk space that is to stay free."""
         return int(self.disk_reserve_gb * 10**9)
-
-    @property
-    def setup_seconds(self) -> float | None:
-        """How long a set-up script may take, None where none is to run."""
-        return self.turn_timeout_seconds if self.setup_script else None
 
     def retention(self, now: datetime, older_than: timedelta | None = None) -> RetentionPolicy:
         """Return how long worktrees and rescues are kept; `older_than` replaces the settings for worktrees."""
@@ -269,7 +267,7 @@ def _sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:
-    """Return a line for each variable that looks like a setting but has no effect: misspelt, or not built yet.
+    """Return a line for each variable that looks like a setting but has no effect: a misspelt one.
 
     In the `.env` file every unknown name counts; in the environment only one that is close to a setting's.
     """
@@ -281,9 +279,7 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
     lines = []
     for name in sorted(given.keys() - {*names, *handed, *models}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
-        if name in NOT_BUILT:
-            lines.append(f"{name} is not built yet and has no effect; take it out.")
-        elif near:
+        if near:
             lines.append(f"{name} is no setting and has no effect; did you mean {near[0]}?")
         elif name in file:
             lines.append(f"{name} in .env is no setting and has no effect; take it out.")

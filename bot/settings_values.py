@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from bot.agents.presets import PRESETS
+from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
@@ -106,6 +107,7 @@ DaysOfAWeekOrMore = Annotated[int, Field(ge=7), _must_be("a whole number of at l
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[_Finite, Field(gt=0), _must_be("a number above 0")]
 TenSecondsOrMore = Annotated[_Finite, Field(ge=10), _must_be("a number of at least 10")]
+Dollars = Annotated[_Finite, Field(gt=0), _must_be("an amount of US dollars above 0, such as 2.50")]
 NotNegative = Annotated[_Finite, Field(ge=0), _must_be("a number of at least 0")]
 # Only the scheme is checked: an address of a Unix socket has no host.
 DatabaseUrl = Annotated[
@@ -269,6 +271,13 @@ def _repository_globs(text: str) -> tuple[str, ...]:
     return tuple(item.lower() for item in _items(text))
 
 
+def _branch_prefix(text: str) -> str:
+    """Return the beginning of the names of branches; what stands before its last slash is a folder to git."""
+    if not is_branch(f"{text}issue-1"):
+        raise ValueError("cannot begin the name of a branch; write it like threadtree/ or bot-.")
+    return text
+
+
 def _logins(text: str) -> tuple[str, ...]:
     """Return GitHub logins in lower case, without `@`."""
     return tuple(item.lower().removeprefix("@") for item in _items(text))
@@ -332,6 +341,7 @@ def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]
 
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
+BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
 ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("the name of a model, without blanks")]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]

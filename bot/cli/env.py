@@ -17,7 +17,7 @@ from bot.model import Repository
 from bot.node.context import NodeContext
 from bot.node.variables import MAX_BYTES, set_variable, set_variables, unset_variable
 from bot.redaction import SHORTEST_SECRET
-from bot.settings import NOT_BUILT, Settings
+from bot.settings import Settings
 from bot.store import upkeep
 from bot.store.audit import Entry, record
 
@@ -70,7 +70,7 @@ def unset_one(repository: RepositoryName, name: Name) -> None:
 
 def refused_name(name: str) -> str | None:
     """Return why a variable of a repository may not have this name, None if it may."""
-    own = {field.upper() for field in Settings.model_fields} | NOT_BUILT
+    own = {field.upper() for field in Settings.model_fields}
     models = {known for preset in PRESETS.values() for api in preset.apis for known in (api.key, api.base_url)}
     if not _NAME.fullmatch(name):
         return "is no variable's name; use letters, digits and underscores."

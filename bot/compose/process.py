@@ -11,7 +11,7 @@ from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.authority import Policy
 from bot.compose.base import CannotStartError, redactor_of, require_current_schema
-from bot.compose.parts import Surroundings, launcher_of, open_cage, open_git, open_github
+from bot.compose.parts import Surroundings, launcher_of, open_cage, open_git, open_github, rules_of
 from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
@@ -110,8 +110,7 @@ async def _opened(
             policy=policy,
             parser=CommentParser(policy.bot_name, HANDLERS.values()),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
-            agent=settings.agent,
-            agent_model=settings.agent_model,
+            rules=rules_of(settings),
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
             launcher=launcher,
             allow_workflow_changes=settings.allow_workflow_changes,
@@ -120,8 +119,7 @@ async def _opened(
             clock=around.clock,
             sleep=around.sleep,
             disk_reserve_bytes=settings.disk_reserve_bytes,
-            auto_pull_request=settings.auto_pull_request,
-            setup_seconds=settings.setup_seconds,
+            setup_seconds=settings.turn_timeout_seconds,
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,

@@ -7,7 +7,7 @@ from bot.handlers.context import RequestContext
 from bot.messages import notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
-from bot.model import Target
+from bot.model import Target, TurnMode
 from bot.reply import thread_comments
 from bot.store import operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
@@ -32,7 +32,7 @@ class AgentRequest:
     """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review.
 
     `seen` is a thread's own text as a person sees it, None for another text. `target` is what the answer answers, None
-    where that is the text whose event is handled.
+    where that is the text whose event is handled. `agent`: the one that the request names.
     """
 
     text: str
@@ -40,6 +40,8 @@ class AgentRequest:
     review: ReviewParts | None = None
     seen: str | None = None
     target: Target | None = None
+    mode: TurnMode = "work"
+    agent: str | None = None
 
 
 def named_part(comment_id: int | None, text: str) -> str:
@@ -93,6 +95,8 @@ async def queue_turn(
         context=asked.context,
         seen=asked.seen,
         retry_of=retry_of,
+        mode=asked.mode,
+        agent=asked.agent,
     )
     await _queue(ctx, turn, before.turns_today)
     # A removal in progress may still find work to rescue.

@@ -39,7 +39,7 @@ async def _retry(ctx: RequestContext, _: str | None) -> None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
     await ctx.acknowledge()
-    asked = AgentRequest(last["request"], last["context"])
+    asked = AgentRequest(last["request"], last["context"], mode=last["mode"], agent=last["agent"])
     await queue_turn(ctx, asked, pinned_sha=last["pinned_sha"], retry_of=last["first"])
 
 

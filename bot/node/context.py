@@ -13,6 +13,7 @@ from bot.github.transport import Sleep
 from bot.model import WorktreeRow
 from bot.node.launching import Launcher
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.store.database import Pool
 
 
@@ -33,13 +34,15 @@ class NodeContext:
     github: GitHub | None
     redactor: Redactor
     launcher: Launcher
+    rules: Rules
+    """The operator's; those of the repository, while a turn runs."""
     sleep: Sleep = asyncio.sleep
     dsn: str = ""
     """The address of the database, for the job engine, which opens connections of its own."""
     disk_reserve_bytes: int = 0
     """The disk space that new worktrees must leave free."""
-    setup_seconds: float | None = None
-    """How long `.threadtree/setup` may take; None: it does not run (SETUP_SCRIPT)."""
+    setup_seconds: float = 600.0
+    """How long `.threadtree/setup` may take, where it runs (`rules.setup`)."""
     purge_on_success: bool = False
     opened: Clone | None = None
     """The clone whose objects one turn reads with one process."""

@@ -126,7 +126,7 @@ async def _run(
     variables: Mapping[str, str],
 ) -> tuple[str | None, str]:
     """Return how the script failed, as a clause, None if it succeeded; and the end of what it wrote then."""
-    limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds or LIMIT_SECONDS)
+    limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds)
     with tempfile.TemporaryDirectory(prefix="threadtree-setup-") as folder:
         file = Path(folder) / "setup"
         file.write_bytes(text)

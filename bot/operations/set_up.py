@@ -39,7 +39,7 @@ async def script_for(ctx: NodeContext, lock: CloneLock, operation: Operation, *,
 
     `fresh`: nothing is left of an earlier checkout.
     """
-    if ctx.setup_seconds is None or not operation.home_of:
+    if not ctx.rules.setup or not operation.home_of:
         return None
     try:
         found = await script_of(lock)

@@ -36,7 +36,7 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
     Raises StoppedError, ClaimLostError, GitError, OSError, UnsafeCommandError.
     """
     ctx, answers = run.ctx, ModelAnswers(run.ctx.clock, run.progress.model_answered)
-    async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.agent, launch) as agent:
+    async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.rules.agent, launch) as agent:
         prompt = await run.unless_stopped(_open(run, agent, ready, thread))
         if isinstance(prompt, TurnResult):
             outcome: TurnResult | Outcome = prompt
@@ -83,7 +83,7 @@ async def _open(
     """Open the thread's session, or a new one; return the prompt for it."""
     turn, ctx = run.turn, run.ctx
     session, known_as, its_agent = await run.write(turns.active_session, turn.conversation_id) or (None, None, None)
-    is_others = session is not None and its_agent != ctx.agent
+    is_others = session is not None and its_agent != ctx.rules.agent
     # Most sessions are resumed, and the prompt is ready before most agents are.
     async with concurrently(make_prompt(run, ready, thread, session)) as prompting:
         try:
@@ -95,9 +95,9 @@ async def _open(
         is_lost = session is not None and not opened.resumed
         if is_lost:
             _log.warning("context-lost", why=opened.lost)
-            run.notices.append(notices.agent_changed(ctx.agent) if is_others else notices.CONTEXT_LOST)
+            run.notices.append(notices.agent_changed(ctx.rules.agent) if is_others else notices.CONTEXT_LOST)
         why: EndReason = "agent-changed" if is_others else "agent-lost"
-        await run.write(_join_session, turn, ctx.agent, session, opened, why)
+        await run.write(_join_session, turn, ctx.rules.agent, session, opened, why)
         prompt = await prompting
     return await make_prompt(run, ready, thread, None) if is_lost else prompt
 

@@ -19,7 +19,7 @@ from bot.git.errors import GitError
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommentParser
-from bot.model import AutoPullRequest, WorktreeRow
+from bot.model import WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
@@ -44,13 +44,10 @@ class TurnContext(NodeContext):
     policy: Policy
     parser: CommentParser
     author: Identity
-    agent: str
     agent_variables: Mapping[str, str]
     allow_workflow_changes: bool
     limits: PromptLimits
-    agent_model: str | None = None
     include_outsiders: bool = False
-    auto_pull_request: AutoPullRequest = "never"
     session_ttl_seconds: float = 3600
     notifies: bool = False
     """Whether there is a NOTIFY_URL."""
@@ -72,7 +69,7 @@ class TurnContext(NodeContext):
         """See `NodeContext`. The agent can change nothing in the worktree."""
         session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
         directory = self.directory(worktree.path)
-        if session is None or known_as is None or its_agent != self.agent or not directory.is_dir():
+        if session is None or known_as is None or its_agent != self.rules.agent or not directory.is_dir():
             return None
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, shown, answers, usage = asyncio.Event(), Bind(directory), ModelAnswers(), Usage()
@@ -84,7 +81,7 @@ class TurnContext(NodeContext):
         try:
             async with (
                 self._launching(worktree, conversation_id, answers, shown) as (launch, disk),
-                driver_for(self.agent, launch) as agent,
+                driver_for(self.rules.agent, launch) as agent,
                 watched(disk, lambda _: stop.set()),
             ):
                 if not (await agent.open(known_as)).resumed:
@@ -105,7 +102,7 @@ class TurnContext(NodeContext):
         self, worktree: WorktreeRow, conversation_id: int, answers: ModelAnswers, shown: Bind
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         home = self.home(conversation_id)
-        chosen, route = preset(self.agent), None
+        chosen, route = preset(self.rules.agent), None
         api = next((one for one in chosen.apis if one.key in self.agent_variables), None) if chosen else None
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
@@ -120,7 +117,7 @@ class TurnContext(NodeContext):
                 Path(sockets),
                 chosen=chosen,
                 route=route,
-                variables=partial(variables_of, chosen, api, self.agent_model, given),
+                variables=partial(variables_of, chosen, api, self.rules.model, given),
             ) as (launch, disk):
                 yield launch(self.launcher.agent_command, (shown,)), disk
 

@@ -95,9 +95,9 @@ async def _linked_or_opened(
     new = await describe(ctx, thread, branch, found)
     page = PullRequestLink(new.page)
     # Commits that did not merge with the branch went to another one, which people look at first.
-    if ctx.auto_pull_request == "never" or pulls or branch != ready.branch:
+    if ctx.rules.auto_pull_request == "never" or pulls or branch != ready.branch:
         return page
-    result = await open_once(ctx, ctx.github, thread, new, draft=ctx.auto_pull_request == "draft")
+    result = await open_once(ctx, ctx.github, thread, new, draft=ctx.rules.auto_pull_request == "draft")
     if not isinstance(result, Opened):
         run.notices.append(result)
         return page

@@ -211,7 +211,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     turn, ctx = run.turn, run.ctx
-    if ctx.setup_seconds is None or await run.write(worktrees.is_set_up, turn.worktree.id):
+    if not ctx.rules.setup or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
     async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
         found = await script_of(lock)

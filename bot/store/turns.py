@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bot.model import EndedTurn, Target, ThreadKind, ThreadRef, TurnState, WorktreeRow
+from bot.model import EndedTurn, Target, ThreadKind, ThreadRef, TurnMode, TurnState, WorktreeRow
 from bot.store.database import Connection, P, Pool, Statement, T, statement
 
 MOST_STEPS = 1000
@@ -80,6 +80,7 @@ class ClaimedTurn:
     thread_answers: tuple[str, ...] = ()
     was_put_back: bool = False
     waiting_since: datetime | None = None
+    mode: TurnMode = "work"
     steps: tuple[str, ...] = ()
 
     @property

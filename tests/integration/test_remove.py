@@ -18,6 +18,7 @@ from bot.node.context import NodeContext
 from bot.node.launching import Launcher
 from bot.operations.remove import delete_trashed, remove_now
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import Removal
@@ -78,6 +79,7 @@ async def place(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> A
             github=None,
             redactor=Redactor(),
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8"),
+            rules=Rules(agents=("custom",), agent="custom"),
         )
         git_world = replace(made, clone=ctx.clone("octo/repo-1"))
         await git_world.created()

@@ -18,6 +18,7 @@ from bot.node.context import NodeContext
 from bot.node.launching import Launcher
 from bot.operations.asked import PruneReport, Pruning
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection, database, read
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, git
@@ -148,6 +149,7 @@ async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "
             github=None,
             redactor=Redactor(),
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8"),
+            rules=Rules(agents=("custom",), agent="custom"),
         )
         record(ctx.data_dir, NODE)
         yield Node(world, db, ctx, now)

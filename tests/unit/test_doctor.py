@@ -49,12 +49,11 @@ def test_a_short_webhook_secret_and_names_without_effect_are_warned_of(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("WORKTREE_BRANCH_EXPIRY_DAY=3\n")
-    monkeypatch.setattr("bot.settings.NOT_BUILT", frozenset({"PLANNED"}))
-    monkeypatch.setenv("PLANNED", "debug")
+    monkeypatch.setenv("BRANCH_PREFIXX", "debug")
     short, long = (setting_warnings(given(GITHUB_WEBHOOK_SECRET=secret)) for secret in ("abc", "a secret of the test"))
     assert {check.state for check in short} == {"warning"}
     assert [check.found.split()[0] for check in short] == [
-        "PLANNED",
+        "BRANCH_PREFIXX",
         "WORKTREE_BRANCH_EXPIRY_DAY",
         "GITHUB_WEBHOOK_SECRET",
     ]

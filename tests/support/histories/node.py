@@ -32,6 +32,7 @@ from bot.node.identity import identify
 from bot.node.launching import Launcher
 from bot.node.move_in import move_in
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.run.turn import run_turn
@@ -113,7 +114,7 @@ class HistoryNode:
             policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
             parser=CommentParser("threadtree", HANDLERS.values()),
             author=Identity(BOT.name, BOT.email),
-            agent="custom",
+            rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", ("true",)),
             allow_workflow_changes=False,

@@ -1,0 +1,39 @@
+"""The rules of a repository's requests: the operator's settings, and what the repository chose within them.
+
+DESIGN.md §5: the environment, and `.threadtree/config.toml`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bot.model import AutoPullRequest
+from bot.network.rules import Destination
+
+RequirePlan = Literal["never", "outsiders", "always"]
+"""Whose requests are planned first and carried out once a person approved the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for the requests of one repository, or of all where none chose anything.
+
+    `agents` are those that can be asked, `agent` is the one for a conversation that chose none. Caps are in US dollars,
+    None for none. `decided` are the names of the rules that the operator set: a repository can only make them narrower.
+    """
+
+    agents: tuple[str, ...]
+    agent: str
+    model: str | None = None
+    instructions: str = ""
+    allowed: tuple[str, ...] = ()
+    auto_pull_request: AutoPullRequest = "never"
+    require_plan: RequirePlan = "never"
+    setup: bool = False
+    check: bool = True
+    autofix: bool = False
+    max_fix_attempts: int = 3
+    network: frozenset[Destination] = frozenset()
+    bare_commands: bool = True
+    max_cost_usd_per_turn: float | None = None
+    max_cost_usd_per_repository_per_day: float | None = None
+    decided: frozenset[str] = frozenset()
