@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -162,7 +163,9 @@ def to_html(text: str, *, raw: bool = True) -> str:
 
 @cache
 def _library() -> ctypes.PyDLL:
-    found = find_spec("cmarkgfm._cmark")
+    # Without an import of the package: a thread that meets another's half-done import is refused.
+    package = find_spec("cmarkgfm")
+    found = PathFinder.find_spec("cmarkgfm._cmark", package.submodule_search_locations) if package else None
     if found is None or found.origin is None:
         raise MarkdownError("the package cmarkgfm has no library")
     lib = ctypes.PyDLL(found.origin)

@@ -1,11 +1,14 @@
 """What a reader of GitHub's page does not see does not reach the agent."""
 
+import sys
 import time
 import unicodedata
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
 
+from bot.markdown import _library
 from bot.prompt.hidden import drop_invisible, strip_hidden
 from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE
 
@@ -73,6 +76,13 @@ def test_a_text_that_no_parser_reads_is_told_as_it_is_written(monkeypatch: pytes
     monkeypatch.setattr("bot.markdown.to_html", Mock(side_effect=IndexError))
 
     assert strip_hidden("a *b* <!-- c -->\u200b") == "a *b* <!-- c -->"
+
+
+def test_a_text_is_read_while_another_thread_imports_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cmarkgfm._cmark", ModuleType("half imported"))
+    _library.cache_clear()
+
+    assert strip_hidden("a *b* <!-- c -->") == "a *b*"
 
 
 @pytest.mark.parametrize("piece", ["![", "[", "<?", "<!a", "<!--", "<", "<svg>", "<a ", "](", "` ", "[a]: b\n", "&#1;"])
