@@ -149,7 +149,7 @@ def was_reset(
         if others
         else "The next request starts a new conversation with the agent."
     )
-    return "\n\n".join([f"{words} {fresh}", *_rescued(saved)])
+    return "\n\n".join([f"{words} {fresh}", *rescued(saved)])
 
 
 def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
@@ -157,7 +157,7 @@ def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
     words = "The worktree was removed. The next request makes a new one."
     if others:
         words += f" It was also used by {threads(others)}."
-    return "\n\n".join([words, *_rescued(saved)])
+    return "\n\n".join([words, *rescued(saved)])
 
 
 def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
@@ -299,7 +299,7 @@ def _old_work(one: Rescue, now: datetime) -> str:
     return f"{capitalize(_things(one.saved))}, {decimal(one.bytes)}, {format_duration(now - one.created_at)} ago{again}"
 
 
-def _rescued(saved: Saved | None) -> list[str]:
+def rescued(saved: Saved | None) -> list[str]:
     if saved is None:
         return []
     return [f"Work that was not on GitHub was rescued first: {_things(saved)}. `/worktree restore` brings it back."]

@@ -14,7 +14,7 @@ from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.parsing import Command, CommentParser
-from bot.handlers.registry import RETRY
+from bot.handlers.registry import RETRY, UNDO
 from bot.markdown import MarkdownError
 from bot.messages import reasons
 from bot.model import Actor, Target
@@ -86,7 +86,10 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
-        await _confirm_retry(ctx, turn)
+        await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
+    if turn.mode == "undo":
+        await _confirm_command(ctx, turn, first.target, first.requested_by_id, UNDO.name)
+        return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))
     authors = frozenset(text.author for text in texts)
@@ -112,14 +115,14 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     return Confirmed(turn.request if is_same else asked[0], authors)
 
 
-async def _confirm_retry(ctx: TurnContext, turn: ClaimedTurn) -> None:
-    text = await _shown(ctx, turn, turn.target)
-    if text.author.id != turn.requested_by_id:
+async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
+    text = await _shown(ctx, turn, target)
+    if text.author.id != person:
         (who,) = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or ""])
-        if who.editor != turn.requested_by_id:
+        if who.editor != person:
             raise NotConfirmedError(reasons.NOT_CONFIRMED)
     commands = (await asyncio.to_thread(ctx.parser.parse, text.body)).commands
-    if not any(isinstance(command, Command) and command.name == RETRY.name for command in commands):
+    if not any(isinstance(command, Command) and command.name == name for command in commands):
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
 
 

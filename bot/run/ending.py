@@ -48,7 +48,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         steps=tuple(run.progress.steps),
         cost_usd=run.progress.use.cost_usd,
         tokens=run.progress.use.tokens,
-        model=run.progress.use.model or ctx.rules.agent,
+        model=run.progress.use.model or (ctx.rules.agent if turn.mode != "undo" else None),
         asked=tracking.asked(
             turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
         ),

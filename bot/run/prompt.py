@@ -33,9 +33,9 @@ from bot.store.turns import ClaimedTurn
 async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
     """Read the thread on GitHub as it was when the turn was asked for.
 
-    None if it cannot be read, or the agent is done already.
+    None if it cannot be read, or there is no agent to tell.
     """
-    if turn.answer is not None:
+    if turn.answer is not None or turn.mode == "undo":
         return None
     # Who asks is asked about now, and need not be again.
     moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, asyncio.get_running_loop().time())

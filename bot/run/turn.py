@@ -22,6 +22,7 @@ from bot.model import Actor
 from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.variables import values_of, variables_in
 from bot.prompt import remarks
+from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
@@ -33,6 +34,7 @@ from bot.run.pull_request import pull_request_of, pulls_while_pushed
 from bot.run.push_guard import Guard
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
+from bot.run.undo import take_back
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
@@ -112,7 +114,7 @@ async def work(run: TurnRun) -> TurnResult | Wait:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
             lacks_history = clone.is_shallow
             async with concurrently(_fetch_beside(run, replace(clone, objects=None))) as arriving:
-                answer = run.turn.answer or await ask_agent(run, ready, thread)
+                answer = run.turn.answer or await _answer(run, ready, thread)
                 if isinstance(answer, str) and lacks_history:
                     await run.unless_stopped(arriving)
             if not isinstance(answer, str):
@@ -121,9 +123,16 @@ async def work(run: TurnRun) -> TurnResult | Wait:
             return await _deliver(run, ready, answer, guard if is_fresh else None)
 
 
+async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
+    """Return what the agent answers, or what is said where none is needed, once that is saved; or the end."""
+    if run.turn.mode == "undo":
+        return await take_back(run, ready)
+    return await ask_agent(run, ready, thread)
+
+
 async def _fetch_beside(run: TurnRun, clone: Clone) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
-    if run.turn.answer is None:
+    if run.turn.answer is None and run.turn.mode != "undo":
         await run.progress.until_agent_begins()
     was_shallow = clone.is_shallow
     await fetch_beside(clone)
@@ -211,7 +220,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     turn, ctx = run.turn, run.ctx
-    if not ctx.rules.setup or await run.write(worktrees.is_set_up, turn.worktree.id):
+    if not ctx.rules.setup or turn.mode == "undo" or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
     async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
         found = await script_of(lock)

@@ -115,6 +115,17 @@ class TurnThread:
     use: Use
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeOfTurn:
+    """What a turn did to its worktree: it began at `head_before`; the last push was up to `pushed_head`, if any."""
+
+    id: int
+    requested_by: str
+    head_before: str
+    pushed_to: str | None
+    pushed_head: str
+
+
 class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it stops and writes nothing more."""
 
@@ -139,6 +150,25 @@ async def save_answer(
     connection: Connection, claim: Claim, answer: str, notices: tuple[str, ...], in_threads: tuple[str, ...]
 ) -> None:
     """Save the agent's answers before anything is pushed: a run that is resumed does not ask the agent again."""
+
+
+@under_claim("""
+update turns set answer = $3, undoes = $4 where id = $1 and claim = $2 returning id
+""")
+async def save_undo(connection: Connection, claim: Claim, answer: str, undone: int | None) -> None:
+    """Save the answer of a turn that took back another one's changes. Raises ClaimLostError."""
+
+
+@statement("""
+-- Without those that were taken back.
+select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head
+from turns t join requests r on r.turn_id = t.id
+where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode = 'work'
+  and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
+order by t.id desc limit 50
+""")
+async def changes_in_worktree(connection: Connection, worktree_id: int, before: int) -> list[ChangeOfTurn]:
+    """Return what turns before this one did to the worktree, the last first."""
 
 
 @statement("""
@@ -180,11 +210,11 @@ async def last_read_in(connection: Connection, session: int, turn_id: int) -> da
 
 @statement("""
 -- The answers that the session does not know: to a new one the last fifty, to a resumed one ($4: since when) those of
--- other threads that share its worktree.
+-- other threads that share its worktree, and what was taken back.
 select number, answer from (
     select t.id, c.number, t.answer from turns t join conversations c on c.id = t.conversation_id
     where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id <> $2
-      and ($4::timestamptz is null or (c.id <> $3 and t.finished_at > $4))
+      and ($4::timestamptz is null or ((c.id <> $3 or t.undoes is not null) and t.finished_at > $4))
     order by t.id desc limit 50) newest
 order by id
 """)

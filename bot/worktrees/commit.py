@@ -79,14 +79,14 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
         return None
     if tip is not None:
         # What is in the index is rescued, ignored or not.
-        await _stage(checkout, await ignored_in_the_way(checkout, head, tip))
+        await stage(checkout, await ignored_in_the_way(checkout, head, tip))
     rescued = await rescue_checkout(checkout, label)
     before = rescued.sha if rescued is not None else head
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
     # Repositories inside the worktree are in no rescue and stay.
     changed = await checkout.changed_files()
-    await _stage(checkout, [name for name in changed if not name.endswith("/")])
+    await stage(checkout, [name for name in changed if not name.endswith("/")])
     with marked(checkout, before, tip or before or EMPTY_TREE):
         await checkout.git("symbolic-ref", "HEAD", ref)
         await checkout.git("reset", "--quiet", "--hard")
@@ -124,7 +124,7 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
             named = change.product if why == "product" and change.product else change.name
             left_out[why] = tuple(dict.fromkeys((*left_out.get(why, ()), named)))
     wanted = [change for change in changed if change.name not in reasons]
-    await _stage(checkout, [change.name for change in wanted if change.unstaged != "."])
+    await stage(checkout, [change.name for change in wanted if change.unstaged != "."])
     await _unstage(checkout, [change.name for change in changed if change.name in reasons and change.is_staged])
     is_sure = wanted and checkout.operation_in_progress() is None
     if not is_sure and not await _has_staged(checkout):
@@ -225,7 +225,7 @@ async def has_published(checkout: Checkout, submodule: str, commit: str) -> bool
     return listed.status == 0 and not listed.stdout
 
 
-async def _stage(checkout: Checkout, names: list[str]) -> None:
+async def stage(checkout: Checkout, names: list[str]) -> None:
     """Stage files as they are on disk, deleted ones too. Names go to stdin, since argv has a limit."""
     if not names:
         return

@@ -1,0 +1,67 @@
+"""`/undo`: what was taken back, or why nothing was."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bot.messages.formatting import clause, format_count, format_list, inline_code, truncate
+from bot.messages.tracking import AskedBy
+from bot.messages.worktree_replies import rescued
+from bot.model import Saved
+
+SUMMARY = "takes back what the last request changed: its commits by a new one, and what is not on GitHub after a rescue"
+NOTHING = "There is nothing to take back: no request changed this branch since the last `/undo`."
+NO_BRANCH = "Nothing is pushed from here, so there is nothing to take back. `/reset` starts the files anew."
+IGNORED_FILE_IN_THE_WAY = (
+    "A file that git ignores is in the place of one that would come back. Remove it, then write `/retry`."
+)
+_MOST_NAMES = 10
+
+
+class Change(Protocol):
+    """What a request changed: its turn, whose it was, and the thread."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def requested_by(self) -> str: ...
+
+
+def taken_back(change: Change | None, saved: Saved | None) -> str:
+    """`change` was reverted by a commit; `saved` was only here, and is rescued."""
+    said = [] if change is None else [f"Took back what {_whose(change)} pushed, by one commit."]
+    return "\n\n".join(said + rescued(saved))
+
+
+def commit_message(change: Change, asked: AskedBy) -> str:
+    """Return the message of the commit that takes a change back."""
+    return f"Take back turn {change.id}\n\nRequested by {asked.login}: {asked.url}\n"
+
+
+def conflicts(change: Change, names: Sequence[str]) -> str:
+    shown = format_list([inline_code(truncate(name)) for name in names[:_MOST_NAMES]])
+    more = f" and {format_count(len(names) - _MOST_NAMES, 'more file')}" if len(names) > _MOST_NAMES else ""
+    return f"Later commits changed the same lines as {_whose(change)}: {shown}{more}. Ask the agent to take it back."
+
+
+def not_on_branch(change: Change, branch: str | None) -> str:
+    where = inline_code(branch or "the branch")
+    return f"The commits of {_whose(change)} are not on {where} any more, so there is nothing to take back."
+
+
+def gone_already(change: Change) -> str:
+    return f"Later commits took back what {_whose(change)} changed."
+
+
+def cannot_rescue(why: str) -> str:
+    return f"A commit cannot hold all that is not on GitHub ({clause(why)}). `/reset` keeps the whole directory."
+
+
+def off_branch(branch: str, ref: str) -> str:
+    return (
+        f"The files were not on {inline_code(branch)}. They are again, and what was there is rescued as "
+        f"{inline_code(ref)}. Write `/undo` again to take back the last request."
+    )
+
+
+def _whose(change: Change) -> str:
+    return f"turn {change.id} ({clause(change.requested_by)}'s request)"

@@ -1,0 +1,110 @@
+"""`/undo`: what the last request changed is taken back, without an agent (DESIGN.md §5)."""
+
+from bot.clones.check_out import check_out, marked
+from bot.clones.checkout import Checkout, require_checkout
+from bot.clones.clone import clone_lock
+from bot.clones.fetch import complete
+from bot.clones.importing import import_commit, import_commits
+from bot.failpoints import reached
+from bot.git import refs
+from bot.git.runner import failure
+from bot.messages import tracking, undo
+from bot.messages.tracking import TurnResult
+from bot.model import Saved
+from bot.operations.shared import record_rescue, rescue_size
+from bot.rescue.message import RescueLabel
+from bot.rescue.save import KeepDirectory, Rescued, save_rescue
+from bot.run.checkout import Ready
+from bot.run.turn_run import TurnRun
+from bot.store import turns
+from bot.store.turns import ChangeOfTurn
+from bot.worktrees.commit import return_to_branch, stage
+
+
+async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
+    """Take back what the last request changed in the turn's worktree, to be pushed; return the answer, saved.
+
+    What it pushed is reverted by one commit on top of the branch. What is only here is rescued, then dropped. Nothing
+    is done where people's commits conflict with that. Raises StoppedError, ClaimLostError, GitError, OSError.
+    """
+    ctx, turn = run.ctx, run.turn
+    if ready.branch is None:
+        return TurnResult("refused", undo.NO_BRANCH)
+    found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
+    pushed = next((one for one in found if one.pushed_to == ready.branch), None)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        await complete(lock)
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
+        if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
+            return TurnResult("refused", undo.off_branch(ready.branch, stray.ref))
+        tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
+        has_more = bool(await checkout.work()) or bool(here and await clone.unpublished(here))
+        onto = tip or (found[-1].head_before if found else None)
+        # Work that is only here is the last request's, unless that pushed.
+        reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
+        if onto is None or (reverted is None and not has_more):
+            return TurnResult("refused", undo.NOTHING)
+        if reverted is not None:
+            made = await _reverting(run, checkout, reverted, onto)
+            if isinstance(made, TurnResult):
+                return made
+            onto = made
+        rescue = await save_rescue(lock, checkout.path, label) if has_more else None
+        if isinstance(rescue, KeepDirectory):
+            return TurnResult("refused", undo.cannot_rescue(rescue.why))
+        if rescue is not None:
+            await _drop_changes(run, checkout, label, rescue)
+        if not await check_out(checkout, ready.branch, onto):
+            return TurnResult("failed", undo.IGNORED_FILE_IN_THE_WAY)
+        await import_commits(checkout, ready.branch)
+        reached("undone")
+    run.head_before = tip or onto
+    taken_back = reverted or next(iter(found), None)
+    answer = undo.taken_back(reverted, Saved(rescue.files, rescue.commits) if rescue else None)
+    await run.write(turns.save_undo, turn.claim, answer, taken_back.id if taken_back else None)
+    run.answer = answer
+    return answer
+
+
+async def _reverting(run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str) -> str | TurnResult:
+    """Make a commit on `tip` without the change; or return why there is none."""
+    clone, turn = checkout.clone, run.turn
+    last = await _last_of_its_own(run, checkout, change)
+    if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
+        return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
+    author = run.ctx.author.environment
+    as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
+    before = (await checkout.git(*as_before, environment=author)).text
+    merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", tip, before)
+    merged = await checkout.git(*merge, check=False)
+    if merged.status not in (0, 1):
+        raise failure("merge-tree", merged)
+    tree, *conflicts = merged.fields
+    if merged.status:
+        return TurnResult("refused", undo.conflicts(change, sorted(set(conflicts))))
+    if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
+        return TurnResult("refused", undo.gone_already(change))
+    where = (run.ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id)
+    words = undo.commit_message(change, tracking.asked(turn.requested_by, *where))
+    made = await checkout.git("commit-tree", tree, "-p", tip, "-F", "-", input=words.encode(), environment=author)
+    await import_commit(checkout, made.text)
+    return made.text
+
+
+async def _last_of_its_own(run: TurnRun, checkout: Checkout, change: ChangeOfTurn) -> str:
+    """Return the last commit of the change: a push that met other commits ends with a merge of them."""
+    shown = await checkout.clone.run("log", "-1", "--format=%ae%n%P", change.pushed_head, "--", check=False)
+    author, _, parents = shown.text.partition("\n")
+    first, _, others = parents.partition(" ")
+    return first if others and author == run.ctx.author.email else change.pushed_head
+
+
+async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:
+    """Give the worktree the files of its HEAD, once the rescue is recorded; ignored files stay."""
+    size = await rescue_size(checkout.clone, rescue, None)
+    await run.write(record_rescue, label, rescue, None, size)
+    reached("undo-rescued")
+    await stage(checkout, [name for name in await checkout.changed_files() if not name.endswith("/")])
+    with marked(checkout, rescue.sha, (await checkout.read_head()).commit or rescue.sha):
+        await checkout.git("reset", "--quiet", "--hard")

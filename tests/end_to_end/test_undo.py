@@ -1,0 +1,85 @@
+"""`/undo`: what the last request changed is taken back, and nothing else."""
+
+from tests.support.world import Talk, World
+
+
+async def changed(world: World, *requests: str) -> Talk:
+    """Open an issue whose requests each push a change."""
+    issue = await world.maria.opens_issue("Greet people")
+    for request in requests:
+        await issue.says(f"@threadtree-bot {request}")
+        await issue.hears("**Changed**")
+    return issue
+
+
+def said(heard: str) -> str:
+    return heard.partition("\n\n---")[0]
+
+
+async def test_one_request_after_the_other_is_taken_back_by_a_commit_each(world: World) -> None:
+    issue = await changed(
+        world, "write hello.txt: hello\ncommit Say hello\nwrite hello.txt: hello again", "write more.txt: more"
+    )
+
+    asked = await issue.says("/undo")
+    heard = await issue.hears("**Changed**", "1 file +0 −1")
+
+    assert said(heard) == "Took back what turn 2 (maria's request) pushed, by one commit."
+    assert asked.reactions == ["👀"]
+    assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "hello.txt"]
+
+    await issue.says("@threadtree-bot /undo")
+    assert said(await issue.hears("1 file +0 −1")) == "Took back what turn 1 (maria's request) pushed, by one commit."
+    assert sorted(await world.files("threadtree/issue-1")) == ["README.md"]
+
+    await issue.says("/undo")
+    await issue.hears("**Not started:**", "There is nothing to take back")
+
+
+async def test_the_agent_hears_of_it_with_the_next_request(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello")
+    await issue.says("/undo")
+    await issue.hears("Took back")
+
+    await issue.says("@threadtree-bot save prompt prompt.txt")
+    await issue.hears()
+
+    [path] = await world.worktrees("path")
+    assert "Took back what turn 1" in (world.text_of(path, "prompt.txt") or "")
+
+
+async def test_work_that_was_not_pushed_goes_after_a_rescue_and_pushed_work_stays(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello")
+    await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await issue.hears("**Failed:**")
+    [path] = await world.worktrees("path")
+
+    await issue.says("/undo")
+
+    assert said(await issue.hears()) == (
+        "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+    )
+    assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == (None, "hello\n")
+    await issue.says("/worktree restore")
+    await issue.hears("restored")
+    assert world.text_of(path, "half.txt") == "half\n"
+
+
+async def test_later_commits_of_people_stay_and_a_conflict_is_named(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello", "write bye.txt: bye")
+    await world.maria.pushes("threadtree/issue-1", {"hello.txt": "hello, by hand\n"})
+
+    await issue.says("/undo")
+    await issue.hears("Took back what turn 2")
+    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello, by hand"
+
+    await issue.says("/undo")
+    await issue.hears("**Not started:**", "Later commits changed the same lines as turn 1", "`hello.txt`")
+    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello, by hand"
+
+
+async def test_without_files_nothing_is_queued(world: World) -> None:
+    issue = await world.maria.opens_issue("Nothing yet")
+    await issue.says("/undo")
+    await issue.hears("There is nothing to take back")
+    assert await world.turns() == []
