@@ -77,6 +77,18 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedPull:
+    """A pull request that was closed, from a branch of its own repository. `head` is the last commit of its branch."""
+
+    number: int
+    branch: str
+    head: str
+    opened_at: datetime
+    merged_at: datetime | None
+    """None where it was closed without a merge."""
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadRef:
     """The thread that a comment or reaction goes to."""
 

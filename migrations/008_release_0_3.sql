@@ -30,3 +30,39 @@ alter table requests
 -- Undo.
 
 alter table turns add column undoes bigint;                -- the turn whose changes this one took back
+
+-- Outcomes.
+
+-- What became of a pull request to whose branch the bot pushed; written when it is closed, gone when it is reopened.
+create table outcomes (
+    id            bigint      generated always as identity unique,
+    platform      text        not null,
+    repository_id bigint      not null,
+    number        integer     not null,
+    branch        text        not null,
+    opened_at     timestamptz not null,
+    closed_at     timestamptz not null,
+    merged        boolean     not null,
+    rewritten     boolean     not null,                    -- people pushed after the bot's last push
+    reverted_by   integer,                                 -- the pull request that took it back
+    primary key (platform, repository_id, number),
+    foreign key (platform, repository_id) references codebases (platform, repository_id)
+);
+
+-- Agent and model are those of the last request that pushed. The cost is that of all requests on its thread or branch.
+create view listed_outcomes as
+select o.id as place, o.id, b.owner || '/' || b.name as codebase,
+       b.owner || '/' || b.name || '#' || o.number as pull_request, o.branch,
+       case when o.reverted_by is not null then 'reverted' when o.merged then 'merged' else 'closed' end as state,
+       o.rewritten, b.owner || '/' || b.name || '#' || o.reverted_by as reverted_by, o.opened_at, o.closed_at,
+       case when o.merged then extract(epoch from o.closed_at - o.opened_at)::float8 end as seconds_to_merge,
+       work.*, o.platform, o.repository_id
+from outcomes o join codebases b using (platform, repository_id) cross join lateral (
+    select count(*) as turns, sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens,
+           (array_agg(t.agent order by t.pushed_head is null, t.id desc))[1] as agent,
+           (array_agg(t.model order by t.pushed_head is null, t.id desc))[1] as model
+    from turns t
+    where (t.pushed_to = o.branch and (t.queue_platform, t.queue_repository_id) = (o.platform, o.repository_id))
+       or t.conversation_id = (select c.id from conversations c
+                               where (c.platform, c.repository_id, c.number) = (o.platform, o.repository_id, o.number))
+    ) work;

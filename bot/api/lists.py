@@ -36,6 +36,9 @@ from bot.api.rows import (
     NodeState,
     OneDelivery,
     Operation,
+    Outcome,
+    OutcomeState,
+    OutcomeSums,
     Page,
     Rescue,
     RescueState,
@@ -52,6 +55,7 @@ from bot.messages.formatting import plain
 from bot.model import TurnState
 from bot.store import audit as stored_audit
 from bot.store import listings, operations, requests
+from bot.store import outcomes as stored_outcomes
 from bot.store.database import Connection
 from bot.store.nodes import SILENT_AFTER_SECONDS
 
@@ -199,6 +203,18 @@ async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
     return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 
+@endpoint("GET", "/outcomes", "What became of pull requests to whose branches the bot pushed, newest first")
+async def outcomes(call: Call, asked: ListQuery[OutcomeState]) -> Page[Outcome]:
+    return _page(Outcome, await _rows(call, asked, "outcomes"), asked)
+
+
+@endpoint("GET", "/outcomes/sums", "The same, summed by repository, agent and model")
+async def outcome_sums(call: Call, asked: CostsQuery) -> Page[OutcomeSums]:
+    since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=asked.days - 1)
+    rows = await stored_outcomes.sums(call.connection, since, asked.repo, call.caller.scope)
+    return Page(items=[OutcomeSums.model_validate(row) for row in rows], next=None)
+
+
 @endpoint("GET", "/audit", "Who did what, newest first")
 async def audit(call: Call, asked: AuditQuery) -> Page[AuditEntry]:
     if not call.caller.is_operator:
@@ -222,6 +238,15 @@ LISTS: Final[dict[str, Endpoint[Any, Page[Any]]]] = {
     "rescues": rescues,
     "nodes": nodes,
     "costs": costs,
+    "outcomes": outcomes,
     "audit": audit,
 }
-READ: Final[tuple[Endpoint[Any, Any], ...]] = (*LISTS.values(), conversation, turn, step, delivery, operation)
+READ: Final[tuple[Endpoint[Any, Any], ...]] = (
+    *LISTS.values(),
+    conversation,
+    turn,
+    step,
+    delivery,
+    operation,
+    outcome_sums,
+)

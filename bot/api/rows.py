@@ -22,6 +22,7 @@ NodeState = Literal["alive", "silent"]
 RescueState = Literal["kept", "restored"]
 SessionState = Literal["active", "ended"]
 OperationState = Literal["queued", "running", "done", "failed"]
+OutcomeState = Literal["merged", "closed", "reverted"]
 ListedDeliveryState = Literal["not-ignored", "all", DeliveryState]
 LONGEST_SUMMARY = 120
 
@@ -443,6 +444,52 @@ class Costs(Row):
     @property
     def without_cost(self) -> int:
         return self.untold
+
+
+class Outcome(Row):
+    """What became of a pull request to whose branch the bot pushed."""
+
+    id: int
+    pull_request: str
+    codebase: str
+    branch: str
+    state: OutcomeState
+    """`reverted`: merged, and taken back by another pull request."""
+    rewritten: bool
+    """People pushed after the bot's last push."""
+    reverted_by: str | None
+    opened_at: datetime
+    closed_at: datetime
+    seconds_to_merge: float | None
+    agent: str | None
+    model: str | None
+    turns: int
+    """The requests on its thread or branch."""
+    cost_usd: float | None
+    """Of these, as far as it is known."""
+    tokens: int | None
+
+
+class OutcomeSums(Row):
+    """What became of pull requests of one repository, agent and model."""
+
+    codebase: str
+    agent: str | None
+    model: str | None
+    closed: int
+    """All that were closed, of which `merged` were merged, and of these some `reverted`, some `rewritten`."""
+    merged: int
+    reverted: int
+    rewritten: int
+    seconds_to_merge: float | None
+    """Half of the merged ones took at most so long."""
+    cost_usd: float | None
+    untold: int
+    """Those without a known cost."""
+
+    @property
+    def cost_per_merge(self) -> float | None:
+        return self.cost_usd / self.merged if self.cost_usd is not None and self.merged else None
 
 
 class AuditEntry(Row):

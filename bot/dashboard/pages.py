@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.api import lists
-from bot.api.calls import THREAD, ById, CallError, Endpoint, ListQuery, TurnsQuery
+from bot.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.api.rows import Costs, ListedDeliveryState, Page
 from bot.dashboard.answer import html_of
 from bot.dashboard.chart import cost_chart, curves, turns_chart
@@ -21,6 +21,7 @@ MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""
 MOST_ENDED_SHOWN: Final = 5
 DAYS_SHOWN: Final = 14
+OUTCOME_DAYS: Final = 90
 
 
 async def _overview(visit: Visit) -> Response:
@@ -144,6 +145,11 @@ async def _costs(visit: Visit) -> Response:
     )
 
 
+async def _outcomes(visit: Visit) -> Response:
+    sums = await visit.ask(lists.outcome_sums, CostsQuery(days=OUTCOME_DAYS))
+    return await _listed(visit, "outcomes", lists.outcomes, sums=sums.items, days=OUTCOME_DAYS)
+
+
 async def _audit(visit: Visit) -> Response:
     asked = visit.asked(lists.audit)
     return visit.page("audit.html", page=await visit.ask(lists.audit, asked), asked=asked)
@@ -169,6 +175,7 @@ PAGES: Final = (
     _one("/deliveries/{guid}", "delivery.html", lists.delivery),
     PageView("GET", "/operations/{id}", _operation),
     PageView("GET", "/costs", _costs),
+    PageView("GET", "/outcomes", _outcomes),
     PageView("GET", "/audit", _audit, for_operators=True),
     _list("nodes", lists.nodes),
 )

@@ -30,7 +30,7 @@ from bot.messages import replies, worktree_replies
 from bot.model import Actor, Thread, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.store import conversations, deliveries, operations, recoveries, requests, turns
+from bot.store import conversations, deliveries, operations, outcomes, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
 from bot.store.deliveries import Delivery
@@ -219,10 +219,15 @@ class Decider:
                     words = replies.ASK_AGAIN if is_unproven else replies.delivery_unreadable(guid)
                     await _decline(connection, addressed, words)
                 return f"unreadable: {why}"
-            case ThreadClosed(repository=repository, thread=thread, at=at):
+            case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
+                if pull is not None:
+                    await outcomes.record_outcome(connection, repository, pull, at)
+                if reverts is not None:
+                    await outcomes.record_revert(connection, repository, reverts, thread.number)
                 await close(connection, self.server_url, repository, thread.number, at, self.clock())
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
+                await outcomes.forget_outcome(connection, repository, thread.number)
                 await reopen(connection, repository, thread.number, at)
                 return "reopened"
             case Ignore(why=why):

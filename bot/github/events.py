@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import Actor, Repository, Target, Thread
+from bot.model import Actor, ClosedPull, Repository, Target, Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,14 @@ class Gesture(ThreadEvent):
 
 @dataclass(frozen=True, slots=True)
 class ThreadClosed(ThreadEvent):
-    """Closed, merged, transferred away or deleted."""
+    """Closed, merged, transferred away or deleted. `pull` is told of a pull request from the repository itself.
+
+    `reverts` is the pull request that this one, which was merged, took back.
+    """
 
     at: datetime
+    pull: ClosedPull | None = None
+    reverts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

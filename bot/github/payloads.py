@@ -14,7 +14,7 @@ from pydantic import AfterValidator, AliasPath, BeforeValidator, Field, Validati
 
 from bot.github import answers
 from bot.github.events import Addressed, Event, Gesture, Remark, ThreadClosed, ThreadReopened, Unreadable, Written
-from bot.model import Actor, Repository, Target, TargetKind, Thread, ThreadKind
+from bot.model import Actor, ClosedPull, Repository, Target, TargetKind, Thread, ThreadKind
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -37,6 +37,8 @@ _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
     "pull_request_review": ("review", "review"),
 }
 """The object that holds the text of an event, and what kind of text it is; of other events it is the thread's own."""
+# What GitHub writes where somebody reverts a pull request with its button.
+_REVERTS = re.compile(r"Reverts (?P<name>[\w.-]{1,100}/[\w.-]{1,100})?#(?P<number>[0-9]{1,9})(?![0-9])")
 _ACTION = re.compile(r"[ -~]{1,100}")
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -101,6 +103,17 @@ class _Thread:
     number: Number
     title: Text
     closed_at: MaybeMoment = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pull:
+    number: Number
+    branch: Annotated[Text, _within("head", "ref")]
+    head: Annotated[Text, _within("head", "sha")]
+    created_at: Moment
+    head_repository: Annotated[Any, _within("head", "repo", "id")] = None  # null: the fork was deleted
+    merged_at: MaybeMoment = None
+    body: MaybeText = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +228,20 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     # GitHub does not date what leaves, and it may have been closed long before: its last change is when.
     at = thread.closed_at if action == "closed" else None
     at = at or _part(Moment, fields, key, "updated_at")
-    return ThreadReopened(*where, at) if action == "reopened" else ThreadClosed(*where, at)
+    if action == "reopened":
+        return ThreadReopened(*where, at)
+    if event != "pull_request" or _at(fields, key, "head") is None:
+        return ThreadClosed(*where, at)
+    pull = _part(_Pull, fields, key)
+    told = ClosedPull(pull.number, pull.branch, pull.head, pull.created_at, pull.merged_at)
+    reverts = _REVERTS.match(pull.body) if pull.merged_at else None
+    names = (None, where[0].full_name.lower())
+    return ThreadClosed(
+        *where,
+        at,
+        told if pull.head_repository == where[0].id else None,
+        int(reverts["number"]) if reverts and (reverts["name"] and reverts["name"].lower()) in names else None,
+    )
 
 
 def _written(event: str, action: str, fields: Json, where: tuple[Repository, Actor, Thread]) -> Written:

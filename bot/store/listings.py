@@ -14,7 +14,7 @@ from bot.store.database import Connection, statement
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.scope import Scope
 
-List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues"]
+List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues", "outcomes"]
 """The lists; each is a view `listed_…` in the migrations."""
 
 NEWEST = """

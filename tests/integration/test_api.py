@@ -36,7 +36,7 @@ OPERATIONS = [(method.upper(), path) for path, methods in openapi()["paths"].ite
 LISTS = [
     path
     for method, path in OPERATIONS
-    if method == "GET" and "{" not in path and path not in ("/api/events", "/api/costs")
+    if method == "GET" and "{" not in path and path not in ("/api/events", "/api/costs", "/api/outcomes/sums")
 ]
 CHANGED = """
 select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
@@ -46,6 +46,9 @@ RESCUE = """
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (2, 'refs/threadtree/rescue/2/1', '{9}', '<script>', 2, 1, 4096, '2026-05-02 12:00Z'),
        (1, 'refs/threadtree/rescue/1/1', '{1, 4}', null, 0, 1, 12, '2026-05-02 12:00Z');
+insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+select platform, repository_id, number, 'one', now(), now(), number = 7, false from codebases, unnest(array[7, 8]) number
+where name = 'hello';
 insert into audit (person, channel, action, target)
 values ('ada', 'thread', 'stop', 'octo/hello#1'), ('olga', 'dashboard', 'reset', 'worktree 1');
 """
@@ -154,6 +157,7 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
         ("POST", "/api/deliveries/{guid}/replay"),
         ("GET", "/api/rescues"),
         ("GET", "/api/nodes"),
+        ("GET", "/api/outcomes"),
         ("GET", "/api/events"),
     ):
         assert (method, path) in OPERATIONS

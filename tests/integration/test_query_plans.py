@@ -154,7 +154,7 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
 """
-ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None)
+ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
     "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
     "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),
