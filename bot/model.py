@@ -20,7 +20,7 @@ EndReason = Literal[
 AutoPullRequest = Literal["never", "draft", "ready"]
 """Whether a turn that pushed an issue's branch opens a pull request, and how."""
 ISSUE_BRANCH_PREFIX = "threadtree/issue-"
-TurnMode = Literal["work", "plan", "review", "undo"]
+TurnMode = Literal["work", "plan", "review", "undo", "update"]
 """How a request is worked on; a plan and a review change no file, `undo` needs no agent."""
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]

@@ -12,9 +12,9 @@ alter table conversations
     add column model text;
 
 -- How a request is worked on. `plan`: the agent may only look, and answers with a plan. `review`: it reviews a pull request.
--- `undo`: the last request's changes are taken back, without an agent.
+-- `undo`: the last request's changes are taken back, without an agent. `update`: the base is merged.
 alter table requests
-    add column mode  text not null default 'work' check (mode in ('work', 'plan', 'review', 'undo')),
+    add column mode  text not null default 'work' check (mode in ('work', 'plan', 'review', 'undo', 'update')),
     add column agent text;                                  -- the agent that the request itself names
 
 -- Cost.

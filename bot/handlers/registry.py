@@ -7,7 +7,8 @@ from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
-from bot.messages import pull_requests, replies, tracking, undo
+from bot.messages import pull_requests, replies, tracking, undo, update
+from bot.model import TurnMode
 from bot.store import conversations, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -67,17 +68,21 @@ def pull_request_asked(argument: str | None) -> PullRequestAsked:
     return PullRequestAsked(draft=kind == "draft", title=title if is_title else None)
 
 
-async def _undo(ctx: RequestContext, _: str | None) -> None:
-    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None:
-        await ctx.reply(undo.NOTHING)
+async def _of_branch(ctx: RequestContext, mode: TurnMode, nothing: str) -> None:
+    """Queue a turn of that mode, or say that there is `nothing` where the thread has no branch."""
+    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
+        await ctx.reply(nothing)
         return
     await ctx.acknowledge()
-    await queue_turn(ctx, AgentRequest("/undo", mode="undo"))
+    await queue_turn(ctx, AgentRequest(f"/{mode}", mode=mode))
 
 
 STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_status)
 RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
-UNDO = Handler("undo", summary=undo.SUMMARY, run=_undo, queues_turn=True)
+UNDO = Handler("undo", summary=undo.SUMMARY, run=lambda ctx, _: _of_branch(ctx, "undo", undo.NOTHING), queues_turn=True)
+UPDATE = Handler(
+    "update", summary=update.SUMMARY, run=lambda ctx, _: _of_branch(ctx, "update", update.NOTHING), queues_turn=True
+)
 PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
 RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
 RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
@@ -90,7 +95,7 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 HANDLERS: dict[str, Handler] = {
-    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, UNDO, PR, RESET_CONTEXT, RESET, WORKTREE)
+    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, UNDO, UPDATE, PR, RESET_CONTEXT, RESET, WORKTREE)
 }
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

@@ -14,7 +14,7 @@ from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.parsing import Command, CommentParser
-from bot.handlers.registry import RETRY, UNDO
+from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
 from bot.messages import reasons
 from bot.model import Actor, Target
@@ -87,8 +87,8 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
         await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
-    if turn.mode == "undo":
-        await _confirm_command(ctx, turn, first.target, first.requested_by_id, UNDO.name)
+    if turn.mode in ("undo", "update"):
+        await _confirm_command(ctx, turn, first.target, first.requested_by_id, turn.mode)
         return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))

@@ -40,6 +40,7 @@ async def stopped(run: TurnRun) -> TurnResult:
 async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
+    needed_no_agent = turn.mode in ("undo", "update") and not run.progress.agent_began
     end = replace(
         end,
         answer=end.answer or (split_subject(run.answer)[0] if run.answer is not None else ""),
@@ -48,7 +49,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         steps=tuple(run.progress.steps),
         cost_usd=run.progress.use.cost_usd,
         tokens=run.progress.use.tokens,
-        model=run.progress.use.model or (ctx.rules.agent if turn.mode != "undo" else None),
+        model=run.progress.use.model or (None if needed_no_agent else ctx.rules.agent),
         asked=tracking.asked(
             turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
         ),

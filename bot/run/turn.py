@@ -35,6 +35,7 @@ from bot.run.push_guard import Guard
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
 from bot.run.undo import take_back
+from bot.run.update import merge_base
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
@@ -125,8 +126,11 @@ async def work(run: TurnRun) -> TurnResult | Wait:
 
 async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
     """Return what the agent answers, or what is said where none is needed, once that is saved; or the end."""
-    if run.turn.mode == "undo":
-        return await take_back(run, ready)
+    match run.turn.mode:
+        case "undo":
+            return await take_back(run, ready)
+        case "update" if (merged := await merge_base(run, ready)) is not None:
+            return merged
     return await ask_agent(run, ready, thread)
 
 

@@ -163,7 +163,7 @@ async def save_undo(connection: Connection, claim: Claim, answer: str, undone: i
 -- Without those that were taken back.
 select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head
 from turns t join requests r on r.turn_id = t.id
-where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode = 'work'
+where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode in ('work', 'update')
   and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
 order by t.id desc limit 50
 """)

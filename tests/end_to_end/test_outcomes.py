@@ -10,7 +10,7 @@ from tests.support.world import Talk, World
 
 
 async def rows(world: World) -> list[asyncpg.Record]:
-    return await world.database.fetch("select * from listed_outcomes order by split_part(pull_request, '#', 2)::integer")
+    return await world.database.fetch("select * from listed_outcomes order by branch")
 
 
 async def with_pull(world: World, title: str, name: str) -> tuple[Talk, Talk]:

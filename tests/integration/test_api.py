@@ -47,8 +47,8 @@ insert into rescues (worktree_id, ref, conversations, branch, files, commits, by
 values (2, 'refs/threadtree/rescue/2/1', '{9}', '<script>', 2, 1, 4096, '2026-05-02 12:00Z'),
        (1, 'refs/threadtree/rescue/1/1', '{1, 4}', null, 0, 1, 12, '2026-05-02 12:00Z');
 insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
-select platform, repository_id, number, 'one', now(), now(), number = 7, false from codebases, unnest(array[7, 8]) number
-where name = 'hello';
+select platform, repository_id, number, 'one', now(), now(), number = 7, false
+from codebases, unnest(array[7, 8]) number where name = 'hello';
 insert into audit (person, channel, action, target)
 values ('ada', 'thread', 'stop', 'octo/hello#1'), ('olga', 'dashboard', 'reset', 'worktree 1');
 """

@@ -4,8 +4,19 @@ from bot.handlers.registry import HANDLERS
 
 
 def test_help_lists_the_commands_in_this_order() -> None:
-    assert list(HANDLERS) == ["help", "status", "stop", "retry", "undo", "pr", "reset-context", "reset", "worktree"]
+    assert list(HANDLERS) == [
+        "help",
+        "status",
+        "stop",
+        "retry",
+        "undo",
+        "update",
+        "pr",
+        "reset-context",
+        "reset",
+        "worktree",
+    ]
 
 
-def test_only_retry_and_undo_may_start_a_turn() -> None:
-    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry", "undo"]
+def test_only_these_may_start_a_turn() -> None:
+    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry", "undo", "update"]

@@ -1,0 +1,34 @@
+"""`/update`: what was merged, and what the agent is asked where it conflicts."""
+
+from collections.abc import Sequence
+
+from bot.messages.formatting import format_count, inline_code
+
+SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
+NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."
+NO_BASE = "Nothing is pushed from here, or the branch has no base, so nothing can be merged into it."
+IGNORED_FILE_IN_THE_WAY = "A file that git ignores is in the place of one of the base. Remove it, then write `/retry`."
+_MOST_NAMES = 50
+
+
+def nothing_new(base: str) -> str:
+    return f"The branch has everything of {inline_code(base)}."
+
+
+def merged(base: str, commits: int) -> str:
+    return f"Merged {format_count(commits, 'commit')} of {inline_code(base)} without conflicts."
+
+
+def commit_message(base: str, branch: str) -> str:
+    return f"Merge branch '{base}' into {branch}"
+
+
+def request(base_ref: str, conflicts: Sequence[str]) -> str:
+    """Return what the agent is asked; `conflicts` are names of files, none where it was not tried."""
+    files = "".join(f"\n- {name}" for name in conflicts[:_MOST_NAMES])
+    where = f" These files conflict:{files}\n" if files else ""
+    return (
+        f"Merge {base_ref} into the branch that is checked out (`git merge {base_ref}`).{where}\n"
+        "Resolve conflicts so that both sides keep what they are for, see that the result works, and commit the merge. "
+        "Change nothing else. Answer with what conflicted and how you resolved it."
+    )

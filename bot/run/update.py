@@ -1,0 +1,57 @@
+"""`/update`: the base is merged into the branch; an agent is asked only where that conflicts (DESIGN.md §5)."""
+
+from dataclasses import replace
+
+from bot.clones.check_out import check_out
+from bot.clones.checkout import require_checkout
+from bot.clones.clone import clone_lock
+from bot.clones.fetch import complete
+from bot.clones.importing import import_commit, import_commits
+from bot.failpoints import reached
+from bot.git import refs
+from bot.messages import update
+from bot.messages.tracking import TurnResult
+from bot.run.checkout import Ready
+from bot.run.turn_run import TurnRun
+from bot.store import turns
+
+
+async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
+    """Merge the base of the turn's branch; return the answer, saved, or why nothing can be merged.
+
+    None where the agent is to do it, of which the turn's request then tells. Raises StoppedError, ClaimLostError,
+    GitError, OSError.
+    """
+    ctx, turn, branch = run.ctx, run.turn, ready.branch
+    base = ready.base_branch or turn.worktree.repository.default_branch
+    if branch is None or base is None or base == branch:
+        return TurnResult("refused", update.NO_BASE)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        await complete(lock)
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        theirs, head = await clone.commit_at(refs.remote(base)), checkout.head.commit
+        if theirs is None or head is None:
+            return TurnResult("refused", update.NO_BASE)
+        await import_commits(checkout, branch)
+        if await clone.is_ancestor(theirs, head):
+            return await _answered(run, update.nothing_new(base))
+        merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", head, theirs)
+        merged = await checkout.git(*merge, check=False)
+        if merged.status or checkout.head.branch != branch or await checkout.work():
+            conflicts = sorted(set(merged.fields[1:])) if merged.status == 1 else []
+            run.turn = replace(turn, request=update.request(f"origin/{base}", conflicts))
+            return None
+        parents = ("-p", head, "-p", theirs, "-m", update.commit_message(base, branch))
+        made = await checkout.git("commit-tree", merged.fields[0], *parents, environment=ctx.author.environment)
+        await import_commit(checkout, made.text)
+        if not await check_out(checkout, branch, made.text):
+            return TurnResult("failed", update.IGNORED_FILE_IN_THE_WAY)
+        await import_commits(checkout, branch)
+        reached("base-merged")
+        return await _answered(run, update.merged(base, await clone.count(theirs, f"^{head}")))
+
+
+async def _answered(run: TurnRun, answer: str) -> str:
+    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), ())
+    run.answer = answer
+    return answer
