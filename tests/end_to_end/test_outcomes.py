@@ -10,7 +10,8 @@ from tests.support.world import Talk, World
 
 
 async def rows(world: World) -> list[asyncpg.Record]:
-    return await world.database.fetch("select * from listed_outcomes order by branch")
+    found: list[asyncpg.Record] = await world.database.fetch("select * from listed_outcomes order by branch")
+    return found
 
 
 async def with_pull(world: World, title: str, name: str) -> tuple[Talk, Talk]:
