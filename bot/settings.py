@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     branch_prefix: values.BranchPrefix = "threadtree/"
     bare_commands: values.Switch = True
     allowed_repos: values.RepositoryGlobs = ()
-    allowed_users: values.Logins = ()
+    allowed_users: values.People = ()
     allowed_bots: values.NumericIds = frozenset()
 
     https_proxy: values.Proxy | None = None

@@ -278,14 +278,9 @@ def _branch_prefix(text: str) -> str:
     return text
 
 
-def _logins(text: str) -> tuple[str, ...]:
-    """Return GitHub logins in lower case, without `@`."""
-    return tuple(item.lower().removeprefix("@") for item in _items(text))
-
-
 def _people(text: str) -> tuple[str, ...]:
     """Return GitHub logins and teams, `org/team`, in lower case, without `@`."""
-    found = _logins(text)
+    found = tuple(item.lower().removeprefix("@") for item in _items(text))
     for item in found:
         if not _PERSON_OR_TEAM.fullmatch(item):
             raise ValueError(f"holds {item!r}, which is neither a login nor a team; write it like octocat or acme/web.")
@@ -354,7 +349,6 @@ RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
 Proxy = Annotated[SecretStr, BeforeValidator(_proxy)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
 Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
-Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
 People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]

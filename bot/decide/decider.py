@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import assert_never
@@ -12,9 +12,10 @@ import orjson
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from bot.authority import Denied, Policy, before_asking_github, by_permission
+from bot.authority import Allowed, Denied, Policy
 from bot.decide.actions import Action, Ignore, action_of, failure_of
 from bot.decide.review import whole_review
+from bot.github.answers import Permission
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
@@ -23,6 +24,7 @@ from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes, RequestContext, save_thread
+from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS, RETRY, run_command
 from bot.handlers.stop import close, reopen
@@ -65,6 +67,8 @@ class GitHubFacts:
     asked: AgentRequest | None = None
     pull: PullRequestHead | None = None
     thread: Thread | None = None
+    permission: Permission | None = None
+    """The author's, None of a bot."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +179,14 @@ class Decider:
             async with self.pool.acquire() as connection:
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
             async with concurrently(self._state(action, standing)) as state:
-                denied = await self._denied(action, arrived_at)
-                facts = await self._look_up(action, standing, state) if denied is None else facts
+                verdict = await self._may_ask(action, arrived_at)
+                if isinstance(verdict, Denied):
+                    denied = verdict
+                else:
+                    facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
         elif asked is not None:
-            denied = await self._denied(asked, arrived_at)
+            verdict = await self._may_ask(asked, arrived_at)
+            denied = verdict if isinstance(verdict, Denied) else None
         # What recovery could not prove has not failed: a repeat would be told on the thread again.
         error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
         async with self.pool.acquire() as connection, connection.transaction():
@@ -244,13 +252,8 @@ class Decider:
         if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
             await request_agent(ctx, facts.asked)
 
-    async def _denied(self, asked: Request | Addressed, arrived_at: float) -> Denied | None:
-        """Return why the author may not ask; an answer that GitHub does not give is no permission: it raises."""
-        verdict = before_asking_github(self.policy, asked.author, asked.repository)
-        if verdict is None:
-            permission = await self.github.permission(asked.repository, asked.author.login, arrived_at=arrived_at)
-            verdict = by_permission(permission)
-        return verdict if isinstance(verdict, Denied) else None
+    async def _may_ask(self, asked: Request | Addressed, arrived_at: float) -> Allowed | Denied:
+        return await may_ask(self.github, self.policy, asked.author, asked.repository, arrived_at=arrived_at)
 
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
         """Tell a person who may not ask; a bot hears nothing at all."""

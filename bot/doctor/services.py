@@ -163,7 +163,8 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         checks.append(Check("app", "problem", f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
         checks.append(_delivery_check("app", "the App has all permissions and events", log))
-    checks += await _sign_in_checks(settings, github)
+    checks += _sign_in_checks(settings)
+    checks += await _team_checks(settings, github)
     for full_name in _named(settings):
         checks.append(await _repository_check(github, full_name))
         if not github.is_app and checks[-1].state != "problem":
@@ -171,15 +172,21 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
     return checks
 
 
-async def _sign_in_checks(settings: Settings, github: GitHub) -> list[Check]:
-    """Return what must be set on GitHub for the sign-in to the dashboard, and the teams that the bot does not see."""
+def _sign_in_checks(settings: Settings) -> list[Check]:
+    """Return what must be set on GitHub for the sign-in to the dashboard."""
     if settings.github_client_id is None:
         return []
     named = {"operators": settings.dashboard_operators, "viewers": settings.dashboard_viewers}
     found = "; ".join(f"{kind}: {', '.join(people) or 'none'}" for kind, people in named.items())
     step = f"On GitHub the App's callback URL must be https://YOUR-ADDRESS{CALLBACK}, the dashboard's own address."
-    checks = [Check("sign-in", "ok", found, step)]
-    for team in sorted({one for people in named.values() for one in people if "/" in one}):
+    return [Check("sign-in", "ok", found, step)]
+
+
+async def _team_checks(settings: Settings, github: GitHub) -> list[Check]:
+    """Return the teams that the bot does not see: nobody is in them."""
+    checks = []
+    named = (*settings.allowed_users, *settings.dashboard_operators, *settings.dashboard_viewers)
+    for team in sorted({one for one in named if "/" in one}):
         if (why := await why_unseen(github, team)) is not None:
             step = "Correct it, or give the bot the organisation's permission `Members: read` (a token: `read:org`)."
             checks.append(Check(f"team {team}", "problem", f"GitHub does not show it to the bot ({why})", step))

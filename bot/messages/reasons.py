@@ -105,8 +105,8 @@ def cannot_fetch(full_name: str) -> str:
     )
 
 
-def permission_withdrawn(login: str) -> str:
-    return f"{inline_code(login)} no longer has write access to this repository."
+def may_not_ask_any_more(login: str, why: str) -> str:
+    return f"{inline_code(login)} may not ask the bot here any more: {why}."
 
 
 GONE_FROM_GITHUB = "The text that asked for this is no longer on GitHub. Write it again if you want it done."
