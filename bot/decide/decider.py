@@ -244,7 +244,8 @@ class Decider:
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         thread = (thread_ref, request.thread.number, folder, facts.pull)
-        ctx = RequestContext(connection, self.nodes, *thread, request, self.policy, self.server_url, self.clock())
+        asked = (request, self.policy, self.server_url, self.clock(), facts.permission)
+        ctx = RequestContext(connection, self.nodes, *thread, *asked)
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):

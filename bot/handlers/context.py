@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.authority import Policy
+from bot.github.answers import Permission
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
 from bot.model import Actor, Repository, Target, Thread, ThreadRef
@@ -48,12 +49,16 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext(ThreadContext):
-    """A request of an author who is allowed to ask. `server_url` is the GitHub server."""
+    """A request of an author who is allowed to ask. `server_url` is the GitHub server.
+
+    `permission` is the author's live one, None of a bot.
+    """
 
     request: Request
     policy: Policy
     server_url: str
     now: datetime
+    permission: Permission | None = None
 
     @property
     def author(self) -> Actor:

@@ -54,6 +54,7 @@ async def test_worktree_without_a_verb_lists_the_verbs(world: World) -> None:
 
 
 async def test_every_verb_without_a_worktree_says_so(world: World) -> None:
+    world.repository.allow(world.maria.user, "admin")
     issue = await world.maria.opens_issue("Nothing yet")
 
     for command, nothing in {
@@ -388,6 +389,10 @@ async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> N
     await world.database.execute("update worktrees set state = 'ready' where start_number = 1")
     await world.database.execute("update conversations set worktree_id = 1 where number = 1")
 
+    await open_one.says("/worktree prune")
+    refused = "`/worktree prune` touches other threads and needs the role maintain or admin; your role is write."
+    assert answer(await open_one.hears()) == f"Nothing was removed. {refused}"
+    world.repository.allow(world.maria.user, "maintain")
     await open_one.says("/worktree prune")
 
     await open_one.hears("Removing 1 worktree of closed threads. Work that is not on GitHub is rescued first.")
