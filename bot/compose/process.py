@@ -19,8 +19,6 @@ from bot.github.answers import BotIdentity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
-from bot.handlers.parsing import CommentParser
-from bot.handlers.registry import HANDLERS
 from bot.locks import worker_lock
 from bot.maintenance.on_request import work_on_node
 from bot.node.identity import identify, registered
@@ -108,7 +106,6 @@ async def _opened(
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             policy=policy,
-            parser=CommentParser(policy.bot_name, HANDLERS.values()),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             rules=rules_of(settings),
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
@@ -213,4 +210,5 @@ def policy_of(settings: Settings, me: BotIdentity) -> Policy:
         allowed_users=settings.allowed_users,
         allowed_bots=settings.allowed_bots,
         turns_per_person_per_day=settings.max_turns_per_person_per_day,
+        bare_commands=settings.bare_commands,
     )

@@ -86,7 +86,7 @@ class Decider:
 
     @cached_property
     def _parser(self) -> CommentParser:
-        return CommentParser(self.policy.bot_name, HANDLERS.values())
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.policy.bare_commands)
 
     async def decide(self, guid: str, attempts: int) -> None:
         """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""

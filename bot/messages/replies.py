@@ -41,12 +41,17 @@ NOTHING_TO_STOP = "Nothing is running, so there is nothing to stop."
 NOTHING_TO_RETRY = "There is no unfinished request here, so there is nothing to retry."
 
 
-def help_text(mention: str, commands: Iterable[tuple[str, str]]) -> str:
-    """`mention` is the bot's name without the `@`; `commands` are names with their summaries."""
+def help_text(mention: str, commands: Iterable[tuple[str, str]], *, bare: bool = True) -> str:
+    """`mention` is the bot's name without the `@`; `commands` are names with their summaries.
+
+    `bare`: a command needs no mention.
+    """
+    mentioned = inline_code(f"@{mention} /status")
+    how = "A command stands alone on its line" if bare else f"A command follows a mention, such as {mentioned}"
     lines = "\n".join(f"- `/{name}` {summary}" for name, summary in commands)
     return (
         f"Mention {inline_code(f'@{mention}')} with a request, and an agent works on it on a branch of this thread. "
-        f"A command stands alone on its line:\n\n{lines}"
+        f"{how}:\n\n{lines}"
     )
 
 

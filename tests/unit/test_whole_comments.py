@@ -192,6 +192,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE, asked=ASKED),
     "answer-elsewhere": tracking.moved("done"),
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
+    "help-mentioned": replies.help_text("threadtree-bot", [("stop", replies.STOP_SUMMARY)], bare=False),
     "status-idle": status(Overview()),
     "status-after-work": status(WORKED),
     "status-running-with-a-queue": status(

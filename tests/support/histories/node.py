@@ -24,8 +24,7 @@ from bot.decide.decider import Decider, GitHubFacts
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.context import Nodes
-from bot.handlers.parsing import CommentParser, ParsedComment, Request
-from bot.handlers.registry import HANDLERS
+from bot.handlers.parsing import ParsedComment, Request
 from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
 from bot.node.identity import identify
@@ -112,7 +111,6 @@ class HistoryNode:
             server_url=(root / "remotes").as_uri(),
             clock=clock,
             policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
-            parser=CommentParser("threadtree", HANDLERS.values()),
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
