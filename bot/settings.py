@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from bot import settings_values as values
 from bot.agents.presets import PRESETS
 from bot.maintenance.retention_rules import Kind, RetentionPolicy
+from bot.model import BRANCH_PREFIX
 
 
 class Need(Enum):
@@ -83,7 +84,7 @@ class Settings(BaseSettings):
 
     bot_name: values.BotName | None = None
     bot_label: str = "threadtree"
-    branch_prefix: values.BranchPrefix = "threadtree/"
+    branch_prefix: values.BranchPrefix = BRANCH_PREFIX
     bare_commands: values.Switch = True
     allowed_repos: values.RepositoryGlobs = ()
     allowed_users: values.People = ()

@@ -140,7 +140,7 @@ async def _run_loops(
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
     platform, server_url = settings.platform, settings.github_server_url
-    everywhere = Nodes(node.id, settings.node_timeout_seconds)
+    everywhere = Nodes(node.id, settings.node_timeout_seconds, settings.branch_prefix)
     decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, ctx.clock, ctx.sleep)
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()

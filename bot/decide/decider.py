@@ -202,8 +202,9 @@ class Decider:
         worktree_id, problem = None, None
         try:
             repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
+            here = replace(self.nodes, timeout_seconds=None)
             assigned = await assign_worktree_for_operator(
-                self.pool, self.github, self.nodes.own, self.clock, repository, wanted.number
+                self.pool, self.github, here, self.clock, repository, wanted.number
             )
             worktree_id = assigned.worktree_id
         except (NotFound, Refused):
@@ -244,8 +245,10 @@ class Decider:
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         thread = (thread_ref, request.thread.number, folder, facts.pull)
-        asked = (request, self.policy, self.server_url, self.clock(), facts.permission)
-        ctx = RequestContext(connection, self.nodes, *thread, *asked)
+        now, permission = self.clock(), facts.permission
+        ctx = RequestContext(
+            connection, self.nodes, *thread, request, self.policy, self.server_url, now, permission=permission
+        )
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):

@@ -8,7 +8,7 @@ from bot.authority import Policy
 from bot.github.answers import Permission
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
-from bot.model import Actor, Repository, Target, Thread, ThreadRef
+from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.reply import thread_comments
 from bot.store import conversations
 from bot.store.database import Connection
@@ -16,10 +16,14 @@ from bot.store.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where a new worktree may be: on any node that was alive within `timeout_seconds`, or None: on `own` alone."""
+    """Where a new worktree may be: on any node that was alive within `timeout_seconds`, or None: on `own` alone.
+
+    `branch_prefix` begins the names of new branches.
+    """
 
     own: str
     timeout_seconds: float | None = None
+    branch_prefix: str = BRANCH_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 import structlog
 
 from bot.model import (
-    ISSUE_BRANCH_PREFIX,
+    BRANCH_PREFIX,
     EndReason,
     LiveWorktree,
     Overview,
@@ -23,7 +23,7 @@ from bot.store.worktrees import lock_worktree
 _log = structlog.get_logger()
 
 BRANCH = f"""
-coalesce(w.branch, case w.start_kind when 'issue' then '{ISSUE_BRANCH_PREFIX}' || w.start_number
+coalesce(w.branch, case w.start_kind when 'issue' then coalesce(w.start_ref, '{BRANCH_PREFIX}issue-' || w.start_number)
                                      when 'head' then w.start_ref end)
 """
 """The branch that a worktree has, or that it gets when it is made; none of a detached one."""

@@ -107,6 +107,24 @@ async def test_reset_starts_files_and_conversation_again_and_rescues_the_work(wo
     assert "hello.txt" in await world.files("threadtree/issue-1"), "the old branch stays"
 
 
+async def test_branches_begin_with_the_prefix_also_after_a_reset_and_beside_its_folder(a_world: Worlds) -> None:
+    async with a_world({"BRANCH_PREFIX": "bot/work/"}) as world:
+        issue = await world.maria.opens_issue("Greet", "@threadtree-bot write hello.txt: hello")
+        await issue.hears("Changed", "`bot/work/issue-1`")
+        await issue.says("/reset")
+        await issue.hears(
+            "It is now on `bot/work/issue-1-2`, which starts from `main`; `bot/work/issue-1` is unchanged."
+        )
+        assert set(await world.branches()) == {"main", "bot/work/issue-1"}
+
+        bank = await world.github.create_repository("acme/bank", {"README.md": "# bank\n"})
+        bank.allow(world.maria.user, "write")
+        await world.maria.pushes("bot", {"a.txt": "a"}, to=bank)
+        other = await world.maria.opens_issue("Pay", "@threadtree-bot write b.txt: b", repository=bank)
+        await other.hears("This thread's branch is `bot-work-issue-1`, because the repository has a branch `bot`.")
+        assert set(await bank.git.branches()) == {"main", "bot", "bot-work-issue-1"}
+
+
 async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Busy")
