@@ -28,6 +28,7 @@ class Policy:
     allowed_users: tuple[str, ...] = ()
     allowed_bots: frozenset[int] = frozenset()
     turns_per_person_per_day: int = 50
+    comments_per_hour: int = 30
     bare_commands: bool = True
 
     def is_own(self, author: Actor, text: str) -> bool:

@@ -210,5 +210,6 @@ def policy_of(settings: Settings, me: BotIdentity) -> Policy:
         allowed_users=settings.allowed_users,
         allowed_bots=settings.allowed_bots,
         turns_per_person_per_day=settings.max_turns_per_person_per_day,
+        comments_per_hour=settings.max_comments_per_hour,
         bare_commands=settings.bare_commands,
     )

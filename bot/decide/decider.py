@@ -32,7 +32,7 @@ from bot.messages import replies, worktree_replies
 from bot.model import Actor, Thread, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.store import conversations, deliveries, operations, recoveries, requests, turns
+from bot.store import conversations, deliveries, operations, outbox, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
 from bot.store.deliveries import Delivery
@@ -245,9 +245,13 @@ class Decider:
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         thread = (thread_ref, request.thread.number, folder, facts.pull)
-        now, permission = self.clock(), facts.permission
+        now, permission, silent_until = self.clock(), facts.permission, None
+        if not request.is_operators:
+            most = self.policy.comments_per_hour
+            silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
+        about = (request, self.policy, self.server_url)
         ctx = RequestContext(
-            connection, self.nodes, *thread, request, self.policy, self.server_url, now, permission=permission
+            connection, self.nodes, *thread, *about, now, permission=permission, silent_until=silent_until
         )
         commands = request.parsed.commands
         for index, command in enumerate(commands):

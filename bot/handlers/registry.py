@@ -88,6 +88,9 @@ HANDLERS: dict[str, Handler] = {
 
 async def run_command(ctx: RequestContext, command: Command | UnknownCommand) -> None:
     """Run one command of a comment, in the caller's transaction."""
+    if ctx.silent_until is not None and not (isinstance(command, Command) and command.name == STOP.name):
+        await ctx.be_silent()
+        return
     await ctx.acknowledge()
     match command:
         case Command(name=name, argument=argument):

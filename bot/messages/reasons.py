@@ -93,6 +93,11 @@ def over_daily_limit(limit: int) -> str:
     return f"You have used your {used} for the day (`MAX_TURNS_PER_PERSON_PER_DAY`). Ask again tomorrow."
 
 
+def over_hourly_limit(limit: int) -> str:
+    used = format_count(limit, "comment")
+    return f"The bot has written {used} in this thread within an hour (`MAX_COMMENTS_PER_HOUR`). Ask again later."
+
+
 def no_worktree(advice: str) -> str:
     """`advice` is a sentence that says what to do."""
     return f"The bot could not prepare the files for this thread. Nothing was changed. {truncate(advice)}"

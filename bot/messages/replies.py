@@ -156,6 +156,15 @@ def may_not_ask(login: str, why: str) -> str:
     return f"Nothing was done for `{login}`: {why}. The bot says this once; from now on it only reacts with 😕."
 
 
+def silent(limit: int, until: datetime, now: datetime) -> str:
+    """Tell a thread, once an hour, that it has `limit` comments of the bot within an hour."""
+    return (
+        f"The bot has written {format_count(limit, 'comment')} here within an hour, which is its limit "
+        f"(`MAX_COMMENTS_PER_HOUR`). It goes on {format_moment(until, now)}: ask again then. Until then it only reacts "
+        "with 😕 to what it is asked here. What it works on already is still answered, and `/stop` works."
+    )
+
+
 def delivery_failed(guid: str, *, waited: bool = False) -> str:
     """Answer a delivery whose handling failed for good, after a day where it `waited` for GitHub."""
     if waited:

@@ -136,6 +136,48 @@ async def test_an_allowed_bot_is_answered(a_world: Worlds) -> None:
         assert other.reactions == []
 
 
+async def test_two_bots_that_answer_each_other_end_after_one_note(a_world: Worlds) -> None:
+    def the_other_is_allowed(github: SimulatedGitHub) -> dict[str, str]:
+        return {"ALLOWED_BOTS": str(github.world.user("other[bot]", "Bot").id), "MAX_COMMENTS_PER_HOUR": "3"}
+
+    async with a_world(the_other_is_allowed) as world:
+        issue = await world.maria.opens_issue("Ping", "@threadtree-bot say hello")
+        other, heard, said = world.someone("other[bot]", "Bot"), [], issue.opening
+        while new := await issue.hears_all():
+            assert len(heard) < 10, "they go on and on"
+            heard += new
+            said = await issue.says("@threadtree-bot say hello, and thank you", by=other)
+        assert [text.partition(".")[0] for text in heard[3:]] == [
+            "The bot has written 3 comments here within an hour, which is its limit (`MAX_COMMENTS_PER_HOUR`)"
+        ]
+        assert said.reactions == ["😕"]
+        assert (await world.turns("state"))[:3] == ["done"] * 3
+        silent = [await issue.says(text) for text in ("@threadtree-bot say lost?", "/status", "/stop")]
+        await world.quiet()
+        assert [one.reactions for one in silent] == [["😕"], ["😕"], ["👀", "😕"]]
+        assert set((await world.turns("state"))[3:]) == {"refused"}
+
+        world.clock.move(3601)
+        await issue.says("/retry")
+        await issue.hears("lost?")
+
+
+async def test_at_the_limit_what_runs_is_answered_and_can_be_stopped(a_world: Worlds) -> None:
+    async with a_world({"MAX_COMMENTS_PER_HOUR": "2"}) as world:
+        issue = await world.maria.opens_issue("Busy")
+        gate = world.gate()
+        await issue.says(f"@threadtree-bot wait {gate}\nsay The first.")
+        await issue.sees_working()
+        await issue.says("@threadtree-bot say The second.")
+        await issue.sees("Queued. One request is ahead")
+        await issue.says("@threadtree-bot say The third.")
+        await issue.hears("The bot has written 2 comments here within an hour")
+        gate.open()
+        await issue.hears("The first.")
+        await issue.hears("The second.")
+        assert await world.turns("state") == ["done", "done", "refused"]
+
+
 async def test_only_allowed_repositories_are_served(a_world: Worlds) -> None:
     async with a_world({"ALLOWED_REPOS": "acme/sh*"}) as world:
         elsewhere = await world.github.create_repository("acme/bank")
