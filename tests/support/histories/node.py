@@ -110,7 +110,7 @@ class HistoryNode:
             data_dir=data,
             server_url=(root / "remotes").as_uri(),
             clock=clock,
-            policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
+            policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree", comments_per_hour=10**6),
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
