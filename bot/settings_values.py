@@ -29,6 +29,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from bot.agents.mcp import McpServer, read_servers
 from bot.agents.presets import PRESETS
 from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
@@ -327,6 +328,32 @@ def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
     return {name: variables[name] for name in _items(text)}
 
 
+def _mcp_config(text: str, info: ValidationInfo) -> tuple[McpServer, ...]:
+    """Return the servers in the file. Without the internet a sandbox reaches only the hosts of ALLOWED_HOSTS."""
+    variables: Mapping[str, str] = info.data["variables"]
+    try:
+        content = Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise ValueError("names no text file that this user can read; correct or unset it.") from None
+    own = {variables[name] for name in _OWN_SECRETS & variables.keys()}
+    try:
+        servers = read_servers(content, variables.get("PATH", os.defpath), own)
+    except ValueError as error:
+        raise ValueError(f"{error}; correct {text}.") from None
+    for one in servers:
+        if one.type != "stdio" and info.data.get("agent_network") == "none":
+            try:
+                is_open = parse_target(*one.authority) in info.data.get("allowed_hosts", ())
+            except NotReachableError:
+                is_open = False
+            if not is_open:
+                raise ValueError(
+                    f"has the server {one.name} on another host, which AGENT_NETWORK=none forbids; name its host in "
+                    "ALLOWED_HOSTS, or take it out."
+                )
+    return servers
+
+
 def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]:
     """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
@@ -352,4 +379,5 @@ Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
 People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
+McpConfig = Annotated[tuple[McpServer, ...], BeforeValidator(_mcp_config)]
 AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

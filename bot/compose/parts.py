@@ -124,7 +124,7 @@ def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
             raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
         found = ()
     outside = Outside(outbound_of(settings), settings.allowed_hosts)
-    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside)
+    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside, settings.mcp_config)
 
 
 def rules_of(settings: Settings) -> Rules:

@@ -243,6 +243,11 @@ def other_protocol(command: str, version: object, wanted: int) -> Unopened:
     return words, "Install a version of the agent that speaks it."
 
 
+def no_mcp_transport(command: str, server: str, transport: str) -> Unopened:
+    step = f"Take the server out of MCP_CONFIG, or use `type` stdio or one that the agent knows instead of {transport}."
+    return f"`{command}` cannot use the MCP server {inline_code(server)} over {transport}.", step
+
+
 def session_without_id(command: str) -> Unopened:
     return f"`{command}` began a session without an id.", "Update the agent."
 

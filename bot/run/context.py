@@ -123,6 +123,7 @@ class TurnContext(NodeContext):
                 chosen=chosen,
                 route=route,
                 variables=partial(variables_of, chosen, api, self.rules.model, given),
+                servers=self.launcher.mcp_servers,
             ) as (launch, disk):
                 yield launch(self.launcher.agent_command, (shown,)), disk
 

@@ -142,7 +142,8 @@ async def test_two_bots_that_answer_each_other_end_after_one_note(a_world: World
 
     async with a_world(the_other_is_allowed) as world:
         issue = await world.maria.opens_issue("Ping", "@threadtree-bot say hello")
-        other, heard, said = world.someone("other[bot]", "Bot"), [], issue.opening
+        other, said = world.someone("other[bot]", "Bot"), issue.opening
+        heard: list[str] = []
         while new := await issue.hears_all():
             assert len(heard) < 10, "they go on and on"
             heard += new
