@@ -57,6 +57,7 @@ class Denied:
 
 
 NOT_LISTED = Denied("the bot is set up to work only for certain people", visible=True)
+NOT_CHOSEN = Denied("`.threadtree/config.toml` of this repository names the people who may ask it", visible=True)
 
 
 def before_asking_github(policy: Policy, author: Actor, repository: Repository) -> Allowed | Denied | None:

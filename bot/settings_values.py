@@ -35,6 +35,7 @@ from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
+from bot.rules import MODEL_NAME, PERSON_OR_TEAM
 
 MAX_NODE_NAME_BYTES: Final = 34
 """Its name stands in lists, comments and figures."""
@@ -45,8 +46,6 @@ SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNO
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
-# Logins have hyphens, those of managed users end with an underscore and a short code; a team has a slug of its name.
-_PERSON_OR_TEAM = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 _OWN_SECRETS = frozenset(
@@ -283,7 +282,7 @@ def _people(text: str) -> tuple[str, ...]:
     """Return GitHub logins and teams, `org/team`, in lower case, without `@`."""
     found = tuple(item.lower().removeprefix("@") for item in _items(text))
     for item in found:
-        if not _PERSON_OR_TEAM.fullmatch(item):
+        if not PERSON_OR_TEAM.fullmatch(item):
             raise ValueError(f"holds {item!r}, which is neither a login nor a team; write it like octocat or acme/web.")
     return found
 
@@ -364,7 +363,7 @@ def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
-ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("the name of a model, without blanks")]
+ModelName = Annotated[str, Field(pattern=MODEL_NAME), _must_be("the name of a model, without blanks")]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]

@@ -141,7 +141,9 @@ async def _run_loops(
     """
     platform, server_url = settings.platform, settings.github_server_url
     everywhere = Nodes(node.id, settings.node_timeout_seconds, settings.branch_prefix)
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, ctx.clock, ctx.sleep)
+    decider = Decider(
+        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.clock, ctx.sleep
+    )
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()
 

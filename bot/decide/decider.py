@@ -30,8 +30,10 @@ from bot.handlers.registry import HANDLERS, RETRY, run_command
 from bot.handlers.stop import close, reopen
 from bot.messages import replies, worktree_replies
 from bot.model import Actor, Thread, ThreadRef
+from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations, deliveries, operations, outbox, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
@@ -80,6 +82,7 @@ class Decider:
     platform: str
     server_url: str
     policy: Policy
+    rules: Rules
     nodes: Nodes
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -87,6 +90,11 @@ class Decider:
     @cached_property
     def _parser(self) -> CommentParser:
         return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.policy.bare_commands)
+
+    @cached_property
+    def _strict_parser(self) -> CommentParser:
+        """The parser for repositories that want the mention before each command."""
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=False)
 
     async def decide(self, guid: str, attempts: int) -> None:
         """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
@@ -155,15 +163,20 @@ class Decider:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
         # The worst Markdown of a full comment takes a second, and any account can write it.
-        return await asyncio.to_thread(self._asked, delivery)
+        action = await asyncio.to_thread(self._asked, delivery, self._parser)
+        if isinstance(action, Request) and action.parsed.commands:
+            rules = await known_rules(self.pool, self.rules, action.repository)
+            if not rules.bare_commands:
+                return await asyncio.to_thread(self._asked, delivery, self._strict_parser)
+        return action
 
-    def _asked(self, delivery: Delivery) -> Action:
+    def _asked(self, delivery: Delivery, parser: CommentParser) -> Action:
         event = read(delivery.event, orjson.loads(delivery.body), self.platform)
         if event is None:
             return Ignore("unused")
         if isinstance(event, Unreadable):
-            return failure_of(event, self.policy, self._parser)
-        return action_of(event, self.policy, self._parser)
+            return failure_of(event, self.policy, parser)
+        return action_of(event, self.policy, parser)
 
     async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
@@ -249,7 +262,8 @@ class Decider:
         if not request.is_operators:
             most = self.policy.comments_per_hour
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
-        about = (request, self.policy, self.server_url)
+        rules = await known_rules(connection, self.rules, request.repository)
+        about = (request, self.policy, rules, self.server_url)
         ctx = RequestContext(
             connection, self.nodes, *thread, *about, now, permission=permission, silent_until=silent_until
         )
@@ -261,7 +275,9 @@ class Decider:
             await request_agent(ctx, facts.asked)
 
     async def _may_ask(self, asked: Request | Addressed, arrived_at: float) -> Allowed | Denied:
-        return await may_ask(self.github, self.policy, asked.author, asked.repository, arrived_at=arrived_at)
+        rules = await known_rules(self.pool, self.rules, asked.repository)
+        about = (self.github, self.policy, asked.author, asked.repository)
+        return await may_ask(*about, allowed=rules.allowed, arrived_at=arrived_at)
 
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
         """Tell a person who may not ask; a bot hears nothing at all."""

@@ -11,6 +11,7 @@ from bot.handlers.parsing import CommandSyntax, Request
 from bot.messages import replies
 from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection
 
@@ -54,13 +55,14 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext(ThreadContext):
-    """A request of an author who is allowed to ask. `server_url` is the GitHub server.
+    """A request of an author who is allowed to ask. `rules` are the repository's, `server_url` is the GitHub server.
 
     `permission` is the author's live one, None of a bot. `silent_until`: the bot has written too much in the thread.
     """
 
     request: Request
     policy: Policy
+    rules: Rules
     server_url: str
     now: datetime
     permission: Permission | None = None

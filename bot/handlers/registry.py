@@ -76,7 +76,7 @@ RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue
 
 async def _help(ctx: RequestContext, _: str | None) -> None:
     commands = [(handler.name, handler.summary) for handler in HANDLERS.values()]
-    await ctx.reply(replies.help_text(ctx.policy.bot_name, commands, bare=ctx.policy.bare_commands))
+    await ctx.reply(replies.help_text(ctx.policy.bot_name, commands, bare=ctx.rules.bare_commands))
 
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)

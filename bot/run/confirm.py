@@ -50,8 +50,8 @@ async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """
     sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
     async with concurrently(_request(ctx, turn)) as confirming:
-        if (denied := await _denied(ctx, turn, sender)) is not None:
-            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.requested_by, denied.why))
+        if (refusal := await denied(ctx, turn, sender)) is not None:
+            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.requested_by, refusal.why))
         return await confirming
 
 
@@ -61,11 +61,12 @@ async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Act
     Raises GitHubError.
     """
     others = [one for one in authors if one.id != turn.requested_by_id]
-    return not any(await asyncio.gather(*(_denied(ctx, turn, one) for one in others)))
+    return not any(await asyncio.gather(*(denied(ctx, turn, one) for one in others)))
 
 
-async def _denied(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> Denied | None:
-    verdict = await may_ask(ctx.github, ctx.policy, person, turn.worktree.repository)
+async def denied(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> Denied | None:
+    """Return why somebody may not ask by now, None if they may. Raises GitHubError."""
+    verdict = await may_ask(ctx.github, ctx.policy, person, turn.worktree.repository, allowed=ctx.rules.allowed)
     return verdict if isinstance(verdict, Denied) else None
 
 

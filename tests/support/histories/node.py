@@ -209,6 +209,7 @@ class HistoryNode:
                 "github.example",
                 "https://github.example",
                 self.ctx.policy,
+                self.ctx.rules,
                 Nodes(NODE),
                 lambda: self.now,
             )
