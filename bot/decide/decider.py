@@ -29,7 +29,7 @@ from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS, RETRY, run_command
 from bot.handlers.stop import close, reopen
 from bot.messages import replies, worktree_replies
-from bot.model import Actor, Thread, ThreadRef
+from bot.model import Actor, Repository, Thread, ThreadRef
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
@@ -165,10 +165,13 @@ class Decider:
         # The worst Markdown of a full comment takes a second, and any account can write it.
         action = await asyncio.to_thread(self._asked, delivery, self._parser)
         if isinstance(action, Request) and action.parsed.commands:
-            rules = await known_rules(self.pool, self.rules, action.repository)
-            if not rules.bare_commands:
-                return await asyncio.to_thread(self._asked, delivery, self._strict_parser)
+            parser = await self._parser_for(action.repository)
+            return action if parser is self._parser else await asyncio.to_thread(self._asked, delivery, parser)
         return action
+
+    async def _parser_for(self, repository: Repository) -> CommentParser:
+        rules = await known_rules(self.pool, self.rules, repository)
+        return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
     def _asked(self, delivery: Delivery, parser: CommentParser) -> Action:
         event = read(delivery.event, orjson.loads(delivery.body), self.platform)
@@ -263,9 +266,17 @@ class Decider:
             most = self.policy.comments_per_hour
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
         rules = await known_rules(connection, self.rules, request.repository)
-        about = (request, self.policy, rules, self.server_url)
         ctx = RequestContext(
-            connection, self.nodes, *thread, *about, now, permission=permission, silent_until=silent_until
+            connection,
+            self.nodes,
+            *thread,
+            request,
+            self.policy,
+            rules,
+            self.server_url,
+            now,
+            permission=permission,
+            silent_until=silent_until,
         )
         commands = request.parsed.commands
         for index, command in enumerate(commands):
@@ -319,7 +330,8 @@ class Decider:
 
     async def _request_to_agent(self, request: Request, text: str) -> AgentRequest:
         if request.review_id is not None:
-            return await whole_review(self.github, self.sleep, self._parser, request, request.review_id, text)
+            parser = await self._parser_for(request.repository)
+            return await whole_review(self.github, self.sleep, parser, request, request.review_id, text)
         seen = text if request.is_gesture else None
         if seen is None and request.target.id is None:
             seen = await asyncio.to_thread(strip_hidden, text)
