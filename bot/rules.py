@@ -173,7 +173,7 @@ def read_config(text: bytes) -> Found:
     problems = []
     for key in sorted(wrong & lines.keys(), key=lambda key: (lines[key], key)):
         if key in KEYS:
-            instead = _WHEN_WRONG[key][1] if key in _WHEN_WRONG else words.NOT_THERE
+            instead = _WHEN_WRONG[key][1] if key in _WHEN_WRONG else ""
             problems.append(words.wrong(key, lines[key], Config.model_fields[key].title or "", instead))
         else:
             near = get_close_matches(key[:40].lower(), KEYS, n=1)
@@ -216,6 +216,9 @@ def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, st
                 continue
             if value != own:
                 chosen["model"] = None  # the operator's is of another agent
+        elif key == "model" and "agent" in beyond:
+            beyond[key] = beyond["agent"]
+            continue
         elif key == "network":
             if key in rules.decided:
                 beyond[key] = "AGENT_NETWORK", "none"
@@ -227,8 +230,6 @@ def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, st
             beyond[key] = SETTINGS[rule].upper(), words.as_written(own)
             continue
         chosen[rule] = value
-    if "agent" in beyond:
-        chosen.pop("model", None)
     return replace(rules, **chosen), beyond
 
 

@@ -55,7 +55,7 @@ def check_settings() -> None:
 def show_rules(repository: Annotated[str, typer.Argument(metavar="OWNER/REPO")], json: Json = False) -> None:
     """Print what holds for a repository's requests, and where each value comes from."""
     settings, _ = read(needs=SERVE)
-    shown = run_on_node(lambda ctx: _shown(ctx, settings, repository))
+    shown = run_on_node(lambda ctx: shown_rules(ctx, settings, repository))
     if json:
         print_json(shown)
         return
@@ -64,7 +64,8 @@ def show_rules(repository: Annotated[str, typer.Argument(metavar="OWNER/REPO")],
         typer.echo(f"threadtree: {CONFIG_PATH}: {problem}", err=True)
 
 
-async def _shown(ctx: NodeContext, settings: Settings, full_name: str) -> Shown:
+async def shown_rules(ctx: NodeContext, settings: Settings, full_name: str) -> Shown:
+    """Return what holds for the repository of this name, by this node's clone, or else by what was read last."""
     repository = await upkeep.codebase_named(ctx.pool, urlsplit(ctx.server_url).netloc, full_name)
     if repository is None:
         fail(f"The bot knows no repository {full_name!r}; name it as OWNER/REPO. It knows those that asked it once.", 2)

@@ -6,7 +6,6 @@ from bot.messages.formatting import clause, format_count, inline_code, truncate
 
 ONLY_MAINTAINERS = "Until it is right, only people with admin or maintain access can ask the bot here."
 ALWAYS_PLANNED = "Until it is right, every request is planned first."
-NOT_THERE = "Until it is right, it counts as not there."
 
 
 def one_of(values: Iterable[str]) -> str:
@@ -14,8 +13,8 @@ def one_of(values: Iterable[str]) -> str:
 
 
 def wrong(key: str, line: int, must_be: str, instead: str) -> str:
-    """`must_be` says what the value must be, `instead` is a sentence on what holds until then."""
-    return f"Line {line}: {inline_code(key)} must be {must_be}. {instead}"
+    """`must_be` says what the value must be, `instead` what holds until then; empty: as if the key were not there."""
+    return f"Line {line}: {inline_code(key)} must be {must_be}. {instead}".rstrip()
 
 
 def unknown(key: str, line: int, near: str | None) -> str:
@@ -56,5 +55,5 @@ def irregular(most_bytes: int) -> str:
 def notice(branch: str, problems: Sequence[str], *, is_read: bool) -> str:
     """For a thread, once: the file on the default branch needs a correction. `is_read`: what is right in it holds."""
     lines = "".join(f"\n- {one}" for one in problems)
-    rest = " What is not named here holds." if is_read else ""
+    rest = " The keys named here count as not there until they are right; all others hold." if is_read else ""
     return f"`.threadtree/config.toml` on {inline_code(branch)} needs a correction.{rest}{lines}"

@@ -1,10 +1,15 @@
 """`.threadtree/config.toml`: what the default branch chooses holds within the operator's settings, and nothing else."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import SecretStr
 
-from bot.rules import CONFIG_PATH
+from bot.cli.config import shown_rules
+from bot.compose.parts import node_context
+from bot.doctor.services import database_checks
+from bot.rules import CONFIG_PATH, KEYS
 from bot.simulated.github.git import NewCommit
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
@@ -140,10 +145,11 @@ async def test_only_the_default_branch_chooses(world: World, place: str) -> None
     assert await stored(world) == ("{}", None)
 
 
-async def test_the_operators_settings_come_first(a_world: Worlds) -> None:
+async def test_the_operators_settings_come_first(a_world: Worlds, database_url: str) -> None:
     limits = {"SETUP_SCRIPT": "false", "AUTO_PULL_REQUEST": "never", "MAX_COST_USD_PER_TURN": "2"}
     async with a_world(limits) as world:
         chosen = 'agent = "codex"\nsetup = true\nauto_pull_request = "ready"\nmax_cost_usd_per_turn = 5\n'
+        chosen += "check = false\n"
         await world.maria.pushes("main", {CONFIG_PATH: chosen, ".threadtree/setup": "echo x > made"})
         issue = await world.maria.opens_issue("Greet people")
 
@@ -157,3 +163,17 @@ async def test_the_operators_settings_come_first(a_world: Worlds) -> None:
             "Line 4: `max_cost_usd_per_turn`",
         )
         assert world.repository.pulls == []
+        settings = world.pair.settings.model_copy(update={"database_url": SecretStr(database_url)})
+        async with node_context(settings, database_url) as ctx:
+            shown = await shown_rules(ctx, settings, "acme/shop")
+        sources = {one.key: (one.value, one.source) for one in shown.rules}
+        assert tuple(sources) == KEYS
+        assert sources["agent"] == ("custom", "environment, AGENT")
+        assert sources["check"] == (False, f"{CONFIG_PATH}, line 5")
+        assert sources["setup"] == (False, "environment, SETUP_SCRIPT")
+        assert sources["max_cost_usd_per_turn"] == (2.0, "environment, MAX_COST_USD_PER_TURN")
+        assert sources["require_plan"] == ("never", "default")
+        assert len(shown.problems) == 4
+        checks, _ = await database_checks(settings, nullcontext(database_url))
+        assert (checks[1].check, checks[1].state) == ("rules of acme/shop", "warning")
+        assert f"{CONFIG_PATH}: Line 1: agent asks for more" in checks[1].found
