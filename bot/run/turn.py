@@ -195,15 +195,16 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
             return TurnResult("refused", ready.reason)
         run.notices.append(ready.reason)
         return TurnResult("done")
+    refused, ctx = await use_fetched_rules(run), run.ctx
     run.notices += ready.notices
     run.branch = ready.branch
     run.head_before, context_ended = await run.write(_save_worktree, turn, ready)
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
     await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
-    await _care_for_new_clone(run)
-    if (refused := await use_fetched_rules(run)) is not None:
+    if refused is not None:
         return refused
+    await _care_for_new_clone(run)
     if turn.answer is not None:
         return ready
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
