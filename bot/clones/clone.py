@@ -78,9 +78,9 @@ class Clone:
 
     async def file_at(self, branch: str, path: str, most_bytes: int) -> bytes | Irregular | None:
         """Return what the file at a path of the remote's branch holds, None if there is none. Raises GitError."""
-        listed = (await self.run("ls-tree", "-z", "--long", refs.remote(branch), "--", path)).fields
-        if not listed:
+        if await self.object_at(f"{refs.remote(branch)}:{path}") is None:  # mostly without a new process
             return None
+        listed = (await self.run("ls-tree", "-z", "--long", refs.remote(branch), "--", path)).fields
         mode, kind, blob, size = listed[0].partition("\t")[0].split()
         # A symbolic link is a blob too.
         if kind != "blob" or not mode.startswith("100") or int(size) > most_bytes:
