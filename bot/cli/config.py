@@ -107,12 +107,14 @@ def _source(key: str, operators: Rules, settings: Settings, is_chosen: bool, lin
 
 def _value(rules: Rules, key: str) -> object:
     value = getattr(rules, RULES.get(key, key))
+    if value == () and key == "allowed":
+        return "admin and maintain"
     if key == "network":
         return sorted(f"{one.host}:{one.port}" for one in rules.network)
     return list(value) if isinstance(value, tuple) else value
 
 
 def _written(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return ", ".join(map(str, value)) if isinstance(value, list) else words.as_written(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else words.as_written(value)

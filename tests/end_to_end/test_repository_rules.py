@@ -61,6 +61,10 @@ async def test_a_repository_chooses_what_holds_for_its_requests(world: World) ->
     await issue.says("@threadtree-bot say Mine.", by=nina)
     await issue.hears("Nothing was done for `nina`: `.threadtree/config.toml` of this repository names the people")
 
+    await issue.says("@threadtree-bot /reset")
+    await issue.sees("`.threadtree/setup` ran for")
+    await issue.hears_all()
+
     await world.maria.pushes("main", {CONFIG_PATH: None})
     await issue.says("@threadtree-bot say Free.")
     await issue.hears("Free.")
