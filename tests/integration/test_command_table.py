@@ -10,6 +10,7 @@ from bot.handlers.context import Nodes, RequestContext
 from bot.handlers.parsing import Command, ParsedComment, Request
 from bot.handlers.registry import run_command
 from bot.model import Actor, Target, Thread, ThreadRef
+from bot.rules import Rules
 from bot.store import turns
 from bot.store.database import Connection, Pool
 from tests.support.doc_tables import is_in_the_docs
@@ -93,7 +94,8 @@ def context(db: Connection, thread: ThreadRef, folder: str, silent_until: dateti
         identity=b"",
     )
     policy = Policy(99, "bot[bot]", "bot", "threadtree")
-    ctx = RequestContext(db, Nodes(NODE), thread, 1, folder, None, asked, policy, "https://github.example", NOON)
+    rules = Rules(agents=("custom",), agent="custom")
+    ctx = RequestContext(db, Nodes(NODE), thread, 1, folder, None, asked, policy, rules, "https://github.example", NOON)
     return replace(ctx, permission="maintain", silent_until=silent_until)
 
 
