@@ -95,7 +95,8 @@ async def measure(comments: int, seconds: float) -> Figure:
         ):
             here.tolerated = ""  # turns are cut off at the end
             slow = f"/bin/sh -c 'sleep {AGENT_SECONDS}; exec {SCRIPTED_AGENT}'"
-            here.environment |= {"AGENT_COMMAND": slow, "MAX_TURNS_PER_PERSON_PER_DAY": str(comments)}
+            lifted = dict.fromkeys(("MAX_TURNS_PER_PERSON_PER_DAY", "MAX_COMMENTS_PER_HOUR"), str(comments))
+            here.environment |= {"AGENT_COMMAND": slow, **lifted}
             await here.run("migrate")
             threads = [await here.maria.open_issue(here.repository, f"Issue {number}") for number in range(THREADS)]
             places = [await here.github.create_repository(f"acme/{name}") for name in ("quiet", "calm")]

@@ -111,6 +111,7 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "queue a write": (outbox.ENQUEUE_COMMENT, _WRITE),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", NOW, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", NOW, 3)),
+    "comments within an hour": (outbox.silent_until.sql, (5, 30, NOW)),
     "next edit": (outbox.next_to_send.sql, ("github.com/token", NOW, True, [])),
     "writers without a job": (outbox.WRITERS_WITHOUT_A_JOB, (NOW,)),
     "a page of turns": (listings.NEWEST.format("turns", ""), (50, None, None)),

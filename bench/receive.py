@@ -247,6 +247,7 @@ async def _serve(command: Sequence[str], folder: Path, database_url: str, number
             "AGENT_COMMAND": f"{sys.executable} -P -m bot.simulated.agent",
             "AGENT_SANDBOX": "off",
             "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
+            "MAX_COMMENTS_PER_HOUR": "100000",
             "SHUTDOWN_GRACE_SECONDS": "0",
         }
         async with running([*command, "serve"], port, environment, folder / "serve.log") as pid:

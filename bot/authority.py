@@ -1,5 +1,6 @@
 """The bot's identity and the people who may ask it. Pure. Checked when a request is decided and when a turn starts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -14,7 +15,10 @@ _MAY_ASK: tuple[Permission, ...] = ("admin", "maintain", "write")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The bot's identity and its allow lists (an empty list allows every person with write permission)."""
+    """The bot's identity and its allow lists (an empty list allows every person with write permission).
+
+    `allowed_users` are logins and teams, `org/team`, in lower case.
+    """
 
     bot_id: int
     bot_login: str
@@ -24,6 +28,8 @@ class Policy:
     allowed_users: tuple[str, ...] = ()
     allowed_bots: frozenset[int] = frozenset()
     turns_per_person_per_day: int = 50
+    comments_per_hour: int = 30
+    bare_commands: bool = True
 
     def is_own(self, author: Actor, text: str) -> bool:
         """Return whether the bot wrote this itself.
@@ -37,7 +43,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The author may ask for turns and commands."""
+    """The author may ask for turns and commands; `permission` is the live one, None of a bot."""
+
+    permission: Permission | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,10 @@ class Denied:
 
     why: str
     visible: bool
+
+
+NOT_LISTED = Denied("the bot is set up to work only for certain people", visible=True)
+NOT_CHOSEN = Denied("`.threadtree/config.toml` of this repository names the people who may ask it", visible=True)
 
 
 def before_asking_github(policy: Policy, author: Actor, repository: Repository) -> Allowed | Denied | None:
@@ -58,15 +70,20 @@ def before_asking_github(policy: Policy, author: Actor, repository: Repository) 
         if author.id in policy.allowed_bots:
             return Allowed()
         return Denied("the bot is not one of ALLOWED_BOTS", visible=False)
-    if policy.allowed_users and author.login.casefold() not in {user.casefold() for user in policy.allowed_users}:
-        return Denied("the bot is set up to work only for certain people", visible=True)
+    if policy.allowed_users and not may_be_one_of(policy.allowed_users, author.login):
+        return NOT_LISTED
     return None
+
+
+def may_be_one_of(people: Iterable[str], login: str) -> bool:
+    """Return whether the person is named among these logins and teams, or may be in one of the teams."""
+    return any("/" in one or one == login.casefold() for one in people)
 
 
 def by_permission(permission: Permission) -> Allowed | Denied:
     """Return what the author's live collaborator permission decides; an author association is no proof."""
     if permission in _MAY_ASK:
-        return Allowed()
+        return Allowed(permission)
     return Denied(
         f"only people with write access can ask the bot here, and the permission is {permission}", visible=True
     )

@@ -19,7 +19,7 @@ EndReason = Literal[
 ]
 AutoPullRequest = Literal["never", "draft", "ready"]
 """Whether a turn that pushed an issue's branch opens a pull request, and how."""
-ISSUE_BRANCH_PREFIX = "threadtree/issue-"
+BRANCH_PREFIX = "threadtree/"
 TurnMode = Literal["work", "plan", "review", "undo", "update"]
 """How a request is worked on; a plan and a review change no file, `undo` needs no agent."""
 ThreadKind = Literal["issue", "pull"]
@@ -112,9 +112,18 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class IssueBranch:
-    """The branch of an issue: continued while it has unmerged commits, else new from the default branch."""
+    """The branch of an issue: continued while it has unmerged commits, else new from the default branch.
+
+    `prefix` begins its name, also where BRANCH_PREFIX is another one by now.
+    """
 
     number: int
+    prefix: str = BRANCH_PREFIX
+
+    @property
+    def first(self) -> str:
+        """The name of its first branch."""
+        return f"{self.prefix}issue-{self.number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,61 @@
-"""The rules of a repository's requests: the operator's settings, and what the repository chose within them.
+"""The rules of a repository's requests: the operator's settings, and what the repository chose within them. Pure.
 
 DESIGN.md §5: the environment, and `.threadtree/config.toml`.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Literal, get_args
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bot.messages import repository_rules as words
 from bot.model import AutoPullRequest
-from bot.network.rules import Destination
+from bot.network.rules import WEB_PORTS, Destination, NotReachableError, is_public, parse_target, require_public_name
 
 RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""
+PERSON_OR_TEAM: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?")
+"""Logins have hyphens, those of managed users end with an underscore and a code; a team has a slug of its name."""
+MODEL_NAME: Final = r"^[\w./:@+\[\]-]{1,100}$"
+SETTINGS: Final = {
+    "auto_pull_request": "auto_pull_request",
+    "setup": "setup_script",
+    "check": "check_script",
+    "autofix": "autofix",
+    "max_fix_attempts": "max_fix_attempts",
+    "bare_commands": "bare_commands",
+    "max_cost_usd_per_turn": "max_cost_usd_per_turn",
+    "max_cost_usd_per_repository_per_day": "max_cost_usd_per_repository_per_day",
+}
+"""The operator's settings behind rules of the same meaning."""
+CONFIG_PATH: Final = ".threadtree/config.toml"
+MAX_CONFIG_BYTES: Final = 64 * 1024
+# tomllib keeps all beginnings of a dotted key: one of many thousand parts would take gigabytes. No key of ours has any.
+_MOST_DOTS = 100
+_MOST_UNKNOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What holds for the requests of one repository, or of all where none chose anything.
 
-    `agents` are those that can be asked, `agent` is the one for a conversation that chose none. Caps are in US dollars,
-    None for none. `decided` are the names of the rules that the operator set: a repository can only make them narrower.
+    `agents` are those that can be asked, `agent` is the one for a conversation that chose none. `allowed` are the
+    repository's own logins and teams, in lower case: None for all, empty for those with admin or maintain. Caps are in
+    US dollars, None for none. `decided` are the names of the rules that the operator set: a repository can only make
+    them narrower.
     """
 
     agents: tuple[str, ...]
     agent: str
     model: str | None = None
     instructions: str = ""
-    allowed: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | None = None
     auto_pull_request: AutoPullRequest = "never"
     require_plan: RequirePlan = "never"
     setup: bool = False
@@ -37,3 +67,187 @@ class Rules:
     max_cost_usd_per_turn: float | None = None
     max_cost_usd_per_repository_per_day: float | None = None
     decided: frozenset[str] = frozenset()
+
+
+def _person(text: str) -> str:
+    found = text.lower().removeprefix("@")
+    if not PERSON_OR_TEAM.fullmatch(found):
+        raise ValueError(text)
+    return found
+
+
+def _hosts(text: str) -> set[Destination]:
+    """Return the host with its port, or with the web's; raise NotReachableError, a ValueError, for a private one."""
+    found = {parse_target(text, port) for port in WEB_PORTS}
+    for host in {one.host for one in found}:
+        if isinstance(host, str):
+            require_public_name(host)
+        elif not is_public(host):
+            raise NotReachableError(text)
+    return found
+
+
+def _host(text: str) -> str:
+    _hosts(text)
+    return text
+
+
+_Person = Annotated[str, AfterValidator(_person)]
+_Host = Annotated[str, AfterValidator(_host)]
+_Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_SWITCH = "true or false"
+_DOLLARS = "an amount of US dollars above 0, such as 2.50"
+
+
+class Config(BaseModel):
+    """What a repository chose in its `.threadtree/config.toml`. A title says what the value must be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    agent: str | None = Field(default=None, pattern=r"^[a-z-]{1,40}$", title='the name of an agent, such as "claude"')
+    model: str | None = Field(default=None, pattern=MODEL_NAME, title="the name of a model, without blanks")
+    instructions: str | None = Field(default=None, max_length=32_000, title="a text of at most 32,000 characters")
+    # No right file has an empty list: it stands for a wrong one.
+    allowed: list[_Person] | None = Field(
+        default=None, max_length=200, title='a list of 1 to 200 logins and teams, such as ["octocat", "acme/web"]'
+    )
+    auto_pull_request: AutoPullRequest | None = Field(default=None, title=words.one_of(get_args(AutoPullRequest)))
+    require_plan: RequirePlan | None = Field(default=None, title=words.one_of(get_args(RequirePlan)))
+    setup: bool | None = Field(default=None, title=_SWITCH)
+    check: bool | None = Field(default=None, title=_SWITCH)
+    autofix: bool | None = Field(default=None, title=_SWITCH)
+    max_fix_attempts: int | None = Field(default=None, ge=1, le=1000, title="a whole number from 1 to 1000")
+    network: list[_Host] | None = Field(
+        default=None,
+        max_length=20,
+        title='a list of at most 20 public hosts, such as ["db.example.com:5432"]; the operator opens private ones by '
+        "ALLOWED_HOSTS",
+    )
+    bare_commands: bool | None = Field(default=None, title=_SWITCH)
+    max_cost_usd_per_turn: _Dollars | None = Field(default=None, title=_DOLLARS)
+    max_cost_usd_per_day: _Dollars | None = Field(default=None, title=_DOLLARS)
+
+
+KEYS: Final = tuple(Config.model_fields)
+RULES: Final = {"max_cost_usd_per_day": "max_cost_usd_per_repository_per_day"}
+"""The rules of keys that are called otherwise."""
+_WHEN_WRONG: Mapping[str, tuple[Any, str]] = {
+    "allowed": ([], words.ONLY_MAINTAINERS),
+    "require_plan": ("always", words.ALWAYS_PLANNED),
+}
+"""What holds instead of a wrong value that may have been there to keep people out, and the words for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file says: the keys that are right, the line of each key, and what is wrong, a sentence for each problem.
+
+    `config` is None where the file cannot be read at all.
+    """
+
+    config: Config | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def read_config(text: bytes) -> Found:
+    """Read a file. A key that is wrong is left out by itself; a text that is no such file has no effect at all."""
+    try:
+        source = text.decode()
+        if any(line.count(".") > _MOST_DOTS for line in source.split("\n")):
+            return Found(problems=(words.unreadable("a line has too many dots"),))
+        given = tomllib.loads(source)
+    except UnicodeDecodeError:
+        return Found(problems=(words.unreadable("it is no text in UTF-8"),))
+    except RecursionError:
+        return Found(problems=(words.unreadable("it is nested too deeply"),))
+    except ValueError as problem:  # also a number of too many digits
+        return Found(problems=(words.unreadable(words.no_toml(str(problem))),))
+    wrong = {"allowed"} if given.get("allowed") == [] else set()
+    try:
+        Config.model_validate(given)
+    except ValidationError as error:
+        wrong |= {str(one["loc"][0]) for one in error.errors(include_url=False, include_input=False)}
+    unknown = [key for key in given if key not in KEYS]
+    lines = {key: _line_of(source, key) for key in [key for key in KEYS if key in given] + unknown[:_MOST_UNKNOWN]}
+    problems = []
+    for key in sorted(wrong & lines.keys(), key=lambda key: (lines[key], key)):
+        if key in KEYS:
+            instead = _WHEN_WRONG[key][1] if key in _WHEN_WRONG else ""
+            problems.append(words.wrong(key, lines[key], Config.model_fields[key].title or "", instead))
+        else:
+            near = get_close_matches(key[:40].lower(), KEYS, n=1)
+            problems.append(words.unknown(key, lines[key], near[0] if near else None))
+    if (more := len(unknown) - _MOST_UNKNOWN) > 0:
+        problems.append(words.more_unknown(more))
+    right = {key: value for key, value in given.items() if key not in wrong}
+    instead_of = {key: _WHEN_WRONG[key][0] for key in wrong if key in _WHEN_WRONG}
+    return Found(Config.model_validate(right | instead_of), lines, tuple(problems))
+
+
+def stored_config(text: str) -> Config:
+    """Return what is right in a file, as it is in a row."""
+    try:
+        return Config.model_validate_json(text)
+    except ValidationError:  # of another release
+        return Config.model_validate({key: value for key, (value, _) in _WHEN_WRONG.items()})
+
+
+def as_stored(config: Config) -> str:
+    """Return the JSON for a row."""
+    return config.model_dump_json(exclude_none=True)
+
+
+def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, str]]]:
+    """Return the rules with what the repository chose, and the choices that the operator's `rules` do not allow.
+
+    These are left out; each has the setting that is against it, and the setting's value.
+    """
+    chosen: dict[str, Any] = {}
+    beyond: dict[str, tuple[str, str]] = {}
+    for key in KEYS:
+        if (value := getattr(config, key)) is None:
+            continue
+        rule = RULES.get(key, key)
+        own = getattr(rules, rule)
+        if key == "agent":
+            if value not in rules.agents:
+                beyond[key] = "AGENT", ", ".join(rules.agents)
+                continue
+            if value != own:
+                chosen["model"] = None  # the operator's is of another agent
+        elif key == "model" and "agent" in beyond:
+            beyond[key] = beyond["agent"]
+            continue
+        elif key == "network":
+            if key in rules.decided:
+                beyond[key] = "AGENT_NETWORK", "none"
+                continue
+            value = frozenset().union(*map(_hosts, value))
+        elif key == "allowed":
+            value = tuple(value)
+        elif rule in SETTINGS and (rule in rules.decided or key.startswith("max_")) and _rank(value) > _rank(own):
+            beyond[key] = SETTINGS[rule].upper(), words.as_written(own)
+            continue
+        chosen[rule] = value
+    return replace(rules, **chosen), beyond
+
+
+def _rank(value: Any) -> float:
+    """Return how much a value allows."""
+    if value is None:
+        return math.inf
+    return get_args(AutoPullRequest).index(value) if isinstance(value, str) else float(value)
+
+
+def _line_of(source: str, key: str) -> int:
+    """Return the line on which a key begins. The parser tells where its value ends: there a second one is refused."""
+    end = 0
+    try:
+        tomllib.loads(f"{json.dumps(key, ensure_ascii=False)} = 0\n{source}\n")
+    except ValueError as problem:
+        told = re.search(r"at line (\d+)", str(problem))
+        end = int(told[1]) - 1 if told else 0
+    begins = re.compile(rf"[ \t\[]*[\"']?{re.escape(key)}\b")
+    lines = source.split("\n")[:end]
+    return next((at for at in range(len(lines), 0, -1) if begins.match(lines[at - 1])), end)

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from bot import settings_values as values
 from bot.agents.presets import PRESETS
 from bot.maintenance.retention_rules import Kind, RetentionPolicy
+from bot.model import BRANCH_PREFIX
 
 
 class Need(Enum):
@@ -39,6 +40,7 @@ _READ_ONLY_WITH = {
     "AGENT_COMMAND": Need.AGENT,
     "AGENT_ENV": Need.AGENT,
     "GITHUB_PRIVATE_KEY_PATH": Need.GITHUB,
+    "MCP_CONFIG": Need.AGENT,
 }
 _ALSO_IN_LOWER_CASE = ("HTTPS_PROXY", "NO_PROXY")
 _URLS_OF_GITHUB_COM = {
@@ -83,10 +85,10 @@ class Settings(BaseSettings):
 
     bot_name: values.BotName | None = None
     bot_label: str = "threadtree"
-    branch_prefix: values.BranchPrefix = "threadtree/"
+    branch_prefix: values.BranchPrefix = BRANCH_PREFIX
     bare_commands: values.Switch = True
     allowed_repos: values.RepositoryGlobs = ()
-    allowed_users: values.Logins = ()
+    allowed_users: values.People = ()
     allowed_bots: values.NumericIds = frozenset()
 
     https_proxy: values.Proxy | None = None
@@ -109,7 +111,7 @@ class Settings(BaseSettings):
     check_timeout_seconds: values.Seconds = 600
     autofix: values.Switch = False
     max_fix_attempts: values.Count = 3
-    mcp_config: Path | None = None
+    mcp_config: values.McpConfig = ()
     include_outsiders: values.Switch = False
     turn_timeout_seconds: values.Seconds = 1800
     turn_idle_timeout_seconds: values.Seconds = 300
@@ -291,6 +293,7 @@ def known_secrets(settings: Settings) -> tuple[str, ...]:
     own = [value for name, value in settings if isinstance(value, SecretStr) and name != "https_proxy"]
     agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
     found = [secret.get_secret_value() for secret in (*own, *agents)]
+    found += [secret for server in settings.mcp_config for secret in server.secrets(values.SECRET_NAME)]
     for url in (settings.database_url, settings.https_proxy):
         found += _passwords(url.get_secret_value()) if url else ()
     return tuple(dict.fromkeys(found))

@@ -29,11 +29,13 @@ from pydantic import (
     WrapValidator,
 )
 
+from bot.agents.mcp import McpServer, read_servers
 from bot.agents.presets import PRESETS
 from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
+from bot.rules import MODEL_NAME, PERSON_OR_TEAM
 
 MAX_NODE_NAME_BYTES: Final = 34
 """Its name stands in lists, comments and figures."""
@@ -44,8 +46,6 @@ SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNO
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 _REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
-# Logins have hyphens, those of managed users end with an underscore and a short code; a team has a slug of its name.
-_PERSON_OR_TEAM = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 _OWN_SECRETS = frozenset(
@@ -278,16 +278,11 @@ def _branch_prefix(text: str) -> str:
     return text
 
 
-def _logins(text: str) -> tuple[str, ...]:
-    """Return GitHub logins in lower case, without `@`."""
-    return tuple(item.lower().removeprefix("@") for item in _items(text))
-
-
 def _people(text: str) -> tuple[str, ...]:
     """Return GitHub logins and teams, `org/team`, in lower case, without `@`."""
-    found = _logins(text)
+    found = tuple(item.lower().removeprefix("@") for item in _items(text))
     for item in found:
-        if not _PERSON_OR_TEAM.fullmatch(item):
+        if not PERSON_OR_TEAM.fullmatch(item):
             raise ValueError(f"holds {item!r}, which is neither a login nor a team; write it like octocat or acme/web.")
     return found
 
@@ -332,6 +327,32 @@ def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
     return {name: variables[name] for name in _items(text)}
 
 
+def _mcp_config(text: str, info: ValidationInfo) -> tuple[McpServer, ...]:
+    """Return the servers in the file. Without the internet a sandbox reaches only the hosts of ALLOWED_HOSTS."""
+    variables: Mapping[str, str] = info.data["variables"]
+    try:
+        content = Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise ValueError("names no text file that this user can read; correct or unset it.") from None
+    own = {variables[name] for name in _OWN_SECRETS & variables.keys()}
+    try:
+        servers = read_servers(content, variables.get("PATH", os.defpath), own)
+    except ValueError as error:
+        raise ValueError(f"{error}; correct {text}.") from None
+    for one in servers:
+        if one.type != "stdio" and info.data.get("agent_network") == "none":
+            try:
+                is_open = parse_target(*one.authority) in info.data.get("allowed_hosts", ())
+            except NotReachableError:
+                is_open = False
+            if not is_open:
+                raise ValueError(
+                    f"has the server {one.name} on another host, which AGENT_NETWORK=none forbids; name its host in "
+                    "ALLOWED_HOSTS, or take it out."
+                )
+    return servers
+
+
 def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]:
     """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
     found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
@@ -342,7 +363,7 @@ def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
-ModelName = Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$"), _must_be("the name of a model, without blanks")]
+ModelName = Annotated[str, Field(pattern=MODEL_NAME), _must_be("the name of a model, without blanks")]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
@@ -354,8 +375,8 @@ RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
 Proxy = Annotated[SecretStr, BeforeValidator(_proxy)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
 Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
-Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
 People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
+McpConfig = Annotated[tuple[McpServer, ...], BeforeValidator(_mcp_config)]
 AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

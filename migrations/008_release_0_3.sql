@@ -11,6 +11,9 @@ alter table conversations
     add column agent text,
     add column model text;
 
+-- The comments of a conversation within an hour: MAX_COMMENTS_PER_HOUR.
+create index outbox_comments on outbox (conversation_id, posted_at) where kind = 'comment';
+
 -- How a request is worked on. `plan`: the agent may only look, and answers with a plan. `review`: it reviews a pull request.
 -- `undo`: the last request's changes are taken back, without an agent. `update`: the base is merged.
 alter table requests

@@ -11,6 +11,7 @@ from acp import PROTOCOL_VERSION, RequestError
 from bot.agents.acp_link import AcpLink, as_object, error_text
 from bot.agents.acp_progress import Item
 from bot.agents.driver import CannotOpenError, Launch, SessionOpened
+from bot.agents.mcp import for_acp
 from bot.agents.presets import SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver
@@ -109,11 +110,17 @@ class AcpDriver(Driver[Item]):
             why = reasons.other_protocol(self._command, version, PROTOCOL_VERSION)
             raise CannotOpenError(*why, link.process.stderr_tail)
         link.capabilities = as_object(answer.get("agentCapabilities"))
+        takes = as_object(link.capabilities.get("mcpCapabilities"))
+        for server in self._launch.mcp_servers:
+            if server.type != "stdio" and takes.get(server.type) is not True:
+                why = reasons.no_mcp_transport(self._command, server.name, server.type)
+                raise CannotOpenError(*why, link.process.stderr_tail)
         return link
 
     def _place(self) -> dict[str, Any]:
         meta = {"_meta": dict(self._options.meta)} if self._options.meta else {}
-        return {"cwd": str(self._launch.cwd), "mcpServers": [], **meta}
+        servers = for_acp(self._launch.mcp_servers, self._launch.environment)
+        return {"cwd": str(self._launch.cwd), "mcpServers": servers, **meta}
 
     async def _enter(self, link: AcpLink, session: str, answer: dict[str, Any]) -> None:
         """Use the session from now on, in its mode: https://agentclientprotocol.com/protocol/session-modes"""

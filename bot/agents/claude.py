@@ -212,7 +212,8 @@ class ClaudeDriver(Driver[Message]):
     async def _start(self, session: str, choice: str) -> None:
         """Start Claude Code; one that runs is ended before. Raises CannotOpenError."""
         await self.aclose()
-        argv = (*self._launch.argv, *_OPTIONS, choice)
+        mcp = self._launch.mcp_file
+        argv = (*self._launch.argv, *_OPTIONS, *([f"--mcp-config={mcp}"] if mcp else []), choice)
         try:
             process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:

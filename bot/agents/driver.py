@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bot.agents.mcp import McpServer
 from bot.messages.tracking import PlanEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree."""
+    """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree.
+
+    `mcp_servers` are the operator's; `mcp_file` has them in Claude's form, where there are any.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
+    mcp_servers: tuple[McpServer, ...] = ()
+    mcp_file: Path | None = None
 
 
 # What an agent reports while it works on a prompt.

@@ -1,7 +1,4 @@
-"""`threadtree doctor`: a table for people, `--json` for scripts; exit status 1 if what is set up here cannot work.
-
-`config check` looks at the settings alone.
-"""
+"""`threadtree doctor`: a table for people, `--json` for scripts; exit status 1 if what is set up here cannot work."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -11,36 +8,19 @@ from rich.console import Console
 from rich.text import Text
 
 from bot.cli.calls import print_json, print_table
-from bot.cli.options import Json, command_group
+from bot.cli.options import Json
 from bot.cli.running import database_url, run, stop_signals
 from bot.compose.base import redactor_of
 from bot.compose.parts import Surroundings, open_github
 from bot.doctor.checks import examine
 from bot.doctor.services import Check
 from bot.messages.formatting import format_count
-from bot.settings import SERVE, doubtful_names, load, read
+from bot.settings import SERVE, read
 from bot.tasks import unless_stopped
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 # What a shell gives for a process that a signal ended, with the signal's number.
 _ENDED_BY = 128
-
-
-config = command_group()
-
-
-@config.callback()
-def of_settings() -> None:
-    """The settings of the environment and `.env`."""
-
-
-@config.command("check")
-def check_settings() -> None:
-    """Check the settings as `serve` does at its start, and start nothing."""
-    for line in doubtful_names():
-        typer.echo(f"threadtree: {line}", err=True)
-    load(needs=SERVE)
-    typer.echo("The settings are right. `threadtree doctor` tries what they name.")
 
 
 def doctor(json: Json = False) -> None:

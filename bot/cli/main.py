@@ -21,7 +21,7 @@ _GROUPS = {
     "conversations": ("bot.cli.calls", "The issues and pull requests the bot works on."),
     "env": ("bot.cli.env", "Variables of one repository, for its set-up script and its agents."),
     "nodes": ("bot.cli.calls", "The machines that run agents."),
-    "config": ("bot.cli.doctor", "The settings of the environment and `.env`."),
+    "config": ("bot.cli.config", "The settings of the environment and `.env`, and the rules of a repository."),
     "audit": ("bot.cli.calls", "Who did what, beside asking the agent."),
 }
 _COMMANDS = {

@@ -32,6 +32,7 @@ from bot.clones.clone import reading
 from bot.compose.parts import jobs_of_node
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
+from bot.handlers.context import Nodes
 from bot.maintenance.prune import prune
 from bot.maintenance.repair import Progress, repair
 from bot.messages.formatting import format_count
@@ -273,7 +274,8 @@ async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
         fail("GitHub must be asked, and GITHUB_TOKEN is not set; set it, or the App's two settings.", 2)
     try:
         repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
-        assigned = await assign_worktree_for_operator(ctx.pool, github, ctx.node, ctx.clock, repository, number)
+        here = Nodes(ctx.node, branch_prefix=load().branch_prefix)
+        assigned = await assign_worktree_for_operator(ctx.pool, github, here, ctx.clock, repository, number)
     except NotFound:
         fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.", 2)
     if assigned.node != ctx.node:

@@ -26,6 +26,11 @@ ARRIVING = "arriving"
 
 
 @dataclass(frozen=True, slots=True)
+class Irregular:
+    """No regular file of an acceptable size."""
+
+
+@dataclass(frozen=True, slots=True)
 class Clone:
     """A bare clone at `path`. What goes out of use is renamed into `trash`, on the same file system.
 
@@ -61,13 +66,26 @@ class Clone:
 
     async def commit_at(self, revision: str) -> str | None:
         """Return the commit that a full ref or object name stands for; None if the clone has none."""
+        return await self.object_at(f"{revision}^{{commit}}")
+
+    async def object_at(self, name: str) -> str | None:
+        """Return the object of a full ref with what git lets follow it, such as `:PATH`; None if there is none."""
         if self.objects is not None:
             with contextlib.suppress(GitError):
-                return await self.objects.name(f"{revision}^{{commit}}")
-        shown = await self.run(
-            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
-        )
+                return await self.objects.name(name)
+        shown = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, check=False)
         return shown.text if shown.status == 0 else None
+
+    async def file_at(self, branch: str, path: str, most_bytes: int) -> bytes | Irregular | None:
+        """Return what the file at a path of the remote's branch holds, None if there is none. Raises GitError."""
+        if await self.object_at(f"{refs.remote(branch)}:{path}") is None:  # mostly without a new process
+            return None
+        listed = (await self.run("ls-tree", "-z", "--long", refs.remote(branch), "--", path)).fields
+        mode, kind, blob, size = listed[0].partition("\t")[0].split()
+        # A symbolic link is a blob too.
+        if kind != "blob" or not mode.startswith("100") or int(size) > most_bytes:
+            return Irregular()
+        return (await self.run("cat-file", "blob", blob)).stdout
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot

@@ -38,7 +38,7 @@ def start_again(worktree: WorktreeRow) -> Start:
     An issue's worktree that was switched to the branch of a pull request stays on it.
     """
     branch, start = worktree.branch, worktree.start
-    if isinstance(start, IssueBranch) and branch is not None and refs.sequel_of(branch, start.number) is None:
+    if isinstance(start, IssueBranch) and branch is not None and refs.sequel_of(branch, start) is None:
         return HeadBranch(branch)
     return start
 
@@ -46,8 +46,8 @@ def start_again(worktree: WorktreeRow) -> Start:
 async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused:
     """Decide on branch and commit, after a fetch; change nothing. Raises GitError, InvalidNameError."""
     match start:
-        case IssueBranch(number):
-            return await _issue(lock, number)
+        case IssueBranch():
+            return await _issue(lock, start)
         case HeadBranch(branch=branch):
             tip = await lock.clone.commit_at(refs.remote(branch))
             if tip is None:
@@ -61,15 +61,15 @@ async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused
             assert_never(start)
 
 
-async def _issue(lock: CloneLock, number: int) -> StartPoint | CheckoutRefused:
+async def _issue(lock: CloneLock, issue: IssueBranch) -> StartPoint | CheckoutRefused:
     clone = lock.clone
-    if clone.is_shallow and await _branches(clone, _REMOTE, number):
+    if clone.is_shallow and await _branches(clone, _REMOTE, issue):
         await complete(lock)  # to tell which of them are merged
     default = await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
         return CheckoutRefused(default.next_step)
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = [await _branches(clone, where, number) for where in (_HERE, _REMOTE)]
+    local, remote = [await _branches(clone, where, issue) for where in (_HERE, _REMOTE)]
     unmerged = [
         branch
         for branch in local.keys() | remote.keys()
@@ -78,31 +78,39 @@ async def _issue(lock: CloneLock, number: int) -> StartPoint | CheckoutRefused:
     ]
 
     def sequel(branch: str) -> int:
-        return refs.sequel_of(branch, number) or 1
+        return refs.sequel_of(branch, issue) or 1
 
     if unmerged:
         branch = max(unmerged, key=sequel)
     else:
         # A branch that was on the remote and is merged is finished: its name is not used again.
         pushed = [branch for branch in local if await branch_history.last_pushed(clone, branch)]
-        branch = await issue_branch(clone, number, max(map(sequel, (*remote, *pushed)), default=0) + 1)
+        branch = await issue_branch(clone, issue, max(map(sequel, (*remote, *pushed)), default=0) + 1)
     return await _branch(lock, branch, default.name, remote.get(branch, base))
 
 
-async def issue_branch(clone: Clone, number: int, sequel: int) -> str:
+async def issue_branch(clone: Clone, issue: IssueBranch, sequel: int) -> str:
     """Return the name of an issue's branch: without a folder where a branch is named like the folder. Raises GitError.
 
     That branch is on GitHub, or checked out here from an earlier request.
     """
-    names = (refs.local(refs.ISSUE_FOLDER), refs.remote(refs.ISSUE_FOLDER))
-    return refs.issue_branch(number, sequel, flat=any([await clone.commit_at(name) is not None for name in names]))
+    return refs.issue_branch(issue, sequel, flat=await taken_folder(clone, issue) is not None)
 
 
-async def _branches(clone: Clone, namespace: str, number: int) -> dict[str, str]:
+async def taken_folder(clone: Clone, issue: IssueBranch) -> str | None:
+    """Return the branch that has the name of a folder of the issue's branches. Raises GitError."""
+    for folder in refs.folders_of(issue):
+        for name in (refs.local(folder), refs.remote(folder)):
+            if await clone.commit_at(name) is not None:
+                return folder
+    return None
+
+
+async def _branches(clone: Clone, namespace: str, issue: IssueBranch) -> dict[str, str]:
     """Return the tips of an issue's branches in `namespace`. Raises GitError."""
-    found = await clone.refs(*(f"{namespace}{refs.issue_branch(number, flat=flat)}*" for flat in (False, True)))
+    found = await clone.refs(*(f"{namespace}{refs.issue_branch(issue, flat=flat)}*" for flat in (False, True)))
     named = {ref.removeprefix(namespace): tip for ref, tip in found.items()}
-    return {branch: tip for branch, tip in named.items() if refs.sequel_of(branch, number) is not None}
+    return {branch: tip for branch, tip in named.items() if refs.sequel_of(branch, issue) is not None}
 
 
 async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:

@@ -30,7 +30,7 @@ from bot.node.transactions import persist
 from bot.operations.execute import work_in
 from bot.outbound import Outbound
 from bot.redaction import Redactor
-from bot.rules import Rules
+from bot.rules import SETTINGS, Rules
 from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
 from bot.settings import Settings
 from bot.store import upkeep
@@ -45,17 +45,6 @@ G = TypeVar("G", bound=GitHub)
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger()
-_SETTINGS_OF_RULES = {
-    "auto_pull_request": "auto_pull_request",
-    "setup": "setup_script",
-    "check": "check_script",
-    "autofix": "autofix",
-    "max_fix_attempts": "max_fix_attempts",
-    "bare_commands": "bare_commands",
-    "max_cost_usd_per_turn": "max_cost_usd_per_turn",
-    "max_cost_usd_per_repository_per_day": "max_cost_usd_per_repository_per_day",
-}
-"""The settings behind rules of the same meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +113,14 @@ def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
             raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
         found = ()
     outside = Outside(outbound_of(settings), settings.allowed_hosts)
-    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside)
+    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside, settings.mcp_config)
 
 
 def rules_of(settings: Settings) -> Rules:
     """Return the rules of a repository that chose nothing."""
-    decided = frozenset(rule for rule, name in _SETTINGS_OF_RULES.items() if name in settings.model_fields_set)
-    chosen = {rule: getattr(settings, name) for rule, name in _SETTINGS_OF_RULES.items()}
+    decided = frozenset(rule for rule, name in SETTINGS.items() if name in settings.model_fields_set)
+    decided |= frozenset({"network"} if settings.agent_network == "none" else ())
+    chosen = {rule: getattr(settings, name) for rule, name in SETTINGS.items()}
     return Rules(agents=(settings.agent,), agent=settings.agent, model=settings.agent_model, decided=decided, **chosen)
 
 

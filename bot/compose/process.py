@@ -19,8 +19,6 @@ from bot.github.answers import BotIdentity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
-from bot.handlers.parsing import CommentParser
-from bot.handlers.registry import HANDLERS
 from bot.locks import worker_lock
 from bot.maintenance.on_request import work_on_node
 from bot.node.identity import identify, registered
@@ -108,7 +106,6 @@ async def _opened(
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
             policy=policy,
-            parser=CommentParser(policy.bot_name, HANDLERS.values()),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             rules=rules_of(settings),
             agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
@@ -143,8 +140,10 @@ async def _run_loops(
     turns have ended: turns need them during SHUTDOWN_GRACE_SECONDS.
     """
     platform, server_url = settings.platform, settings.github_server_url
-    everywhere = Nodes(node.id, settings.node_timeout_seconds)
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, ctx.clock, ctx.sleep)
+    everywhere = Nodes(node.id, settings.node_timeout_seconds, settings.branch_prefix)
+    decider = Decider(
+        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.clock, ctx.sleep
+    )
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()
 
@@ -213,4 +212,6 @@ def policy_of(settings: Settings, me: BotIdentity) -> Policy:
         allowed_users=settings.allowed_users,
         allowed_bots=settings.allowed_bots,
         turns_per_person_per_day=settings.max_turns_per_person_per_day,
+        comments_per_hour=settings.max_comments_per_hour,
+        bare_commands=settings.bare_commands,
     )

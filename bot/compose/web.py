@@ -86,7 +86,8 @@ async def _serve(
             routes += [NO_API] if token is None else api_routes(calls, token, news)
             routes += dashboard_routes(calls, Login(calls.ctx.clock, token, access), news)
         others = Starlette(routes=routes)
-        app = Receiver(inbox, settings.webhook_secrets, settings.platform, others)
+        known = (inbox, settings.webhook_secrets, settings.platform, others)
+        app = Receiver(*known, bare_commands=settings.bare_commands)
         config = uvicorn.Config(
             app,
             host=settings.host,

@@ -12,7 +12,7 @@ from bot.api.calls import UNANSWERED, WITH_TOKEN, Calls
 from bot.dashboard.login import UnknownAccessError
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused, Unauthenticated
-from bot.github.people import SignIn, is_member
+from bot.github.people import SignIn, is_one_of
 from bot.model import Repository
 from bot.store import upkeep
 from bot.store.scope import EVERYTHING, Scope
@@ -91,12 +91,7 @@ class Access:
     async def _is_one_of(self, people: Collection[str], login: str) -> bool:
         if login == WITH_TOKEN:  # in the record of who did what, this is not a person
             return False
-        if login.lower() in people:
-            return True
-        for team in people:
-            if "/" in team and await is_member(self._github, team, login):
-                return True
-        return False
+        return await is_one_of(self._github, people, login)
 
     async def _readable(self, login: str) -> Scope:
         """Return the repositories of the bot that the person can read."""

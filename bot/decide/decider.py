@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import assert_never
@@ -12,9 +12,10 @@ import orjson
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from bot.authority import Denied, Policy, before_asking_github, by_permission
+from bot.authority import Allowed, Denied, Policy
 from bot.decide.actions import Action, Ignore, action_of, failure_of
 from bot.decide.review import whole_review
+from bot.github.answers import Permission
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
@@ -23,14 +24,17 @@ from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes, RequestContext, save_thread
+from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS, RETRY, run_command
 from bot.handlers.stop import close, reopen
 from bot.messages import replies, worktree_replies
-from bot.model import Actor, Thread, ThreadRef
+from bot.model import Actor, Repository, Thread, ThreadRef
+from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.store import conversations, deliveries, operations, outcomes, recoveries, requests, turns
+from bot.rules import Rules
+from bot.store import conversations, deliveries, operations, outbox, outcomes, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
 from bot.store.deliveries import Delivery
@@ -65,6 +69,8 @@ class GitHubFacts:
     asked: AgentRequest | None = None
     pull: PullRequestHead | None = None
     thread: Thread | None = None
+    permission: Permission | None = None
+    """The author's, None of a bot."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,19 @@ class Decider:
     platform: str
     server_url: str
     policy: Policy
+    rules: Rules
     nodes: Nodes
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @cached_property
     def _parser(self) -> CommentParser:
-        return CommentParser(self.policy.bot_name, HANDLERS.values())
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.policy.bare_commands)
+
+    @cached_property
+    def _strict_parser(self) -> CommentParser:
+        """The parser for repositories that want the mention before each command."""
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=False)
 
     async def decide(self, guid: str, attempts: int) -> None:
         """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
@@ -151,15 +163,23 @@ class Decider:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
         # The worst Markdown of a full comment takes a second, and any account can write it.
-        return await asyncio.to_thread(self._asked, delivery)
+        action = await asyncio.to_thread(self._asked, delivery, self._parser)
+        if isinstance(action, Request) and action.parsed.commands:
+            parser = await self._parser_for(action.repository)
+            return action if parser is self._parser else await asyncio.to_thread(self._asked, delivery, parser)
+        return action
 
-    def _asked(self, delivery: Delivery) -> Action:
+    async def _parser_for(self, repository: Repository) -> CommentParser:
+        rules = await known_rules(self.pool, self.rules, repository)
+        return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
+
+    def _asked(self, delivery: Delivery, parser: CommentParser) -> Action:
         event = read(delivery.event, orjson.loads(delivery.body), self.platform)
         if event is None:
             return Ignore("unused")
         if isinstance(event, Unreadable):
-            return failure_of(event, self.policy, self._parser)
-        return action_of(event, self.policy, self._parser)
+            return failure_of(event, self.policy, parser)
+        return action_of(event, self.policy, parser)
 
     async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
@@ -175,10 +195,14 @@ class Decider:
             async with self.pool.acquire() as connection:
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
             async with concurrently(self._state(action, standing)) as state:
-                denied = await self._denied(action, arrived_at)
-                facts = await self._look_up(action, standing, state) if denied is None else facts
+                verdict = await self._may_ask(action, arrived_at)
+                if isinstance(verdict, Denied):
+                    denied = verdict
+                else:
+                    facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
         elif asked is not None:
-            denied = await self._denied(asked, arrived_at)
+            verdict = await self._may_ask(asked, arrived_at)
+            denied = verdict if isinstance(verdict, Denied) else None
         # What recovery could not prove has not failed: a repeat would be told on the thread again.
         error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
         async with self.pool.acquire() as connection, connection.transaction():
@@ -194,8 +218,9 @@ class Decider:
         worktree_id, problem = None, None
         try:
             repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
+            here = replace(self.nodes, timeout_seconds=None)
             assigned = await assign_worktree_for_operator(
-                self.pool, self.github, self.nodes.own, self.clock, repository, wanted.number
+                self.pool, self.github, here, self.clock, repository, wanted.number
             )
             worktree_id = assigned.worktree_id
         except (NotFound, Refused):
@@ -241,7 +266,23 @@ class Decider:
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         thread = (thread_ref, request.thread.number, folder, facts.pull)
-        ctx = RequestContext(connection, self.nodes, *thread, request, self.policy, self.server_url, self.clock())
+        now, permission, silent_until = self.clock(), facts.permission, None
+        if not request.is_operators:
+            most = self.policy.comments_per_hour
+            silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
+        rules = await known_rules(connection, self.rules, request.repository)
+        ctx = RequestContext(
+            connection,
+            self.nodes,
+            *thread,
+            request,
+            self.policy,
+            rules,
+            self.server_url,
+            now,
+            permission=permission,
+            silent_until=silent_until,
+        )
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):
@@ -249,13 +290,10 @@ class Decider:
         if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
             await request_agent(ctx, facts.asked)
 
-    async def _denied(self, asked: Request | Addressed, arrived_at: float) -> Denied | None:
-        """Return why the author may not ask; an answer that GitHub does not give is no permission: it raises."""
-        verdict = before_asking_github(self.policy, asked.author, asked.repository)
-        if verdict is None:
-            permission = await self.github.permission(asked.repository, asked.author.login, arrived_at=arrived_at)
-            verdict = by_permission(permission)
-        return verdict if isinstance(verdict, Denied) else None
+    async def _may_ask(self, asked: Request | Addressed, arrived_at: float) -> Allowed | Denied:
+        rules = await known_rules(self.pool, self.rules, asked.repository)
+        about = (self.github, self.policy, asked.author, asked.repository)
+        return await may_ask(*about, allowed=rules.allowed, arrived_at=arrived_at)
 
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
         """Tell a person who may not ask; a bot hears nothing at all."""
@@ -297,7 +335,8 @@ class Decider:
 
     async def _request_to_agent(self, request: Request, text: str) -> AgentRequest:
         if request.review_id is not None:
-            return await whole_review(self.github, self.sleep, self._parser, request, request.review_id, text)
+            parser = await self._parser_for(request.repository)
+            return await whole_review(self.github, self.sleep, parser, request, request.review_id, text)
         seen = text if request.is_gesture else None
         if seen is None and request.target.id is None:
             seen = await asyncio.to_thread(strip_hidden, text)

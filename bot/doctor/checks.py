@@ -18,7 +18,7 @@ from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, preset
 from bot.clones.shared_blocks import can_share_blocks
 from bot.doctor.scratch import scratch
-from bot.doctor.services import Check, State, database_check, github_checks, model_checks
+from bot.doctor.services import Check, State, database_checks, github_checks, model_checks
 from bot.git.errors import GitError
 from bot.github.client import GitHub
 from bot.outbound import Outbound
@@ -60,7 +60,7 @@ async def examine(
     cage = await asyncio.to_thread(cage_for, given.data_dir, given.path)
     probed = await asyncio.to_thread(cage.probe)
     caged = given.agent_sandbox != "off"
-    stored, heard = await database_check(given, database)
+    stored, heard = await database_checks(given, database)
     async with Outbound(*given.outbound).client(MODEL_SECONDS) as http:
         models = await model_checks(given, http) if chosen else []
     checks = [
@@ -68,7 +68,7 @@ async def examine(
         *setting_warnings(given),
         *user_checks(os.geteuid()),
         disk_check(given),
-        stored,
+        *stored,
         *(await github_checks(given, github, heard) if github else []),
         await _program("git", "git", given.path, "problem", OLDEST_GIT),
         await _program("git-lfs", "git-lfs", given.path, "ok", advice=_WITHOUT_LFS),

@@ -78,12 +78,14 @@ class Scratch:
                 chosen=chosen,
                 route=ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None,
                 variables=variables,
+                servers=given.mcp_config,
             ) as (start, _):
 
                 def launch(command: tuple[str, ...]) -> Launch:
                     if cage.isolates:
                         # A turn would refuse a command inside the real DATA_DIR; the scratch one is elsewhere.
-                        command_mounts(command, given.path, given.data_dir.resolve())
+                        servers = (one.command for one in given.mcp_config if one.command)
+                        command_mounts((command, *servers), given.path, given.data_dir.resolve())
                     return start(command, ())
 
                 yield launch

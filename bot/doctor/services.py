@@ -17,12 +17,14 @@ from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
+from bot.messages.formatting import plain
 from bot.outbound import Outbound, why_unreachable
 from bot.postgres.embedded import OLDEST_MAJOR_VERSION, find_binaries
 from bot.postgres.files import EmbeddedPostgresError, Files
 from bot.postgres.supervisor import name_for_initdb
+from bot.rules import CONFIG_PATH
 from bot.settings import Settings
-from bot.store import listings
+from bot.store import conversations, listings
 from bot.store.database import DATABASE_AWAY
 from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.scope import EVERYTHING
@@ -47,8 +49,11 @@ class Check:
     next_step: str | None = None
 
 
-async def database_check(settings: Settings, opened: AbstractAsyncContextManager[str]) -> tuple[Check, frozenset[str]]:
-    """Return whether the database can be used, and the repositories in ALLOWED_REPOS of which something was received.
+async def database_checks(
+    settings: Settings, opened: AbstractAsyncContextManager[str]
+) -> tuple[list[Check], frozenset[str]]:
+    """Return whether the database can be used, what is wrong in the rules of repositories, and the repositories in
+    ALLOWED_REPOS of which something was received.
 
     An embedded one that was not made yet is not made now.
     """
@@ -61,15 +66,15 @@ async def database_check(settings: Settings, opened: AbstractAsyncContextManager
         which = "the embedded Postgres" if embedded else "DATABASE_URL"
         found = f"{which} cannot be used: {str(problem) or type(problem).__name__}"
         step = "Check DATA_DIR." if embedded else "Correct it, or start that Postgres."
-    return Check("database", "problem", found, step), frozenset()
+    return [Check("database", "problem", found, step)], frozenset()
 
 
-async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]) -> tuple[Check, frozenset[str]]:
+async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]) -> tuple[list[Check], frozenset[str]]:
     files = Files(settings.data_dir / "postgres")
     if settings.database_url is None and not files.data.exists():
         programs = await asyncio.to_thread(find_binaries, settings.postgres_bin_dir, files)
         await asyncio.to_thread(name_for_initdb)
-        return Check("database", "ok", f"made at the start, by the Postgres in {programs}"), frozenset()
+        return [Check("database", "ok", f"made at the start, by the Postgres in {programs}")], frozenset()
     async with opened as dsn, asyncio.timeout(DATABASE_SECONDS):
         connection = await asyncpg.connect(dsn)
         try:
@@ -77,17 +82,25 @@ async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]
             found = f"Postgres {version} answers"
             if version < OLDEST_MAJOR_VERSION:
                 step = f"Use Postgres {OLDEST_MAJOR_VERSION} or later."
-                return Check("database", "problem", f"{found}, which is too old", step), frozenset()
+                return [Check("database", "problem", f"{found}, which is too old", step)], frozenset()
             if await missing_migrations(connection):
-                return Check("database", "ok", f"{found}; its schema is made by `threadtree serve`"), frozenset()
+                return [Check("database", "ok", f"{found}; its schema is made by `threadtree serve`")], frozenset()
             heard = [
                 name
                 for name in _named(settings)
                 if await listings.newest(connection, "deliveries", 1, repository=name, scope=EVERYTHING)
             ]
-            return Check("database", "ok", found), frozenset(heard)
+            rules = [_rules_check(*wrong) for wrong in await conversations.config_problems(connection)]
+            return [Check("database", "ok", found), *rules], frozenset(heard)
         finally:
             await connection.close()
+
+
+def _rules_check(full_name: str, problems: str) -> Check:
+    """Return a warning: what is wrong in a repository's file is for its own people to correct."""
+    found = f"{CONFIG_PATH}: {' '.join(map(plain, problems.splitlines()))}"
+    step = f"`threadtree config show {full_name}` tells what holds. A request reads the file when it starts."
+    return Check(f"rules of {full_name}", "warning", found, step)
 
 
 def _named(settings: Settings) -> list[str]:
@@ -163,7 +176,8 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         checks.append(Check("app", "problem", f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
         checks.append(_delivery_check("app", "the App has all permissions and events", log))
-    checks += await _sign_in_checks(settings, github)
+    checks += _sign_in_checks(settings)
+    checks += await _team_checks(settings, github)
     for full_name in _named(settings):
         checks.append(await _repository_check(github, full_name))
         if not github.is_app and checks[-1].state != "problem":
@@ -171,15 +185,21 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
     return checks
 
 
-async def _sign_in_checks(settings: Settings, github: GitHub) -> list[Check]:
-    """Return what must be set on GitHub for the sign-in to the dashboard, and the teams that the bot does not see."""
+def _sign_in_checks(settings: Settings) -> list[Check]:
+    """Return what must be set on GitHub for the sign-in to the dashboard."""
     if settings.github_client_id is None:
         return []
     named = {"operators": settings.dashboard_operators, "viewers": settings.dashboard_viewers}
     found = "; ".join(f"{kind}: {', '.join(people) or 'none'}" for kind, people in named.items())
     step = f"On GitHub the App's callback URL must be https://YOUR-ADDRESS{CALLBACK}, the dashboard's own address."
-    checks = [Check("sign-in", "ok", found, step)]
-    for team in sorted({one for people in named.values() for one in people if "/" in one}):
+    return [Check("sign-in", "ok", found, step)]
+
+
+async def _team_checks(settings: Settings, github: GitHub) -> list[Check]:
+    """Return the teams that the bot does not see: nobody is in them."""
+    checks = []
+    named = (*settings.allowed_users, *settings.dashboard_operators, *settings.dashboard_viewers)
+    for team in sorted({one for one in named if "/" in one}):
         if (why := await why_unseen(github, team)) is not None:
             step = "Correct it, or give the bot the organisation's permission `Members: read` (a token: `read:org`)."
             checks.append(Check(f"team {team}", "problem", f"GitHub does not show it to the bot ({why})", step))

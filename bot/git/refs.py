@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from bot.model import ISSUE_BRANCH_PREFIX
+from bot.model import IssueBranch
 
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
@@ -91,33 +91,44 @@ def rescue_time(ref: str) -> datetime:
 
 
 # No branch can have the name of the folder of another one: https://git-scm.com/docs/git-check-ref-format
-ISSUE_FOLDER = ISSUE_BRANCH_PREFIX.partition("/")[0]
-_FLAT_PREFIX = ISSUE_BRANCH_PREFIX.replace("/", "-")
+def folders_of(issue: IssueBranch) -> tuple[str, ...]:
+    """Return the folders in the names of an issue's branches, outermost first."""
+    return tuple(issue.prefix[:end] for end, letter in enumerate(issue.prefix) if letter == "/")
 
 
-def issue_branch(issue: int, sequel: int = 1, *, flat: bool = False) -> str:
+def issue_branch(issue: IssueBranch, sequel: int = 1, *, flat: bool = False) -> str:
     """Return `threadtree/issue-N`, or `threadtree/issue-N-k` for the k-th branch of an issue.
 
     `flat`: `threadtree-issue-N`, for repositories that have a branch named like the folder.
     """
-    return f"{_FLAT_PREFIX if flat else ISSUE_BRANCH_PREFIX}{issue}" + (f"-{sequel}" if sequel > 1 else "")
+    first = issue.first.replace("/", "-") if flat else issue.first
+    return first + (f"-{sequel}" if sequel > 1 else "")
 
 
-def issue_refspecs(issue: int) -> tuple[str, ...]:
-    """Return what fetches the branches of an issue, and the one that excludes their names, as far as there are any."""
-    names = (issue_branch(issue), issue_branch(issue, flat=True))
-    return (refspec(ISSUE_FOLDER), *map(refspec, names), *(_to_origin(f"{name}-*") for name in names))
+def issue_refspecs(issue: IssueBranch) -> tuple[str, ...]:
+    """Return what fetches the branches of an issue, and those that exclude their names, as far as there are any."""
+    names = dict.fromkeys((issue_branch(issue), issue_branch(issue, flat=True)))
+    return (*map(refspec, (*folders_of(issue), *names)), *(_to_origin(f"{name}-*") for name in names))
 
 
-def sequel_of(branch: str, issue: int) -> int | None:
+def sequel_of(branch: str, issue: IssueBranch) -> int | None:
     """Return the number of `branch` among the branches of this issue, from 1; None if it is none of them."""
-    match = re.fullmatch(rf"(?:{ISSUE_BRANCH_PREFIX}|{_FLAT_PREFIX}){issue}(?:-([2-9]|[1-9]\d+))?", branch)
-    return int(match[1] or 1) if match else None
+    for flat in (False, True):
+        match = re.fullmatch(rf"{re.escape(issue_branch(issue, flat=flat))}(?:-([2-9]|[1-9]\d+))?", branch)
+        if match:
+            return int(match[1] or 1)
+    return None
 
 
-def is_flat(branch: str) -> bool:
-    """Return whether the branch of an issue has its name because another branch is named like the folder."""
-    return branch.startswith(_FLAT_PREFIX)
+def issue_of(branch: str, number: int) -> IssueBranch | None:
+    """Return the issue `number` whose branch this is, with its prefix; None where the name does not tell."""
+    match = re.fullmatch(rf"(.*)issue-{number}(?:-\d+)?", branch)
+    return IssueBranch(number, match[1]) if match else None
+
+
+def is_flat(branch: str, issue: IssueBranch) -> bool:
+    """Return whether the branch of an issue has its name because another branch is named like a folder of it."""
+    return bool(folders_of(issue)) and branch.startswith(issue_branch(issue, flat=True))
 
 
 def repository_folder(owner: str, folder: str) -> PurePath:

@@ -109,6 +109,9 @@ class GitHub:
         """The new tokens, and the repositories that GitHub has shown to them."""
         self._permissions: dict[tuple[str, int, str], tuple[float, asyncio.Task[Permission]]] = {}
         """The look-ups of the last moment, and when they began."""
+        self.clock = clock
+        self.members: dict[tuple[str, str], datetime] = {}
+        """Who was in which team, a team and a login, and when GitHub was asked (see `bot.github.people`)."""
         self._graphql_hung_at = -math.inf
 
     async def identity(self) -> BotIdentity:

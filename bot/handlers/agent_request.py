@@ -55,7 +55,8 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
-    await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
+    if ctx.silent_until is None:
+        await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if asked.seen is not None and await requests.is_repeated(
         ctx.connection, ctx.conversation_id, asked.seen, ctx.request.asked_at
     ):
@@ -123,6 +124,8 @@ def _head_moved(ctx: RequestContext, turn: NewTurn) -> str | None:
 
 
 def _refusal(ctx: RequestContext, turn: NewTurn, turns_today: int) -> str | None:
+    if ctx.silent_until is not None:
+        return reasons.over_hourly_limit(ctx.policy.comments_per_hour)
     limit = ctx.policy.turns_per_person_per_day
     if turns_today >= limit:
         return reasons.over_daily_limit(limit)
@@ -134,6 +137,9 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
     connection, thread_ref = ctx.connection, ctx.thread_ref
     if (reason := _refusal(ctx, turn, turns_today)) is not None:
         queued = await requests.enqueue(connection, ctx.conversation_id, None, turn, ctx.now, refused=plain(reason))
+        if ctx.silent_until is not None:
+            await ctx.be_silent()
+            return
         asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, queued.id)
         result = TurnResult("refused", reason, asked=asked)
         await thread_comments.ended(connection, thread_ref, queued.id, turn.target, tracking.final(result), "refused")

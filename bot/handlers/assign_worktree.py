@@ -57,7 +57,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
     if ctx.pull is None:
-        return await _reserve(ctx, new_worktree(ctx.number, None))
+        return await _reserve(ctx, new_worktree(ctx.number, None, branch_prefix=ctx.nodes.branch_prefix))
     linked, on_branch = await _sharing_candidates(ctx, ctx.pull)
     chosen = choose_worktree(ctx.number, ctx.pull, linked, on_branch)
     if isinstance(chosen, OwnWorktree):
@@ -66,7 +66,7 @@ async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
 
 
 async def assign_worktree_for_operator(
-    pool: Pool, github: GitHub, node: str, clock: Clock, repository: Repository, number: int
+    pool: Pool, github: GitHub, where: Nodes, clock: Clock, repository: Repository, number: int
 ) -> AssignedWorktree:
     """Return the worktree in which a request on the thread would run, before the first request.
 
@@ -78,7 +78,7 @@ async def assign_worktree_for_operator(
         pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep, choosing=True)
     async with pool.acquire() as connection, connection.transaction():
         thread_ref, folder = await save_thread(connection, repository, thread)
-        return await assign_worktree(ThreadContext(connection, Nodes(node), thread_ref, number, folder, pull))
+        return await assign_worktree(ThreadContext(connection, where, thread_ref, number, folder, pull))
 
 
 async def _sharing_candidates(

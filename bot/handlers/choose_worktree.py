@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad, Start
+from bot.model import BRANCH_PREFIX, DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad, Start
 from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
 
 
@@ -77,10 +77,15 @@ def choose_worktree(
     return new_worktree(number, pull, reasons[0] if reasons else None)
 
 
-def new_worktree(number: int, pull: PullRequestHead | None, instead_of: SharingRefused | None = None) -> OwnWorktree:
+def new_worktree(
+    number: int,
+    pull: PullRequestHead | None,
+    instead_of: SharingRefused | None = None,
+    branch_prefix: str = BRANCH_PREFIX,
+) -> OwnWorktree:
     """Return the thread's own worktree: on an issue's branch, on a head branch, or detached at a head."""
     if pull is None:
-        return OwnWorktree(f"issue-{number}", IssueBranch(number), instead_of)
+        return OwnWorktree(f"issue-{number}", IssueBranch(number, branch_prefix), instead_of)
     if not pull.same_repository or pull.head_is_protected:
         return OwnWorktree(f"pr-{number}", DetachedHead(pull.head_sha, f"refs/pull/{number}/head"), instead_of)
     return OwnWorktree(f"pr-{number}", HeadBranch(pull.head_ref, pull.head_sha), instead_of)

@@ -5,20 +5,27 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.authority import Policy
+from bot.github.answers import Permission
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
-from bot.model import Actor, Repository, Target, Thread, ThreadRef
+from bot.messages import replies
+from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where a new worktree may be: on any node that was alive within `timeout_seconds`, or None: on `own` alone."""
+    """Where a new worktree may be: on any node that was alive within `timeout_seconds`, or None: on `own` alone.
+
+    `branch_prefix` begins the names of new branches.
+    """
 
     own: str
     timeout_seconds: float | None = None
+    branch_prefix: str = BRANCH_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +55,18 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext(ThreadContext):
-    """A request of an author who is allowed to ask. `server_url` is the GitHub server."""
+    """A request of an author who is allowed to ask. `rules` are the repository's, `server_url` is the GitHub server.
+
+    `permission` is the author's live one, None of a bot. `silent_until`: the bot has written too much in the thread.
+    """
 
     request: Request
     policy: Policy
+    rules: Rules
     server_url: str
     now: datetime
+    permission: Permission | None = None
+    silent_until: datetime | None = None
 
     @property
     def author(self) -> Actor:
@@ -64,6 +77,11 @@ class RequestContext(ThreadContext):
         """Answer with a comment that belongs to no turn; return its row in the outbox."""
         target, asked_by = self.request.target, self.author.id
         return await thread_comments.reply(self.connection, self.thread_ref, target, text, asked_by=asked_by)
+
+    async def be_silent(self) -> None:
+        """Do nothing for the request, after too many comments: two bots that answer each other end so."""
+        words = replies.silent(self.policy.comments_per_hour, self.silent_until or self.now, self.now)
+        await thread_comments.be_silent(self.connection, self.thread_ref, self.request.target, words, self.now)
 
     async def acknowledge(self, *targets: Target) -> None:
         """React with 👀 to what asks, or to these texts."""

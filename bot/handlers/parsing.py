@@ -118,9 +118,13 @@ def mention_pattern(name: str) -> re.Pattern[str]:
 
 
 class CommentParser:
-    """A parser of texts for the bot `@bot_name` with these commands."""
+    """A parser of texts for the bot `@bot_name` with these commands.
 
-    def __init__(self, bot_name: str, commands: Iterable[CommandSyntax]) -> None:
+    Without `bare_commands` a command counts only after the mention on its line; others are ordinary text.
+    """
+
+    def __init__(self, bot_name: str, commands: Iterable[CommandSyntax], *, bare_commands: bool = True) -> None:
+        self._bare_commands = bare_commands
         self._mention = mention_pattern(bot_name)
         self._commands = {command.name: command for command in commands}
 
@@ -170,6 +174,8 @@ class CommentParser:
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
         mention = self._mention.match(line)
         is_addressed = mention is not None
+        if not (is_addressed or self._bare_commands):
+            return None
         spoken = line[mention.end() :].lstrip(" \t,:;.!?-–—") if mention else line
         begins = _COMMAND.match(spoken)
         if begins is None:

@@ -90,7 +90,7 @@ RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue
 
 async def _help(ctx: RequestContext, _: str | None) -> None:
     commands = [(handler.name, handler.summary) for handler in HANDLERS.values()]
-    await ctx.reply(replies.help_text(ctx.policy.bot_name, commands))
+    await ctx.reply(replies.help_text(ctx.policy.bot_name, commands, bare=ctx.rules.bare_commands))
 
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
@@ -102,6 +102,9 @@ HANDLERS: dict[str, Handler] = {
 
 async def run_command(ctx: RequestContext, command: Command | UnknownCommand) -> None:
     """Run one command of a comment, in the caller's transaction."""
+    if ctx.silent_until is not None and not (isinstance(command, Command) and command.name == STOP.name):
+        await ctx.be_silent()
+        return
     await ctx.acknowledge()
     match command:
         case Command(name=name, argument=argument):

@@ -31,8 +31,9 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         now=ctx.now,
         only_put_back=argument != "all",
     )
-    if not (await operations.stop_setup(ctx.connection, ctx.conversation_id) or stopped):
-        await ctx.reply(replies.NOTHING_TO_STOP)
+    if await operations.stop_setup(ctx.connection, ctx.conversation_id) or stopped:
+        return
+    await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
 
 
 async def stop_turns(

@@ -10,6 +10,8 @@ from bot.store.operations import PullRequestAsked, RequestedBy
 
 WORKTREE_VERBS = ("list", "reset", "remove", "restore", "prune")
 
+_MAY_PRUNE = ("maintain", "admin")  # it removes files of other threads
+
 _parse_verb = one_of(*WORKTREE_VERBS)
 
 
@@ -27,6 +29,8 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
             await ctx.reply(worktree_replies.worktree_list(own, rescued, ctx.now))
         case "reset" | "remove" | "restore" as kind:
             await queue_operation(ctx, kind)
+        case "prune" if ctx.permission not in _MAY_PRUNE:
+            await ctx.reply(worktree_replies.may_not_prune(ctx.permission))
         case "prune":
             await ctx.reply(worktree_replies.pruning(await _prune(ctx)))
         case _:

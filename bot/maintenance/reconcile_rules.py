@@ -6,7 +6,7 @@ from typing import Literal
 
 from bot.clones.metadata import Metadata
 from bot.git import refs
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.model import DetachedHead, HeadBranch, Start
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unknown"]
@@ -56,6 +56,5 @@ def started_from(known: Metadata, head: str | None) -> Start | None:
     number = next(iter(known.conversations), None)
     if known.branch is None:
         return DetachedHead(head, f"refs/pull/{number}/head") if number and head else None
-    if number is not None and refs.sequel_of(known.branch, number) is not None:
-        return IssueBranch(number)
-    return HeadBranch(known.branch)
+    of_issue = refs.issue_of(known.branch, number) if number is not None else None
+    return of_issue or HeadBranch(known.branch)

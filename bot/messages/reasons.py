@@ -93,6 +93,11 @@ def over_daily_limit(limit: int) -> str:
     return f"You have used your {used} for the day (`MAX_TURNS_PER_PERSON_PER_DAY`). Ask again tomorrow."
 
 
+def over_hourly_limit(limit: int) -> str:
+    used = format_count(limit, "comment")
+    return f"The bot has written {used} in this thread within an hour (`MAX_COMMENTS_PER_HOUR`). Ask again later."
+
+
 def no_worktree(advice: str) -> str:
     """`advice` is a sentence that says what to do."""
     return f"The bot could not prepare the files for this thread. Nothing was changed. {truncate(advice)}"
@@ -105,8 +110,8 @@ def cannot_fetch(full_name: str) -> str:
     )
 
 
-def permission_withdrawn(login: str) -> str:
-    return f"{inline_code(login)} no longer has write access to this repository."
+def may_not_ask_any_more(login: str, why: str) -> str:
+    return f"{inline_code(login)} may not ask the bot here any more: {why}."
 
 
 GONE_FROM_GITHUB = "The text that asked for this is no longer on GitHub. Write it again if you want it done."
@@ -236,6 +241,11 @@ def no_protocol(command: str, how: str, what: str) -> Unopened:
 def other_protocol(command: str, version: object, wanted: int) -> Unopened:
     words = f"`{command}` speaks version {version} of the Agent Client Protocol, not {wanted}."
     return words, "Install a version of the agent that speaks it."
+
+
+def no_mcp_transport(command: str, server: str, transport: str) -> Unopened:
+    step = f"Take the server out of MCP_CONFIG, or use `type` stdio or one that the agent knows instead of {transport}."
+    return f"`{command}` cannot use the MCP server {inline_code(server)} over {transport}.", step
 
 
 def session_without_id(command: str) -> Unopened:

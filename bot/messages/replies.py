@@ -41,12 +41,17 @@ NOTHING_TO_STOP = "Nothing is running, so there is nothing to stop."
 NOTHING_TO_RETRY = "There is no unfinished request here, so there is nothing to retry."
 
 
-def help_text(mention: str, commands: Iterable[tuple[str, str]]) -> str:
-    """`mention` is the bot's name without the `@`; `commands` are names with their summaries."""
+def help_text(mention: str, commands: Iterable[tuple[str, str]], *, bare: bool = True) -> str:
+    """`mention` is the bot's name without the `@`; `commands` are names with their summaries.
+
+    `bare`: a command needs no mention.
+    """
+    mentioned = inline_code(f"@{mention} /status")
+    how = "A command stands alone on its line" if bare else f"A command follows a mention, such as {mentioned}"
     lines = "\n".join(f"- `/{name}` {summary}" for name, summary in commands)
     return (
         f"Mention {inline_code(f'@{mention}')} with a request, and an agent works on it on a branch of this thread. "
-        f"A command stands alone on its line:\n\n{lines}"
+        f"{how}:\n\n{lines}"
     )
 
 
@@ -149,6 +154,15 @@ def _node_silent_since(node: str, since: datetime, now: datetime) -> str:
 def may_not_ask(login: str, why: str) -> str:
     """Tell a person, once, why the bot does nothing for them. `why` is a clause of `bot.authority`."""
     return f"Nothing was done for `{login}`: {why}. The bot says this once; from now on it only reacts with 😕."
+
+
+def silent(limit: int, until: datetime, now: datetime) -> str:
+    """Tell a thread, once an hour, that it has `limit` comments of the bot within an hour."""
+    return (
+        f"The bot has written {format_count(limit, 'comment')} here within an hour, which is its limit "
+        f"(`MAX_COMMENTS_PER_HOUR`). It goes on {format_moment(until, now)}: ask again then. Until then it only reacts "
+        "with 😕 to what it is asked here. What it works on already is still answered, and `/stop` works."
+    )
 
 
 def delivery_failed(guid: str, *, waited: bool = False) -> str:

@@ -38,7 +38,7 @@ USAGE = """`/worktree` takes one word:
 - `/worktree reset` resets the files and starts a new conversation, like `/reset`
 - `/worktree remove` removes the worktree; the next request makes a new one
 - `/worktree restore` restores the latest rescued work
-- `/worktree prune` removes the worktrees of this repository whose threads are all closed
+- `/worktree prune` removes the worktrees of this repository whose threads are all closed (maintain and admin only)
 
 Work that is not on GitHub is rescued before anything is reset or removed."""
 NOTHING_TO_RESTORE = "This thread has no rescued work, so there is nothing to restore."
@@ -97,6 +97,12 @@ def worktree_list(worktree: WorktreeOfThread | None, rescues: Sequence[Rescue], 
     else:
         parts.append("There is no rescued work.")
     return "\n\n".join(parts)
+
+
+def may_not_prune(permission: str | None) -> str:
+    """`permission` is the person's, None of a bot."""
+    what = f"your role is {permission}" if permission else "no bot can use it"
+    return f"Nothing was removed. `/worktree prune` touches other threads and needs the role maintain or admin; {what}."
 
 
 def pruning(worktrees: int) -> str:

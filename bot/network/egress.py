@@ -64,10 +64,14 @@ Local = Mapping[Destination, Path]
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What all sandboxes have outside: the way there, and the hosts that ALLOWED_HOSTS opens to them."""
+    """What sandboxes have outside: the way there, and the hosts that ALLOWED_HOSTS opens to all of them.
+
+    `further` are what the repository opens to its own: ports of public hosts, where the internet is open.
+    """
 
     outbound: Outbound = field(default_factory=Outbound)
     allowed: frozenset[Destination] = frozenset()
+    further: frozenset[Destination] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +187,23 @@ class _Egress:
         is_allowed = target in self._outside.allowed
         if self._only_allowed and not is_allowed:
             raise NotReachableError(f"{target.host}:{target.port} is not in ALLOWED_HOSTS")
+        if not is_allowed:
+            if isinstance(target.host, str):
+                require_public_name(target.host)
+            if target not in self._outside.further:
+                require_web_port(target.port)
         if not isinstance(target.host, str):
             addresses: Sequence[IPAddress] = [target.host]
             if is_allowed:
                 return addresses
         else:
-            if not is_allowed:
-                require_public_name(target.host)
-                require_web_port(target.port)
             addresses = await self._addresses(target.host)
         own = {address for address in addresses if is_of_this_host(address)}
         for address in addresses:
             if is_allowed:
                 require_within_reach(address, own)
             else:
-                require_reachable(address, target.port, own)
+                require_reachable(address, own)
         return addresses
 
     async def _addresses(self, name: str) -> Sequence[IPAddress]:

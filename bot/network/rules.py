@@ -59,13 +59,12 @@ _MAX_NAME_LENGTH = 253
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".home.arpa", ".internal")
 
 
-def require_reachable(address: IPAddress, port: int, own_addresses: Collection[IPAddress]) -> None:
+def require_reachable(address: IPAddress, own_addresses: Collection[IPAddress]) -> None:
     """Raise NotReachableError where an agent may not be connected to the address. `own_addresses` are this host's."""
-    require_web_port(port)
     if address in own_addresses:
         raise NotReachableError(f"{address} is an address of this host")
     if isinstance(address, IPv6Address) and address.scope_id is None and address in _NAT64:
-        require_reachable(IPv4Address(int(address) & 0xFFFF_FFFF), port, own_addresses)
+        require_reachable(IPv4Address(int(address) & 0xFFFF_FFFF), own_addresses)
     elif not is_public(address):
         raise NotReachableError(f"{address} is not a public address")
 

@@ -79,7 +79,8 @@ async def open_network(
             local = {Destination(LOOPBACK, MODEL_PORT): path for path in sockets.values()}
             names: dict[str, IPv4Address] = {}
             tunnels: list[tuple[socket, Destination]] = []
-            for number, target in enumerate(_by_tunnel(outside.allowed)):
+            further = outside.further if mode == "internet" else frozenset()
+            for number, target in enumerate(_by_tunnel(outside.allowed | further)):
                 place = names.setdefault(str(target.host), _FIRST_OF_ALLOWED + len(names))
                 sockets[f"{place}:{target.port}"] = path = directory / f"allowed-{number}.sock"
                 tunnels.append((stack.enter_context(private_socket(path)), target))

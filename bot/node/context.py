@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from bot.clones.clone import Clone, clone_at
 from bot.git.runner import Git
@@ -46,6 +47,11 @@ class NodeContext:
     purge_on_success: bool = False
     opened: Clone | None = None
     """The clone whose objects one turn reads with one process."""
+
+    def with_rules(self, rules: Rules) -> Self:
+        """Return the context for work on a repository with these rules."""
+        outside = replace(self.launcher.outside, further=rules.network)
+        return replace(self, rules=rules, launcher=replace(self.launcher, outside=outside))
 
     def clone(self, folder: str) -> Clone:
         """Return the clone of a codebase by the folder in its row."""

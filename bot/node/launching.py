@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bot.agents.driver import Launch
+from bot.agents.mcp import McpServer, for_claude, for_codex
 from bot.agents.presets import Preset, variables_of
 from bot.clones.checkout import view_of
 from bot.clones.clone import Clone
@@ -31,6 +32,8 @@ class Launcher:
     lang: str
     agent_command: tuple[str, ...] = ()
     outside: Outside = field(default_factory=Outside)
+    mcp_servers: tuple[McpServer, ...] = ()
+    """For agents, not for scripts."""
 
     @asynccontextmanager
     async def open(
@@ -43,24 +46,34 @@ class Launcher:
         chosen: Preset | None,
         route: ModelRoute | None,
         variables: Callable[[Mapping[str, str]], Mapping[str, str]],
+        servers: tuple[McpServer, ...] = (),
     ) -> AsyncIterator[tuple[Launching, DiskWatch]]:
         """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
 
-        `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
+        The agent may use the MCP `servers`. `variables` makes the agent's variables from those of the network.
+        Raises GitError, OSError.
         """
         cage, view = clone.git.cage, await view_of(clone, worktree)
         mode = self.network if cage.isolates else "host"
         async with open_network(mode, sockets, route, outside=self.outside) as network:
             given = clone.git.lfs_environment(view) | dict(variables(network.environment))
             environment = agent_environment(home, self.search_path, self.lang, given)
-            always = (*network.binds, *_shown_for(chosen, sockets))
+            always = [*network.binds, *_shown_for(chosen, sockets, servers)]
+            mcp_file = None
+            if servers:
+                mcp_file = sockets / "mcp.json"
+                mcp_file.touch(mode=0o600)
+                mcp_file.write_text(for_claude(servers))
+                always.append(Bind(mcp_file))
+            also = [one.command for one in servers]
             reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
 
             def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
+                shown = [*always, *binds]
                 argv = cage.agent_argv(
-                    view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=[*always, *binds]
+                    view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=shown, also=also
                 )
-                return Launch(argv, environment, worktree)
+                return Launch(argv, environment, worktree, servers, mcp_file)
 
             yield launch, cage.disk_watch(view, home)
 
@@ -88,12 +101,13 @@ class Launcher:
                 yield replace(started, argv=(*started.argv[: -len(agent)], *command)), disk
 
 
-def _shown_for(chosen: Preset | None, scratch: Path) -> Iterator[Bind]:
+def _shown_for(chosen: Preset | None, scratch: Path, servers: tuple[McpServer, ...]) -> Iterator[Bind]:
     """Return what a preset's agent needs in its cage: files of the bot, and machine-wide settings files."""
     if chosen is None:
         return
     yield from (Bind(path) for path in chosen.own_files)
+    permitted = for_codex(servers) if chosen.agent == "codex" else ""
     for number, (path, text) in enumerate(chosen.system_files.items()):
         written = scratch / f"system-{number}"
-        written.write_text(text)
+        written.write_text(text + permitted)
         yield Bind(written, at=Path(path))

@@ -17,10 +17,9 @@ import structlog
 
 from bot.agents.driver import Launch
 from bot.clones.checkout import require_checkout
-from bot.clones.clone import CloneLock, NoDefaultBranch, clone_lock
+from bot.clones.clone import CloneLock, Irregular, NoDefaultBranch, clone_lock
 from bot.clones.fetch import remote_default_branch
 from bot.failpoints import reached
-from bot.git import refs
 from bot.messages import notices, reasons
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
@@ -90,17 +89,11 @@ async def script_of(lock: CloneLock) -> bytes | SetUp | None:
 
     The end of its run if it is not a regular file of an acceptable size. Raises GitError.
     """
-    clone, default = lock.clone, await remote_default_branch(lock)
+    default = await remote_default_branch(lock)
     if isinstance(default, NoDefaultBranch):
         return None
-    listed = (await clone.run("ls-tree", "-z", "--long", refs.remote(default.name), "--", SCRIPT)).fields
-    if not listed:
-        return None
-    mode, kind, blob, size = listed[0].partition("\t")[0].split()
-    # A symbolic link is a blob too.
-    if kind != "blob" or not mode.startswith("100") or int(size) > MAX_SCRIPT_BYTES:
-        return SetUp(notices.setup_unusable(default.name, MAX_SCRIPT_BYTES))
-    return (await clone.run("cat-file", "blob", blob)).stdout
+    found = await lock.clone.file_at(default.name, SCRIPT, MAX_SCRIPT_BYTES)
+    return SetUp(notices.setup_unusable(default.name, MAX_SCRIPT_BYTES)) if isinstance(found, Irregular) else found
 
 
 def shown(output: str, redactor: Redactor) -> str:

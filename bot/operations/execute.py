@@ -16,6 +16,7 @@ from bot.messages import worktree_replies
 from bot.messages.formatting import plain
 from bot.model import ThreadRef
 from bot.node.context import NodeContext
+from bot.node.repository_rules import known_rules
 from bot.node.transactions import persist
 from bot.operations.create import create_worktree, reset_worktree
 from bot.operations.drop import drop_for_operator
@@ -52,6 +53,7 @@ async def carry_out(ctx: NodeContext, operation: Operation) -> None:
 
     After any other end, a cancellation or a bug in its statements, the next job of its worktree goes on with it.
     """
+    ctx = ctx.with_rules(await persist(ctx.pool, known_rules, ctx.rules, operation.worktree.repository))
     named: dict[str, object] = {"operation": operation.id, "worktree": operation.worktree.id}
     if operation.number is not None:
         named["conversation"] = f"{operation.worktree.repository.full_name}#{operation.number}"

@@ -8,6 +8,7 @@ from bot.clones.check_out import EMPTY_TREE
 from bot.clones.clone import Clone
 from bot.git import refs
 from bot.prompt.builder import InstructionFile, Instructions
+from bot.rules import CONFIG_PATH
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 NAMES_OF_AGENT = {"gemini": ("GEMINI.md",)}
@@ -19,12 +20,19 @@ _REGULAR_FILES = {"100644", "100755"}
 
 
 async def read_instructions(
-    clone: Clone, default_branch: str | None, head: str, agent: str, changed: Sequence[str], since: datetime | None
+    clone: Clone,
+    default_branch: str | None,
+    head: str,
+    agent: str,
+    changed: Sequence[str],
+    since: datetime | None,
+    own: str = "",
 ) -> Instructions | None:
     """Return the instructions, those nearest to the root first; None if there are none. Raises GitError.
 
     A file in a folder is told whole where the `changed` files of a pull request are in that folder. `head` is the
-    commit in the worktree. A session that was told the instructions before, at `since`, gets those that changed.
+    commit in the worktree. A session that was told the instructions before, at `since`, gets those that changed. `own`
+    are those in the file of the repository's rules.
     """
     if default_branch is None:
         return None
@@ -34,18 +42,20 @@ async def read_instructions(
         return None
     there = await _files(clone, EMPTY_TREE, tip, names, {})
     here = await _files(clone, tip, head, names, there)
-    before = {}
+    before, own_is_new = {}, True
     if since is not None:
         known = await _tip_at(clone, tip, int(since.timestamp()))
         before = await _files(clone, tip, known, names, there) if known else {}
-    found: list[InstructionFile] = []
+        then = await clone.object_at(f"{known}:{CONFIG_PATH}") if known else None
+        own_is_new = then != await clone.object_at(f"{tip}:{CONFIG_PATH}")
+    found = [InstructionFile(CONFIG_PATH, own)] if own and own_is_new else []
     elsewhere, told, room = list[str](), set[str](), TOTAL_BYTES
     for path in sorted(there, key=lambda path: (path.count("/"), path)):
         blob = there[path]
         # CLAUDE.md is often a copy of AGENTS.md.
         if blob in told or before.get(path) == blob:
             continue
-        if len(found) == MOST_FILES or not _applies(path, changed):
+        if len(told) == MOST_FILES or not _applies(path, changed):
             elsewhere.append(path)
             continue
         told.add(blob)

@@ -113,7 +113,7 @@ class Acts:
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
             else:
-                changed = [one for one in changed if may_address(one["body"] or "", self._policy.bot_name)]
+                changed = [one for one in changed if self._may_address(one["body"] or "")]
             # Of each, since an edit within the second of the writing leaves no trace in REST's times.
             details = await self._details([one["node_id"] for one in changed])
             for one in changed:
@@ -264,6 +264,9 @@ class Acts:
                 raise ValueError("the history does not reach back far enough")
             yield at, _text(newer), parts
 
+    def _may_address(self, text: str) -> bool:
+        return may_address(text, self._policy.bot_name, bare_commands=self._policy.bare_commands)
+
     async def _concerns(self, act: Act) -> bool:
         """Return whether it can concern the bot and was not acted on, as far as rows tell."""
         if act.parts["action"] == "closed":
@@ -274,7 +277,7 @@ class Acts:
         if act.text is None or act.target is None:
             place = (self._repository, act.number)
             return not await recoveries.was_asked_by(self._pool, *place, sender["id"], act.at)
-        if not may_address(act.text, self._policy.bot_name):
+        if not self._may_address(act.text):
             return False
         return not await recoveries.was_answered(self._pool, self._repository, act.number, act.target)
 

@@ -37,7 +37,14 @@ def is_signed(body: bytes, header: str, secrets: Sequence[bytes]) -> bool:
 
 
 def delivery_of(
-    guid: str, event: str, body: bytes, platform: str, names: str = "", *, is_form: bool = False
+    guid: str,
+    event: str,
+    body: bytes,
+    platform: str,
+    names: str = "",
+    *,
+    is_form: bool = False,
+    bare_commands: bool = True,
 ) -> NewDelivery:
     """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed.
 
@@ -56,7 +63,7 @@ def delivery_of(
     about = envelope(event, payload, platform)
     if not about.used:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key)
-    if names and about.text is not None and not may_address(about.text, names):
+    if names and about.text is not None and not may_address(about.text, names, bare_commands=bare_commands):
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key, searched_for=names)
     return NewDelivery(
         guid,
@@ -71,12 +78,13 @@ def delivery_of(
     )
 
 
-def may_address(text: str, names: str) -> bool:
-    """Return False only for a text in which no reader can find a mention of one of `names`, nor a command.
+def may_address(text: str, names: str, *, bare_commands: bool = True) -> bool:
+    """Return False only for a text in which no reader can find a mention of one of `names`, nor a bare command.
 
     It is the cheap half of what decide does with the text (bot/handlers/parsing.py); what passes is decided there.
     """
-    if "/" in text and _SLASH_WORD.search(text) and any(line.lstrip()[:1] == "/" for line in text.splitlines()):
+    has_slash = bare_commands and "/" in text and _SLASH_WORD.search(text) is not None
+    if has_slash and any(line.lstrip()[:1] == "/" for line in text.splitlines()):
         return True  # a command without a mention begins its line in the source too
     return ("@" in text and _mention(names).search(text) is not None) or (
         "&" in text and _ENCODED_AT.search(text) is not None

@@ -87,7 +87,7 @@ class Receiver:
     """The endpoint for deliveries signed with one of `secrets` by the GitHub server with the host `platform`.
 
     `others` is the app for all other paths. A body must arrive within `body_seconds`; the bodies of all requests may
-    hold `bytes_in_flight` at once.
+    hold `bytes_in_flight` at once. Without `bare_commands` a text that mentions nobody is for others.
     """
 
     def __init__(
@@ -99,11 +99,13 @@ class Receiver:
         *,
         body_seconds: float = BODY_SECONDS,
         bytes_in_flight: int = BYTES_IN_FLIGHT,
+        bare_commands: bool = True,
     ) -> None:
         self._inbox = inbox
         self._secrets = tuple(secrets)
         self._platform = platform
         self._others = others
+        self._bare_commands = bare_commands
         self._body_seconds = body_seconds
         self._refused = _SparseLog()
         self._free_bytes = bytes_in_flight
@@ -190,9 +192,8 @@ class Receiver:
     async def _store(self, guid: str, event: str, body: bytes, *, is_form: bool) -> _Answer:
         while True:
             names = self._inbox.names
-            delivery = await _judge(
-                len(body), partial(delivery_of, guid, event, body, self._platform, names, is_form=is_form)
-            )
+            how = {"is_form": is_form, "bare_commands": self._bare_commands}
+            delivery = await _judge(len(body), partial(delivery_of, guid, event, body, self._platform, names, **how))
             match await self._inbox.store(delivery):
                 case "renamed":
                     continue  # the bot's names have changed since: they may be in the text

@@ -26,6 +26,13 @@ async def decline(connection: Connection, thread_ref: ThreadRef, target: Target,
     await reply(connection, thread_ref, target, words)
 
 
+async def be_silent(connection: Connection, thread_ref: ThreadRef, target: Target, words: str, now: datetime) -> None:
+    """Answer what comes after too many comments: 😕, and `words` once an hour. A reaction makes no bot go on."""
+    await outbox.enqueue_reaction(connection, thread_ref, target, "confused", DECLINED, None)
+    if await outbox.is_first_silence(connection, thread_ref.conversation_id, now):
+        await outbox.enqueue_comment(connection, thread_ref, target, words, AT_ONCE)
+
+
 async def turn_away(
     connection: Connection, thread_ref: ThreadRef, target: Target, person_id: int, words: str, now: datetime
 ) -> None:

@@ -10,7 +10,7 @@ from bot.clones.admin import Missing
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import CloneLock, DefaultBranch, clone_lock
 from bot.clones.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
-from bot.clones.start import CheckoutRefused, start_again
+from bot.clones.start import CheckoutRefused, start_again, taken_folder
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.handlers.assign_worktree import closed_issues
@@ -128,7 +128,7 @@ def _needed(turn: ClaimedTurn) -> tuple[str, ...]:
     row, default = turn.worktree, turn.worktree.repository.default_branch
     if default is None or not refs.is_branch(default):
         return ()
-    of_issue = refs.issue_refspecs(row.start.number) if isinstance(row.start, IssueBranch) else ()
+    of_issue = refs.issue_refspecs(row.start) if isinstance(row.start, IssueBranch) else ()
     head = row.start.branch if isinstance(row.start, HeadBranch) else None
     names = filter(None, (default, row.base_branch, row.branch, head, turn.switch_to))
     return (*of_issue, *map(refs.refspec, dict.fromkeys(names)))
@@ -190,8 +190,10 @@ async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready |
     if isinstance(made, CheckoutRefused):
         return NotReady(reasons.no_worktree(made.next_step))
     await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
-    flat = made.branch is not None and refs.is_flat(made.branch)
-    words = (notices.other_name(made.branch or "", refs.ISSUE_FOLDER),) if flat else ()
+    words: tuple[str, ...] = ()
+    start = turn.worktree.start
+    if isinstance(start, IssueBranch) and made.branch is not None and refs.is_flat(made.branch, start):
+        words = (notices.other_name(made.branch, await taken_folder(lock.clone, start) or refs.folders_of(start)[0]),)
     return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
 
 
@@ -274,8 +276,10 @@ async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Cre
 
 def _issue(turn: ClaimedTurn) -> OfIssue | None:
     """Return None for a pull request that shares the issue's worktree: it stays on its own branch."""
-    of_issue = isinstance(turn.worktree.start, IssueBranch) and turn.kind == "issue"
-    return OfIssue(turn.worktree.owner, turn.worktree.base_branch) if of_issue else None
+    start = turn.worktree.start
+    if not isinstance(start, IssueBranch) or turn.kind != "issue":
+        return None
+    return OfIssue(start, turn.worktree.base_branch)
 
 
 def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bot.authority import Denied, before_asking_github, by_permission
+from bot.authority import Denied
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
+from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
@@ -49,8 +50,8 @@ async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """
     sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
     async with concurrently(_request(ctx, turn)) as confirming:
-        if not await _may_ask(ctx, turn, sender):
-            raise NotConfirmedError(reasons.permission_withdrawn(turn.requested_by))
+        if (refusal := await denied(ctx, turn, sender)) is not None:
+            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.requested_by, refusal.why))
         return await confirming
 
 
@@ -60,14 +61,13 @@ async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Act
     Raises GitHubError.
     """
     others = [one for one in authors if one.id != turn.requested_by_id]
-    return all(await asyncio.gather(*(_may_ask(ctx, turn, one) for one in others)))
+    return not any(await asyncio.gather(*(denied(ctx, turn, one) for one in others)))
 
 
-async def _may_ask(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> bool:
-    verdict = before_asking_github(ctx.policy, person, turn.worktree.repository)
-    if verdict is None:
-        verdict = by_permission(await ctx.github.permission(turn.worktree.repository, person.login))
-    return not isinstance(verdict, Denied)
+async def denied(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> Denied | None:
+    """Return why somebody may not ask by now, None if they may. Raises GitHubError."""
+    verdict = await may_ask(ctx.github, ctx.policy, person, turn.worktree.repository, allowed=ctx.rules.allowed)
+    return verdict if isinstance(verdict, Denied) else None
 
 
 async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:

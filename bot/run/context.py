@@ -19,6 +19,7 @@ from bot.git.errors import GitError
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommentParser
+from bot.handlers.registry import HANDLERS
 from bot.model import WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
@@ -42,7 +43,6 @@ class TurnContext(NodeContext):
 
     github: GitHub
     policy: Policy
-    parser: CommentParser
     author: Identity
     agent_variables: Mapping[str, str]
     allow_workflow_changes: bool
@@ -51,6 +51,11 @@ class TurnContext(NodeContext):
     session_ttl_seconds: float = 3600
     notifies: bool = False
     """Whether there is a NOTIFY_URL."""
+
+    @property
+    def parser(self) -> CommentParser:
+        """Return what reads texts as the repository's rules want."""
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.rules.bare_commands)
 
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
@@ -118,6 +123,7 @@ class TurnContext(NodeContext):
                 chosen=chosen,
                 route=route,
                 variables=partial(variables_of, chosen, api, self.rules.model, given),
+                servers=self.launcher.mcp_servers,
             ) as (launch, disk):
                 yield launch(self.launcher.agent_command, (shown,)), disk
 

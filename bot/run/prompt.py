@@ -70,7 +70,10 @@ async def make_prompt(
         fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
     clone, default_branch = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch
     changed = [file.path for file in thread.pull.files] if thread is not None and thread.pull is not None else []
-    instructions = await read_instructions(clone, default_branch, ready.head, ctx.rules.agent, changed, since)
+    rules = ctx.rules
+    instructions = await read_instructions(
+        clone, default_branch, ready.head, rules.agent, changed, since, rules.instructions
+    )
     task = Task(
         nonce=secrets.token_hex(4),
         author=turn.requested_by,

@@ -32,6 +32,7 @@ from bot.run.prompt import read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of, pulls_while_pushed
 from bot.run.push_guard import Guard
+from bot.run.repository_rules import use_fetched_rules, use_known_rules
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
 from bot.run.undo import take_back
@@ -101,6 +102,7 @@ async def _guarded(run: TurnRun) -> TurnResult | Wait:
 async def work(run: TurnRun) -> TurnResult | Wait:
     """Do what the turn asks for. Raises StoppedError, NotConfirmedError, ClaimLostError, and what a step raises."""
     await run.unless_stopped(_follow_rename(run))
+    await use_known_rules(run)
     # GitHub takes longest to answer: all is asked at once, and the worktree is prepared meanwhile.
     async with (
         concurrently(read_thread(run.ctx, run.turn)) as thread,
@@ -206,12 +208,15 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
             return TurnResult("refused", ready.reason)
         run.notices.append(ready.reason)
         return TurnResult("done")
+    refused, ctx = await use_fetched_rules(run), run.ctx
     run.notices += ready.notices
     run.branch = ready.branch
     run.head_before, context_ended = await run.write(_save_worktree, turn, ready)
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
     await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
+    if refused is not None:
+        return refused
     await _care_for_new_clone(run)
     if turn.answer is not None:
         return ready

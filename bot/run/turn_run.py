@@ -9,6 +9,7 @@ from bot.clones.clone import StoppedError
 from bot.messages import notices, reasons
 from bot.model import ThreadRef
 from bot.node.transactions import persist
+from bot.rules import Rules
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
 from bot.store import turns
@@ -45,9 +46,11 @@ class TurnRun:
     """The description of the bot's pull request is rewritten after the answer."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The repository's variables, for its set-up script."""
+    operators: Rules = field(init=False)
+    """The rules of a repository that chose nothing."""
 
     def __post_init__(self) -> None:
-        turn = self.turn
+        self.operators, turn = self.ctx.rules, self.turn
         is_cut_off = turn.resuming and not turn.was_put_back
         self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
         self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch

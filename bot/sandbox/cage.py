@@ -123,15 +123,16 @@ class Cage:
         network: Literal["host", "none"] = "none",
         wrapper: Sequence[str] = (),
         binds: Sequence[Bind] = (),
+        also: Sequence[Sequence[str]] = (),
     ) -> tuple[str, ...]:
         """Return the argv of an agent in its worktree `cwd`. `wrapper` comes in front of `--` and the command.
+
+        The agent may start the commands `also`: their programs are shown too.
 
         The process must be started with the agent's environment: secrets do not belong into an argv. Raises OSError,
         UnsafeCommandError.
         """
-        programs = [*command_mounts(command, self.search_path, self.data_dir)]
-        if wrapper:
-            programs += command_mounts(wrapper, self.search_path, self.data_dir)
+        programs = command_mounts(filter(None, (command, wrapper, *also)), self.search_path, self.data_dir)
         shared = ("--share-net",) if network == "host" else ()
         extra = [option for bind in binds for option in _bind(bind)]
         return (

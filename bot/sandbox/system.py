@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -38,19 +38,20 @@ class UnsafeCommandError(ValueError):
     """The command names a path that contains, or is in, the bot's own data, which no cage shows."""
 
 
-def command_mounts(command: Sequence[str], search_path: str, data_dir: Path) -> tuple[str, ...]:
-    """Return the options of bwrap that make a command readable. Raises UnsafeCommandError.
+def command_mounts(commands: Iterable[Sequence[str]], search_path: str, data_dir: Path) -> tuple[str, ...]:
+    """Return the options of bwrap that make commands readable. Raises UnsafeCommandError.
 
-    They show what it names by absolute path, its program, the program's interpreter, and the folder each is
+    They show what each names by absolute path, its program, the program's interpreter, and the folder each is
     installed in.
     """
     found = _Found(search_path, data_dir)
-    program = shutil.which(command[0], path=search_path)
-    if program is not None:
-        found.program(Path(program))
-    for argument in command:
-        if argument.startswith("/") and os.path.lexists(argument):
-            found.program(Path(argument))
+    for command in commands:
+        program = shutil.which(command[0], path=search_path)
+        if program is not None:
+            found.program(Path(program))
+        for argument in command:
+            if argument.startswith("/") and os.path.lexists(argument):
+                found.program(Path(argument))
     return tuple(found.options)
 
 

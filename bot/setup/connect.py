@@ -84,7 +84,8 @@ class Connecting:
         owner = f"/organizations/{organization}" if organization else ""
         new_app_url = f"{self.settings.github_server_url}{owner}/settings/apps/new"
         name = name or (f"{organization}-threadtree" if organization else "threadtree")
-        described = partial(manifest, name[:34], url, operators=self.operators or "")
+        named = (self.operators or "", *self.settings.allowed_users)
+        described = partial(manifest, name[:34], url, people=",".join(named))
         if code is not None:
             app = await finished(self._finish, code)
         else:

@@ -42,12 +42,12 @@ _HEADERS = {
 _STYLE = "body { font: 16px/1.5 system-ui; max-width: 40rem; margin: 3rem auto } button { font: inherit }"
 
 
-def manifest(name: str, url: str, redirect_url: str, operators: str) -> dict[str, object]:
+def manifest(name: str, url: str, redirect_url: str, people: str) -> dict[str, object]:
     """Return the App that the bot at `url` needs: these permissions and events, and no others.
 
-    Who is in a team among the `operators` is the organisation's to tell.
+    Who is in a team among these `people` is the organisation's to tell.
     """
-    teams = {"members": "read"} if "/" in operators else {}
+    teams = {"members": "read"} if "/" in people else {}
     return {
         "name": name,
         "url": url,

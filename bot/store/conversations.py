@@ -7,7 +7,7 @@ from datetime import datetime
 import structlog
 
 from bot.model import (
-    ISSUE_BRANCH_PREFIX,
+    BRANCH_PREFIX,
     EndReason,
     LiveWorktree,
     Overview,
@@ -23,7 +23,7 @@ from bot.store.worktrees import lock_worktree
 _log = structlog.get_logger()
 
 BRANCH = f"""
-coalesce(w.branch, case w.start_kind when 'issue' then '{ISSUE_BRANCH_PREFIX}' || w.start_number
+coalesce(w.branch, case w.start_kind when 'issue' then coalesce(w.start_ref, '{BRANCH_PREFIX}issue-' || w.start_number)
                                      when 'head' then w.start_ref end)
 """
 """The branch that a worktree has, or that it gets when it is made; none of a detached one."""
@@ -105,6 +105,32 @@ class Standing:
 
     is_surely_open: bool
     has_worktree: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """What a repository's row has of its file of rules: the JSON of what is right, git's name of the file, problems."""
+
+    config: str = "{}"
+    config_blob: str | None = None
+    config_problem: str | None = None
+
+
+@statement("select config, config_blob, config_problem from codebases where (platform, repository_id) = ($1, $2)")
+async def config_of(connection: Connection, repository: Repository) -> StoredConfig | None:
+    """Return the repository's rules, None where it has no row."""
+
+
+@statement("""
+update codebases set config = $3, config_blob = $4, config_problem = $5 where (platform, repository_id) = ($1, $2)
+""")
+async def save_config(connection: Connection, repository: Repository, now: StoredConfig) -> None:
+    """Write what was read of the repository's file."""
+
+
+@statement("select owner || '/' || name, config_problem from codebases where config_problem is not null order by 1")
+async def config_problems(connection: Connection) -> list[tuple[str, str]]:
+    """Return the repositories whose file of rules has a problem, with it."""
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:

@@ -310,7 +310,8 @@ def _start_of(row: Row) -> Start:
     """Return the start of a worktree; the table's constraints define which columns each kind has."""
     match row["start_kind"]:
         case "issue":
-            return IssueBranch(row["start_number"])
+            number, first = row["start_number"], row["start_ref"]  # release 0.2 named none
+            return IssueBranch(number) if first is None else IssueBranch(number, first.removesuffix(f"issue-{number}"))
         case "head":
             return HeadBranch(row["start_ref"], row["start_sha"])
         case "detached":
@@ -323,7 +324,7 @@ def start_columns(start: Start) -> tuple[str, str | None, str | None]:
     """Return the columns `start_kind`, `start_ref` and `start_sha` of a worktree."""
     match start:
         case IssueBranch():
-            return "issue", None, None
+            return "issue", start.first, None
         case HeadBranch(branch, sha):
             return "head", branch, sha
         case DetachedHead(sha, ref_to_fetch):

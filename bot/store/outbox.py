@@ -158,6 +158,29 @@ async def may_decline(
 
 
 @statement("""
+-- What waits is as good as posted. A comment in whose place another one goes is deleted then. A time in the future is
+-- of a clock that was wrong.
+select min(at) + interval '1 hour' as until
+from (select coalesce(posted_at, $3) as at from outbox
+      where conversation_id = $1 and kind = 'comment' and state <> 'failed' and waits_for is null
+        and (posted_at is null or (posted_at > $3 - interval '1 hour' and posted_at <= $3))
+      order by 1 desc limit $2) newest
+having count(*) >= $2
+""")
+async def silent_until(connection: Connection, conversation_id: int, most: int, now: datetime) -> datetime | None:
+    """Return until when the conversation has `most` or more of the bot's comments within an hour, None if fewer."""
+
+
+@statement("""
+insert into effects (key, seen_at) values (sha256(convert_to(format('silent %s', $1::bigint), 'UTF8')), $2)
+on conflict (key) do update set seen_at = excluded.seen_at where effects.seen_at <= $2 - interval '1 hour'
+returning key
+""")
+async def is_first_silence(connection: Connection, conversation_id: int, now: datetime) -> bool:
+    """Return whether the conversation was not told within the last hour that the bot is silent, and record it."""
+
+
+@statement("""
 -- Once a person and repository, ever: unlike other effects it is not forgotten after a year.
 insert into effects (key, seen_at)
 select sha256(convert_to(format('refused %s/%s %s', $1::text, $2::bigint, $3::bigint), 'UTF8')), 'infinity'

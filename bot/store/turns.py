@@ -227,6 +227,11 @@ async def earlier_answers(
     """
 
 
+@statement("select 1 from turns where conversation_id = $1 and id < $2 and $3 = any (notices) limit 1")
+async def was_told(connection: Connection, conversation_id: int, turn_id: int, notice: str) -> bool:
+    """Return whether the reply of an earlier turn of the conversation had the notice."""
+
+
 @statement("update turns set notices = notices || $2::text where id = $1 and state = 'queued'")
 async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
     """Add a notice to the reply of a turn that waits."""

@@ -87,6 +87,11 @@ async def codebase_named(connection: Connection, platform: str, full_name: str) 
     """Return the repository that is called `owner/name` now."""
 
 
+@statement("select folder from codebases where (platform, repository_id) = ($1, $2)")
+async def folder_of(connection: Connection, repository: Repository) -> str | None:
+    """Return the folder of the repository's clone, None for one without a row."""
+
+
 @statement("select * from codebases where platform = $1 order by repository_id")
 async def codebases(connection: Connection, platform: str) -> list[Repository]:
     """Return all repositories of the server that the bot has worked for."""

@@ -142,8 +142,8 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
     """Return the finished worktree of an earlier call that was cut off; None where that had another start."""
     base: str | None = None
     match start:
-        case IssueBranch(number):
-            fits = state.branch is not None and refs.sequel_of(state.branch, number) is not None
+        case IssueBranch():
+            fits = state.branch is not None and refs.sequel_of(state.branch, start) is not None
             point = await resolve(lock, start)
             base = point.base_branch if isinstance(point, StartPoint) else None
         case HeadBranch(branch):

@@ -54,7 +54,7 @@ class _Base:
     branch: str | None
     commit: str
     base_branch: str | None = None
-    issue: int | None = None
+    issue: IssueBranch | None = None
 
 
 async def reset(
@@ -96,12 +96,12 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | Re
                 if error.problem is not GitProblem.NOT_FOUND or await clone.commit_at(sha) is None:
                     raise
                 return _Base(None, sha)
-        case IssueBranch(number) if branch is None or refs.sequel_of(branch, number) is not None:
+        case IssueBranch() if branch is None or refs.sequel_of(branch, start) is not None:
             default = await remote_default_branch(lock)
             if isinstance(default, NoDefaultBranch):
                 return ResetRefused(default.next_step)
             tip = await clone.commit_at(refs.remote(default.name)) or default.tip
-            return _Base(branch or await issue_branch(clone, number, 1), tip, default.name, number)
+            return _Base(branch or await issue_branch(clone, start, 1), tip, default.name, start)
         case IssueBranch() | HeadBranch() | DetachedHead():
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))

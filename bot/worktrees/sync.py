@@ -76,7 +76,7 @@ Synced = FastForwarded | Diverged | Dirty | OffBranch | BranchDeleted | Continue
 class OfIssue:
     """The issue that a worktree belongs to, and the branch its work goes into."""
 
-    number: int
+    issue: IssueBranch
     base_branch: str | None
 
 
@@ -187,7 +187,7 @@ async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
 async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced:
     """Finish a move to the issue's next branch that was cut off before its row was written, or return None."""
     clone = checkout.clone
-    was, now = (refs.sequel_of(name, of.number) if of and name else None for name in (branch, current))
+    was, now = (refs.sequel_of(name, of.issue) if of and name else None for name in (branch, current))
     if of is None or current is None or was is None or now is None or now <= was:
         return None
     base = await _base(checkout.lock, of)
@@ -210,7 +210,7 @@ async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
 async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
     """Check out the issue's next branch; the merged one stays. None where that is not possible."""
     clone = checkout.clone
-    start = await resolve(checkout.lock, IssueBranch(of.number))
+    start = await resolve(checkout.lock, of.issue)
     if not isinstance(start, StartPoint) or start.branch is None:
         return None
     # A branch that is here already only moves forward, as `resolve` promises.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.agents.planted import plant
 from tests.agents.test_agents import REPORT_COST
 from tests.agents.test_models import strings
 from tests.end_to_end.test_thread_context import PNG
+from tests.support import mcp_probe
 from tests.support import world as test_world
 from tests.support.clock import HandMovedClock
 from tests.support.models.script import DESCRIBE
@@ -74,6 +76,26 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
         await issue.hears("AI context reset.")
         await issue.says("@threadtree-bot\nrecall")
         await issue.hears("I remember: nothing.")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_the_operators_mcp_server_runs_in_the_cage_and_the_model_hears_it(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    if agent == "gemini":
+        pytest.skip("in a folder that it does not trust, Gemini starts no MCP server at all")
+    server = {"command": sys.executable, "args": [mcp_probe.__file__], "env": {"WORD": "quince"}}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"probe": server}}))
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "MCP_CONFIG": str(config)}
+    # Otherwise Claude's model has to search for the tool first, which the simulated one cannot.
+    names = [name for name in more if name.endswith(("_API_KEY", "_BASE_URL"))]
+    more |= {"ENABLE_TOOL_SEARCH": "false", "AGENT_ENV": ",".join([*names, "ENABLE_TOOL_SEARCH"])}
+    async with open_world(database_url, tmp_path, more) as world:
+        issue = await world.maria.opens_issue("Which word?")
+        await issue.says("@threadtree-bot\nuse word\ntell")
+        await issue.hears("The word is quince.")
+    assert any(b"The word is quince." in request.body for request in models.requests)
 
 
 @pytest.mark.parametrize("agent", AGENTS)

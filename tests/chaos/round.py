@@ -277,6 +277,7 @@ class Round:
             "MAX_CONCURRENT_TURNS": "3",
             "MAX_TURNS_PER_REPOSITORY": "3",
             "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
+            "MAX_COMMENTS_PER_HOUR": "100000",
             "RECOVER_INTERVAL_SECONDS": "2",
             "SHUTDOWN_GRACE_SECONDS": "5",
             "GITHUB_WEBHOOK_SECRET": SECRET,

@@ -7,6 +7,7 @@ from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Said, World
 
+MEMBERSHIP = "/orgs/acme/teams/web/memberships/*"
 PERMISSION = "/repos/acme/shop/collaborators/*/permission"
 
 
@@ -110,7 +111,7 @@ async def test_a_request_is_refused_if_its_permission_is_revoked_while_it_waits(
     gate.open()
 
     await issue.hears("Finished.")
-    await issue.hears("**Not started:**", "`olaf` no longer has write access to this repository.")
+    await issue.hears("**Not started:**", "`olaf` may not ask the bot here any more: only people with write access")
     assert await world.turns("state") == ["done", "refused"]
 
 
@@ -133,6 +134,49 @@ async def test_an_allowed_bot_is_answered(a_world: Worlds) -> None:
         other = await issue.says("@threadtree-bot say hello", by=world.someone("other[bot]", "Bot"))
         await world.quiet()
         assert other.reactions == []
+
+
+async def test_two_bots_that_answer_each_other_end_after_one_note(a_world: Worlds) -> None:
+    def the_other_is_allowed(github: SimulatedGitHub) -> dict[str, str]:
+        return {"ALLOWED_BOTS": str(github.world.user("other[bot]", "Bot").id), "MAX_COMMENTS_PER_HOUR": "3"}
+
+    async with a_world(the_other_is_allowed) as world:
+        issue = await world.maria.opens_issue("Ping", "@threadtree-bot say hello")
+        other, said = world.someone("other[bot]", "Bot"), issue.opening
+        heard: list[str] = []
+        while new := await issue.hears_all():
+            assert len(heard) < 10, "they go on and on"
+            heard += new
+            said = await issue.says("@threadtree-bot say hello, and thank you", by=other)
+        assert [text.partition(".")[0] for text in heard[3:]] == [
+            "The bot has written 3 comments here within an hour, which is its limit (`MAX_COMMENTS_PER_HOUR`)"
+        ]
+        assert said.reactions == ["😕"]
+        assert (await world.turns("state"))[:3] == ["done"] * 3
+        silent = [await issue.says(text) for text in ("@threadtree-bot say lost?", "/status", "/stop")]
+        await world.quiet()
+        assert [one.reactions for one in silent] == [["😕"], ["😕"], ["👀", "😕"]]
+        assert set((await world.turns("state"))[3:]) == {"refused"}
+
+        world.clock.move(3601)
+        await issue.says("/retry")
+        await issue.hears("lost?")
+
+
+async def test_at_the_limit_what_runs_is_answered_and_can_be_stopped(a_world: Worlds) -> None:
+    async with a_world({"MAX_COMMENTS_PER_HOUR": "2"}) as world:
+        issue = await world.maria.opens_issue("Busy")
+        gate = world.gate()
+        await issue.says(f"@threadtree-bot wait {gate}\nsay The first.")
+        await issue.sees_working()
+        await issue.says("@threadtree-bot say The second.")
+        await issue.sees("Queued. One request is ahead")
+        await issue.says("@threadtree-bot say The third.")
+        await issue.hears("The bot has written 2 comments here within an hour")
+        gate.open()
+        await issue.hears("The first.")
+        await issue.hears("The second.")
+        assert await world.turns("state") == ["done", "done", "refused"]
 
 
 async def test_only_allowed_repositories_are_served(a_world: Worlds) -> None:
@@ -158,6 +202,47 @@ async def test_only_allowed_users_are_served(a_world: Worlds) -> None:
         await refused.gets("😕")
         await issue.hears("the bot is set up to work only for certain people")
         assert await world.turns("requested_by") == ["maria"]
+
+
+async def test_a_team_is_served_until_somebody_leaves_it(a_world: Worlds) -> None:
+    async with a_world({"ALLOWED_USERS": "maria,acme/web"}) as world:
+        for person in (world.olaf, world.someone("wanda")):
+            world.repository.allow(person.user, "write")
+        world.github.put_in_team("acme/web", "olaf")
+        issue = await world.olaf.opens_issue("Ours", "@threadtree-bot say hello")
+        await issue.hears("hello")
+        stranger = await issue.says("@threadtree-bot say hello", by=world.someone("wanda"))
+        await stranger.gets("😕")
+        await issue.hears("Nothing was done for `wanda`: the bot is set up to work only for certain people")
+
+        gate = world.gate()
+        await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.", by=world.maria)
+        await issue.sees_working()
+        await issue.says("@threadtree-bot write x.txt: x")
+        await issue.sees("Queued. One request is ahead")
+        world.github.put_in_team("acme/web")
+        world.clock.move(61)
+        gate.open()
+
+        await issue.hears("Finished.")
+        await issue.hears(
+            "**Not started:**", "`olaf` may not ask the bot here any more: the bot is set up to work only"
+        )
+        assert await world.turns("state") == ["done", "done", "refused"]
+
+
+async def test_a_team_that_github_cannot_tell_lets_nobody_in(a_world: Worlds) -> None:
+    async with a_world({"ALLOWED_USERS": "acme/web"}) as world:
+        world.github.put_in_team("acme/web", "maria")
+        world.faults.add(FailBefore(500), path=MEMBERSHIP, times=6)
+        issue = await world.maria.opens_issue("Bad weather", "@threadtree-bot say hello")
+        await issue.hears("hello")
+
+        world.clock.move(61)
+        world.faults.add(FailBefore(403), path=MEMBERSHIP)
+        await (await issue.says("@threadtree-bot say again")).gets("😕")
+        await issue.hears("only for certain people")
+        assert await world.turns("state") == ["done"]
 
 
 async def test_a_person_over_the_daily_limit_is_refused_with_its_name(a_world: Worlds) -> None:

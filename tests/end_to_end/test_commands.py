@@ -2,6 +2,7 @@
 
 from bot.clones.clone import clone_at, clone_lock
 from bot.git.runner import Git
+from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
 CONTEXT_RESET = (
@@ -23,6 +24,18 @@ async def test_reset_context_starts_a_fresh_session_in_the_same_worktree(world: 
     assert await world.sessions("active", "end_reason") == [(False, "reset-requested"), (True, None)]
     assert len(await world.worktrees()) == 1
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "one\ntwo"
+
+
+async def test_where_a_command_needs_a_mention_a_bare_one_is_for_others(a_world: Worlds) -> None:
+    async with a_world({"BARE_COMMANDS": "false"}) as world:
+        issue = await world.maria.opens_issue("Quiet")
+        bare = await issue.says("/help")
+        await issue.says("@threadtree-bot say /status is text here\n\n/status")
+        await issue.hears("/status is text here")
+        await issue.says("@threadtree-bot /help")
+        await issue.hears("A command follows a mention, such as `@threadtree-bot /status`:")
+        assert bare.reactions == []
+        assert "\n\n/status" in (await world.turns("text"))[0]
 
 
 async def test_reset_context_without_a_session_says_so(world: World) -> None:

@@ -283,7 +283,7 @@ async def test_githubs_answer_counts_once_but_for_an_outage() -> None:
         raise answers.pop(0)
 
     browser = Browser(
-        partial(manifest, "threadtree", "https://bot.example.org", operators=""),
+        partial(manifest, "threadtree", "https://bot.example.org", people=""),
         "https://github.com/settings/apps/new",
         finish,
         80,

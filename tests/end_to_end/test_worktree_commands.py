@@ -54,6 +54,7 @@ async def test_worktree_without_a_verb_lists_the_verbs(world: World) -> None:
 
 
 async def test_every_verb_without_a_worktree_says_so(world: World) -> None:
+    world.repository.allow(world.maria.user, "admin")
     issue = await world.maria.opens_issue("Nothing yet")
 
     for command, nothing in {
@@ -104,6 +105,24 @@ async def test_reset_starts_files_and_conversation_again_and_rescues_the_work(wo
     files = await world.files("threadtree/issue-1-2")
     assert sorted(files) == ["README.md", "other.txt"]
     assert "hello.txt" in await world.files("threadtree/issue-1"), "the old branch stays"
+
+
+async def test_branches_begin_with_the_prefix_also_after_a_reset_and_beside_its_folder(a_world: Worlds) -> None:
+    async with a_world({"BRANCH_PREFIX": "bot/work/"}) as world:
+        issue = await world.maria.opens_issue("Greet", "@threadtree-bot write hello.txt: hello")
+        await issue.hears("Changed", "`bot/work/issue-1`")
+        await issue.says("/reset")
+        await issue.hears(
+            "It is now on `bot/work/issue-1-2`, which starts from `main`; `bot/work/issue-1` is unchanged."
+        )
+        assert set(await world.branches()) == {"main", "bot/work/issue-1"}
+
+        bank = await world.github.create_repository("acme/bank", {"README.md": "# bank\n"})
+        bank.allow(world.maria.user, "write")
+        await world.maria.pushes("bot", {"a.txt": "a"}, to=bank)
+        other = await world.maria.opens_issue("Pay", "@threadtree-bot write b.txt: b", repository=bank)
+        await other.hears("This thread's branch is `bot-work-issue-1`, because the repository has a branch `bot`.")
+        assert set(await bank.git.branches()) == {"main", "bot", "bot-work-issue-1"}
 
 
 async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> None:
@@ -388,6 +407,10 @@ async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> N
     await world.database.execute("update worktrees set state = 'ready' where start_number = 1")
     await world.database.execute("update conversations set worktree_id = 1 where number = 1")
 
+    await open_one.says("/worktree prune")
+    refused = "`/worktree prune` touches other threads and needs the role maintain or admin; your role is write."
+    assert answer(await open_one.hears()) == f"Nothing was removed. {refused}"
+    world.repository.allow(world.maria.user, "maintain")
     await open_one.says("/worktree prune")
 
     await open_one.hears("Removing 1 worktree of closed threads. Work that is not on GitHub is rescued first.")

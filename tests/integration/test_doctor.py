@@ -180,6 +180,8 @@ async def test_the_callback_of_the_sign_in_is_told_and_teams_that_the_bot_does_n
     assert "https://YOUR-ADDRESS/login/callback" in (checks["sign-in"].next_step or "")
     unseen = (await doctor.checks(**complete, **client, DASHBOARD_OPERATORS="acme/none"))["team acme/none"]
     assert (unseen.state, "does not show it" in unseen.found) == ("problem", True)
+    may_ask = await doctor.checks(**complete, ALLOWED_USERS="ada,acme/web,acme/gone")
+    assert ("team acme/web" in may_ask, may_ask["team acme/gone"].state) == (False, "problem")
     half = (await doctor.checks(**complete, GITHUB_CLIENT_ID="Iv1", DASHBOARD_OPERATORS="olga"))["settings"]
     assert half.found == "GITHUB_CLIENT_ID is set without GITHUB_CLIENT_SECRET"
 

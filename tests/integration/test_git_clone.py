@@ -11,6 +11,7 @@ from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_loc
 from bot.clones.fetch import complete, fetch, remote_default_branch, update
 from bot.git import refs
 from bot.git.errors import GitError
+from bot.model import IssueBranch
 from tests.support.git_repositories import GIT, GitRepositories, git
 from tests.support.patience import until_true
 
@@ -66,7 +67,7 @@ async def test_of_a_clone_that_is_there_only_the_named_branches_are_fetched(worl
     after["threadtree/issue-1-2"] = world.someone_pushes("threadtree/issue-1-2", {"new": "2"}, start="origin/main")
     git(world.remote, "update-ref", "-d", "refs/heads/gone")
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
-    names = (*refs.issue_refspecs(1), *map(refs.refspec, ("main", "feature", "was-never-there", "gone")))
+    names = (*refs.issue_refspecs(IssueBranch(1)), *map(refs.refspec, ("main", "feature", "was-never-there", "gone")))
     async with clone_lock(world.clone) as lock:
         await update(lock, world.url, refspecs=names)
     moved = {branch: after[branch] for branch in ("main", "feature", "threadtree/issue-1-2")}

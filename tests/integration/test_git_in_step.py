@@ -12,7 +12,7 @@ from bot.clones.checkout import Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch
 from bot.git.runner import Completed, Git
-from bot.model import DetachedHead, HeadBranch
+from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
 from bot.worktrees.switch import switch
 from bot.worktrees.sync import (
@@ -137,7 +137,7 @@ async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
             assert await switch(await require_checkout(lock, world.path), "feature", "second") is None
 
 
-ISSUE = OfIssue(1, "main")
+ISSUE = OfIssue(IssueBranch(1), "main")
 
 
 async def followed(world: GitRepositories) -> Synced:

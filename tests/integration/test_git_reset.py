@@ -53,6 +53,17 @@ async def was_reset(
     return result
 
 
+async def test_a_worktree_goes_on_with_the_prefix_that_it_began_with(world: GitRepositories) -> None:
+    path, old = world.path.with_name("old"), IssueBranch(1, "old-")
+    assert (await world.created(old, path)).branch == "old-issue-1"
+    world.someone_pushes("old-issue-1", {"mine.txt": "1"}, start="origin/main")
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        after = await reset(lock, path, old, replace(LABEL, branch="old-issue-1"))
+    assert isinstance(after, WasReset), after
+    assert after.branch == "old-issue-1-2"
+
+
 def rescued_file(world: GitRepositories, result: WasReset, name: str) -> str:
     assert result.rescue is not None
     return git(world.clone.path, "show", f"{result.rescue.sha}:{name}")

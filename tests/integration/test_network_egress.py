@@ -15,7 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from bot.network import egress, sockets
-from bot.network.egress import egress_proxy, is_of_this_host, system_dialer
+from bot.network.egress import Outside, egress_proxy, is_of_this_host, system_dialer
 from bot.network.rules import Destination
 from bot.network.sockets import connect_private, private_socket
 from tests.support.network import ALSO_PUBLIC, PUBLIC, Handler, SimulatedInternet, site, status_of
@@ -27,11 +27,16 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 @asynccontextmanager
 async def proxy(
-    directory: Path, world: SimulatedInternet, local: dict[Destination, Path] | None = None
+    directory: Path,
+    world: SimulatedInternet,
+    local: dict[Destination, Path] | None = None,
+    outside: Outside | None = None,
+    *,
+    only_allowed: bool = False,
 ) -> AsyncIterator[Path]:
     path = directory / "egress.sock"
     with private_socket(path) as listener:
-        async with egress_proxy(listener, world.dialer, local or {}):
+        async with egress_proxy(listener, world.dialer, local or {}, outside, only_allowed=only_allowed):
             yield path
 
 
@@ -152,6 +157,25 @@ async def test_addresses_inside_and_ports_of_other_services_are_refused(
     async with proxy(tmp_path, world) as path:
         assert status_of(await ask(path, form.format(authority).encode())) == 403
     assert world.connections == []
+
+
+async def test_what_a_repository_opens_is_reached_only_where_it_is_public(tmp_path: Path) -> None:
+    opened = {Destination("files.example", 5432), Destination("moves.example", 5432), Destination("db.internal", 5432)}
+    outside = Outside(further=frozenset(opened))
+    world = SimulatedInternet({"files.example": [[PUBLIC]], "moves.example": [["10.0.0.5"]]})
+    async with site(hold) as there, proxy(tmp_path, world, outside=outside) as path:
+        world.sites[PUBLIC, 5432] = there
+        reader, writer = await connect_private(path)
+        writer.write(b"CONNECT files.example:5432 HTTP/1.1\r\nHost: files.example\r\n\r\n")
+        assert await reader.readexactly(len(ESTABLISHED)) == ESTABLISHED
+        for other in ("files.example:5433", "moves.example:5432", "db.internal:5432", f"{PUBLIC}:5432"):
+            assert status_of(await ask(path, f"CONNECT {other} HTTP/1.1\r\nHost: x\r\n\r\n".encode())) == 403
+        writer.close()
+        await writer.wait_closed()
+    (tmp_path / "none").mkdir()
+    async with proxy(tmp_path / "none", world, outside=outside, only_allowed=True) as path:
+        assert status_of(await ask(path, b"CONNECT files.example:5432 HTTP/1.1\r\nHost: x\r\n\r\n")) == 403
+    assert world.connections == [(PUBLIC, 5432)]
 
 
 async def test_addresses_of_this_host_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "operations told in a comment": ("select from operations where reply_id = $1", (5,)),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", NOON, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", NOON, 3)),
+    "comments within an hour": (outbox.silent_until.sql, (5, 30, NOON)),
     "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
     "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
     "load a delivery": (deliveries.LOAD, ("guid",)),

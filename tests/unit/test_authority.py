@@ -24,7 +24,7 @@ def test_only_write_maintain_and_admin_may_ask(permission: Permission) -> None:
     answer = by_permission(permission)
 
     if permission in ("admin", "maintain", "write"):
-        assert answer == Allowed()
+        assert answer == Allowed(permission)
     else:
         assert isinstance(answer, Denied)
         assert answer.visible
@@ -49,7 +49,7 @@ def test_nobody_may_ask_in_a_repository_that_is_not_listed(glob: str) -> None:
 
 
 def test_a_listed_person_still_needs_the_permission() -> None:
-    assert verdict(replace(OPEN, allowed_users=("bob", "ADA"))) is None
+    assert verdict(replace(OPEN, allowed_users=("bob", "ada"))) is None
 
 
 def test_a_person_who_is_not_listed_gets_a_reaction() -> None:
@@ -57,6 +57,10 @@ def test_a_person_who_is_not_listed_gets_a_reaction() -> None:
 
     assert isinstance(denied, Denied)
     assert denied.visible
+
+
+def test_whether_somebody_is_in_a_listed_team_is_asked_of_github() -> None:
+    assert verdict(replace(OPEN, allowed_users=("bob", "acme/web"))) is None
 
 
 def test_a_bot_is_trusted_by_its_number_only() -> None:

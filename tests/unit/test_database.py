@@ -116,9 +116,11 @@ def test_a_row_is_read_by_the_names_of_the_fields_also_of_nested_values() -> Non
 
 
 def test_a_nested_value_may_be_none_and_an_array_null() -> None:
-    row = ROW | {"source_kind": None, "source_id": None, "notices": None, "start_kind": "issue"}
+    of_issue = {"start_kind": "issue", "start_ref": "bot-issue-42"}
+    row = ROW | of_issue | {"source_kind": None, "source_id": None, "notices": None}
     asked = read(Asked, row)
-    assert (asked.target, asked.notices, asked.start) == (None, (), IssueBranch(42))
+    assert (asked.target, asked.notices, asked.start) == (None, (), IssueBranch(42, "bot-"))
+    assert read(Asked, row | {"start_ref": None}).start == IssueBranch(42, "threadtree/"), "a row of release 0.2"
 
 
 def test_a_missing_column_is_a_bug() -> None:

@@ -15,6 +15,7 @@ from bot.network.rules import (
     parse_target,
     require_public_name,
     require_reachable,
+    require_web_port,
     require_within_reach,
 )
 
@@ -41,7 +42,8 @@ ipv4 = st.ip_addresses(v=4)
 
 def reaches(address: IPAddress, port: int, own: Collection[IPAddress]) -> bool:
     try:
-        require_reachable(address, port, own)
+        require_web_port(port)
+        require_reachable(address, own)
     except NotReachableError:
         return False
     return True

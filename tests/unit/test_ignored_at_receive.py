@@ -21,6 +21,7 @@ from bot.receive.delivery import delivery_of, may_address
 NAME = "Kiss-bot_2"
 NAMES = f"another,{NAME}"
 PARSER = CommentParser(NAME, HANDLERS.values())
+MENTIONED_ONLY = CommentParser(NAME, HANDLERS.values(), bare_commands=False)
 POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name=NAME, label="threadtree")
 
 PIECES = [
@@ -150,6 +151,7 @@ def acts(event: str, content: dict[str, Any]) -> bool:
 def test_a_text_in_which_the_parser_finds_something_may_address_the_bot(text: str) -> None:
     text = text.replace("\0", "")  # as payloads are read
     assert not PARSER.parse(text) or may_address(text, NAMES)
+    assert not MENTIONED_ONLY.parse(text) or may_address(text, NAMES, bare_commands=False)
 
 
 @given(
@@ -180,6 +182,12 @@ def test_a_text_without_a_mention_or_a_command_is_ignored(kind: tuple[str, str, 
     assert (delivery.state, delivery.body) == ("ignored", None)
     if text or action == "edited":
         assert delivery_of("g", event, body, "github.com").state == "received", "the names are not known"
+
+
+def test_a_bare_command_is_ignored_where_every_command_needs_a_mention() -> None:
+    for text, state in (("/status", "ignored"), (f"@{NAME} /status", "received")):
+        body = orjson.dumps(payload("issue_comment", "created", "comment", text, ""))
+        assert delivery_of("g", "issue_comment", body, "github.com", NAMES, bare_commands=False).state == state
 
 
 @pytest.mark.parametrize("action", ["closed", "reopened", "labeled", "assigned"])

@@ -280,6 +280,16 @@ def test_a_command_can_take_the_rest_of_its_line_as_its_argument() -> None:
     assert parser.parse("/plan").commands == (Command("plan"),)
 
 
+def test_where_every_command_needs_a_mention_a_bare_one_is_text() -> None:
+    parser = CommentParser("tree-bot", HANDLERS.values(), bare_commands=False)
+
+    assert parser.parse("/status\n\n/stop") == ParsedComment()
+    assert parser.parse("@tree-bot /status, then /stop") == ParsedComment((Command("status"),))
+    assert parser.parse("@tree-bot fix it\n\n/status") == ParsedComment(request="@tree-bot fix it\n\n/status")
+    assert parser.rest_of("/status\n@tree-bot /help\nGo on") == "/status\nGo on"
+    assert not parser.addresses("/reset")
+
+
 def test_a_mention_alone_beside_commands_is_no_request() -> None:
     assert asks("@tree-bot\n/stop\n\n@tree-bot!") == ParsedComment((Command("stop"),))
 

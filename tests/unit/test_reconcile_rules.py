@@ -110,6 +110,7 @@ def known(branch: str | None, *conversations: int) -> Metadata:
     [
         (known("threadtree/issue-4", 4, 9), IssueBranch(4)),
         (known("threadtree/issue-4-2", 4), IssueBranch(4)),
+        (known("bot-issue-4", 4), IssueBranch(4, "bot-")),
         (known("threadtree/issue-4-2"), HeadBranch("threadtree/issue-4-2")),
         (known("feature", 9), HeadBranch("feature")),
         (known(None, 9), DetachedHead("a" * 40, "refs/pull/9/head")),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bot.git import refs
+from bot.model import IssueBranch
 
 _TROUBLE = st.text(alphabet="a-/.@{}~^: \\*?[\x7flockHEAD\n", max_size=12)
 
@@ -34,15 +35,35 @@ def test_names_that_mean_something_else_are_not(name: str) -> None:
         refs.local(name)
 
 
-@given(st.integers(1, 10**9), st.integers(1, 1000))
-def test_an_issues_branches_are_known_by_their_number(issue: int, sequel: int) -> None:
-    assert refs.sequel_of(refs.issue_branch(issue, sequel), issue) == sequel
-    assert refs.sequel_of(refs.issue_branch(issue, sequel), issue + 10**10) is None
+@given(
+    st.integers(1, 10**9),
+    st.integers(1, 1000),
+    st.sampled_from(["threadtree/", "bot-", "bot/work/", "x+y.z/a-", ""]),
+    st.booleans(),
+)
+def test_an_issues_branches_are_known_by_their_number(number: int, sequel: int, prefix: str, flat: bool) -> None:
+    issue = IssueBranch(number, prefix)
+    branch = refs.issue_branch(issue, sequel, flat=flat)
+    assert refs.is_branch(branch)
+    assert refs.sequel_of(branch, issue) == sequel
+    assert refs.sequel_of(branch, IssueBranch(number + 10**10, prefix)) is None
+    assert refs.sequel_of(branch, IssueBranch(number, "another/")) is None
+    assert (refs.issue_of(branch, number) == issue) == (not flat or "/" not in prefix)
+
+
+def test_a_prefix_with_folders_is_flat_only_where_it_has_one() -> None:
+    deep, plain = IssueBranch(7, "bot/work/"), IssueBranch(7, "bot-")
+    assert (refs.folders_of(deep), refs.folders_of(plain)) == (("bot", "bot/work"), ())
+    assert refs.issue_branch(deep, 2, flat=True) == "bot-work-issue-7-2"
+    assert refs.is_flat("bot-work-issue-7", deep)
+    assert not refs.is_flat("bot/work/issue-7", deep)
+    assert not refs.is_flat("bot-issue-7", plain), "its name has no folder in any repository"
+    assert len(refs.issue_refspecs(plain)) == 2
 
 
 @pytest.mark.parametrize("name", ["threadtree/issue-1-1", "threadtree/issue-1-turn-2", "threadtree/issue-1-02", "x"])
 def test_other_branches_are_not_taken_for_an_issues(name: str) -> None:
-    assert refs.sequel_of(name, 1) is None
+    assert refs.sequel_of(name, IssueBranch(1)) is None
 
 
 def test_a_rescue_is_named_by_worktree_and_time_in_utc() -> None:

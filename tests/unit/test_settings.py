@@ -280,9 +280,9 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
 
 
 def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:
-    given = loaded(ALLOWED_REPOS=" Octo/*, octo/Hello,", ALLOWED_USERS="@Ada,bob", ALLOWED_BOTS="41898282")
+    given = loaded(ALLOWED_REPOS=" Octo/*, octo/Hello,", ALLOWED_USERS="@Ada,bob,Acme/Web", ALLOWED_BOTS="41898282")
     assert given.allowed_repos == ("octo/*", "octo/hello")
-    assert given.allowed_users == ("ada", "bob")
+    assert given.allowed_users == ("ada", "bob", "acme/web")
     assert given.allowed_bots == {41898282}
     assert loaded(BOT_NAME="@tree[bot]").bot_name == "tree"
 

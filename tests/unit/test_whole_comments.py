@@ -192,6 +192,8 @@ COMMENTS: dict[str, str | TurnResult] = {
     "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE, asked=ASKED),
     "answer-elsewhere": tracking.moved("done"),
     "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
+    "silent": replies.silent(30, datetime(2026, 5, 1, 14, 4, 30, tzinfo=UTC), datetime(2026, 5, 1, 13, 20, tzinfo=UTC)),
+    "help-mentioned": replies.help_text("threadtree-bot", [("stop", replies.STOP_SUMMARY)], bare=False),
     "status-idle": status(Overview()),
     "status-after-work": status(WORKED),
     "status-running-with-a-queue": status(

@@ -24,8 +24,7 @@ from bot.decide.decider import Decider, GitHubFacts
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.context import Nodes
-from bot.handlers.parsing import CommentParser, ParsedComment, Request
-from bot.handlers.registry import HANDLERS
+from bot.handlers.parsing import ParsedComment, Request
 from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
 from bot.node.identity import identify
@@ -111,8 +110,7 @@ class HistoryNode:
             data_dir=data,
             server_url=(root / "remotes").as_uri(),
             clock=clock,
-            policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
-            parser=CommentParser("threadtree", HANDLERS.values()),
+            policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree", comments_per_hour=10**6),
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
@@ -211,6 +209,7 @@ class HistoryNode:
                 "github.example",
                 "https://github.example",
                 self.ctx.policy,
+                self.ctx.rules,
                 Nodes(NODE),
                 lambda: self.now,
             )

@@ -5,6 +5,7 @@ The last text of a user that has commands is the request. One command a line; a 
     write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
     ask QUESTION         say TEXT             long BYTES         remember WORD
     recall               hang                 empty              describe TEXT
+    use TOOL
     fail STATUS [RETRY-AFTER]
 
 Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
@@ -50,7 +51,14 @@ class Ask:
     question: str
 
 
-Act = Write | Run | Ask
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A call of the tool of an MCP server `probe`, without arguments."""
+
+    tool: str
+
+
+Act = Write | Run | Ask | Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     acts = 0
     for command in commands:
         match command:
-            case Write() | Run() | Ask():
+            case Write() | Run() | Ask() | Use():
                 acts += 1
                 if acts > len(given_back):
                     return Answer("\n".join(said), command)
@@ -162,6 +170,8 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
             return Run(f"printf '%s\\n' {_quoted(edit[2])} >> {_quoted(edit[1])}")
         case "run", _ if rest:
             return Run(rest)
+        case "use", _ if rest:
+            return Use(rest)
         case "ask", _ if rest:
             return Ask(rest)
         case (("say" | "remember" | "describe"), _) if rest:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from tests.support.models.script import Act, Ask, Run, Write
+from tests.support.models.script import Act, Ask, Run, Use, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,13 @@ def call_for(act: Act, offered: Set[str]) -> Call:
     """Return the call that does the act. Raises LookupError if the agent offers no known tool for it."""
     if isinstance(act, Ask):
         return Call("AskUserQuestion", {"questions": [{"question": act.question, "header": "Choice", **_CHOICE}]})
+    if isinstance(act, Use):
+        name = next((name for name in sorted(offered) if "probe" in name and name.endswith(act.tool)), None)
+        if name is None and "text:exec" in offered:
+            return Call("exec", f"text(JSON.stringify(await tools.mcp__probe__{act.tool}({{}})))")
+        if name is None:
+            raise LookupError(f"there is no tool {act.tool} of a server: {sorted(offered)}")
+        return Call(name, {})
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:

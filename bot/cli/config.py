@@ -1,0 +1,120 @@
+"""`threadtree config …`: the settings, and the rules that hold for one repository."""
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from bot.cli.calls import print_json, print_table
+from bot.cli.options import Json, command_group
+from bot.cli.running import fail, run_on_node
+from bot.compose.parts import rules_of
+from bot.git.errors import GitError
+from bot.messages import repository_rules as words
+from bot.messages.formatting import plain
+from bot.model import Repository
+from bot.node.context import NodeContext
+from bot.node.repository_rules import config_in, stored
+from bot.rules import CONFIG_PATH, KEYS, RULES, SETTINGS, Found, Rules, stored_config, within
+from bot.settings import SERVE, Settings, doubtful_names, load, read
+from bot.store import upkeep
+
+config = command_group()
+_OTHER_SETTINGS = {"agent": "agent", "model": "agent_model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of a repository's file, the value that holds, and who chose it."""
+
+    key: str
+    value: object
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What holds for a repository, and what is wrong in its file."""
+
+    repository: str
+    rules: list[Setting]
+    problems: list[str]
+
+
+@config.command("check")
+def check_settings() -> None:
+    """Check the settings as `serve` does at its start, and start nothing."""
+    for line in doubtful_names():
+        typer.echo(f"threadtree: {line}", err=True)
+    load(needs=SERVE)
+    typer.echo("The settings are right. `threadtree doctor` tries what they name.")
+
+
+@config.command("show")
+def show_rules(repository: Annotated[str, typer.Argument(metavar="OWNER/REPO")], json: Json = False) -> None:
+    """Print what holds for a repository's requests, and where each value comes from."""
+    settings, _ = read(needs=SERVE)
+    shown = run_on_node(lambda ctx: shown_rules(ctx, settings, repository))
+    if json:
+        print_json(shown)
+        return
+    print_table(("KEY", "VALUE", "FROM"), 1, [(one.key, _written(one.value), one.source) for one in shown.rules])
+    for problem in shown.problems:
+        typer.echo(f"threadtree: {CONFIG_PATH}: {problem}", err=True)
+
+
+async def shown_rules(ctx: NodeContext, settings: Settings, full_name: str) -> Shown:
+    """Return what holds for the repository of this name, by this node's clone, or else by what was read last."""
+    repository = await upkeep.codebase_named(ctx.pool, urlsplit(ctx.server_url).netloc, full_name)
+    if repository is None:
+        fail(f"The bot knows no repository {full_name!r}; name it as OWNER/REPO. It knows those that asked it once.", 2)
+    known = await stored(ctx.pool, repository)
+    found = await _in_clone(ctx, repository)
+    operators = rules_of(settings)
+    chosen = stored_config(known.config) if found is None or found.config is None else found.config
+    rules, beyond = within(operators, chosen)
+    lines = found.lines if found else {}
+    problems = list(found.problems) if found else (known.config_problem or "").splitlines()
+    problems += [words.beyond(key, lines[key], *why) for key, why in beyond.items() if key in lines]
+    given = chosen.model_dump(exclude_none=True).keys() - beyond.keys()
+    sources = {key: _source(key, operators, settings, key in given, lines.get(key)) for key in KEYS}
+    values = [Setting(key, _value(rules, key), source) for key, source in sources.items()]
+    return Shown(repository.full_name, values, [plain(problem) for problem in problems])
+
+
+async def _in_clone(ctx: NodeContext, repository: Repository) -> Found | None:
+    """Return what the file says in this node's clone, as it was fetched last; None without a clone."""
+    folder = await upkeep.folder_of(ctx.pool, repository)
+    clone = ctx.clone(folder) if folder else None
+    if clone is None or not clone.path.is_dir() or repository.default_branch is None:
+        return None
+    try:
+        return (await config_in(clone, repository.default_branch))[1]
+    except GitError as problem:
+        fail(f"The clone of {repository.full_name} cannot be read: {problem}")
+
+
+def _source(key: str, operators: Rules, settings: Settings, is_chosen: bool, line: int | None) -> str:
+    rule = RULES.get(key, key)
+    setting = SETTINGS.get(rule) or _OTHER_SETTINGS.get(key)
+    if is_chosen:
+        return f"{CONFIG_PATH}, line {line}" if line else CONFIG_PATH
+    if key == "network" and key in operators.decided:
+        return "environment, AGENT_NETWORK"
+    return f"environment, {setting.upper()}" if setting in settings.model_fields_set and setting else "default"
+
+
+def _value(rules: Rules, key: str) -> object:
+    value = getattr(rules, RULES.get(key, key))
+    if value == () and key == "allowed":
+        return "admin and maintain"
+    if key == "network":
+        return sorted(f"{one.host}:{one.port}" for one in rules.network)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else words.as_written(value)

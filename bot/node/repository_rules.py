@@ -1,0 +1,38 @@
+"""A repository's own rules: `.threadtree/config.toml` of its default branch, as git has it and as its row has it."""
+
+import asyncio
+
+from bot.clones.clone import Clone, Irregular
+from bot.git import refs
+from bot.messages import repository_rules as words
+from bot.model import Repository
+from bot.rules import CONFIG_PATH, MAX_CONFIG_BYTES, Config, Found, Rules, read_config, stored_config, within
+from bot.store import conversations
+from bot.store.conversations import StoredConfig
+from bot.store.database import Connection, Pool
+
+
+async def known_rules(database: Connection | Pool, operators: Rules, repository: Repository) -> Rules:
+    """Return the rules as the node that fetched the repository last knew them; nothing is asked of git."""
+    known = await stored(database, repository)
+    return within(operators, stored_config(known.config))[0]
+
+
+async def stored(database: Connection | Pool, repository: Repository) -> StoredConfig:
+    """Return what the row of the repository has."""
+    return await conversations.config_of(database, repository) or StoredConfig()
+
+
+async def config_in(clone: Clone, branch: str) -> tuple[str | None, Found]:
+    """Return git's name of the file on the remote's branch, as it was fetched last, and what it says.
+
+    None, and a file without a key, if there is none. Raises GitError.
+    """
+    blob = await clone.object_at(f"{refs.remote(branch)}:{CONFIG_PATH}")
+    text = None if blob is None else await clone.file_at(branch, CONFIG_PATH, MAX_CONFIG_BYTES)
+    if text is None:
+        return None, Found(Config())
+    if isinstance(text, Irregular):
+        return blob, Found(problems=(words.unreadable(words.irregular(MAX_CONFIG_BYTES)),))
+    # The worst file takes the parser half a second.
+    return blob, await asyncio.to_thread(read_config, text)

@@ -1,0 +1,214 @@
+"""A repository's file of rules: what is right in it, what is said of the rest, and what the operator allows of it."""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bot.compose.parts import rules_of
+from bot.messages import repository_rules as words
+from bot.messages import tracking
+from bot.messages.tracking import TurnResult
+from bot.network.rules import Destination
+from bot.rules import KEYS, Config, Rules, as_stored, read_config, stored_config, within
+from bot.settings import WORKER, read
+from tests.support.rendered import html
+
+OPERATORS = Rules(agents=("claude", "codex"), agent="claude", model="opus")
+WRONG = """\
+agent = "../claude"
+model = "two words"
+instructions = 3
+allowed = "maria"
+auto_pull_request = true
+require_plan = "sometimes"
+setup = "yes"
+check = 1
+autofix = []
+max_fix_attempts = 0
+network = ["db.corp.internal:5432"]
+bare_commands = "false"
+max_cost_usd_per_turn = -1
+max_cost_usd_per_day = nan
+alowed = ["maria"]
+"""
+HOSTS = st.one_of(
+    st.ip_addresses().map(lambda address: f"[{address}]:80" if address.version == 6 else f"{address}:80"), st.text()
+)
+
+
+def config(text: str) -> Config:
+    """Return a file without problems."""
+    found = read_config(text.encode())
+    assert found.problems == ()
+    assert found.config is not None
+    return found.config
+
+
+def chosen(text: str, operators: Rules = OPERATORS) -> tuple[Rules, dict[str, tuple[str, str]]]:
+    return within(operators, config(text))
+
+
+def test_the_example_of_the_documentation_has_every_key_and_is_right() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+
+    rules, beyond = chosen(example, replace(OPERATORS, max_fix_attempts=5))
+
+    assert tuple(tomllib.loads(example)) == KEYS
+    assert beyond == {}
+    assert rules.agent == "codex"
+    assert rules.allowed == ("octocat", "acme/web")
+    assert rules.max_cost_usd_per_repository_per_day == 20
+    assert Destination("db.example.com", 5432) in rules.network
+
+
+def test_each_wrong_value_is_named_with_its_line_and_counts_as_not_there(
+    matches_snapshot: Callable[[str, str], None],
+) -> None:
+    found = read_config(WRONG.encode())
+
+    notice = words.notice("main", found.problems, is_read=True)
+    matches_snapshot("wrong-rules", tracking.final(TurnResult("done", answer="Done.", notices=(notice,)))[0])
+    assert len(found.problems) == len(KEYS) + 1
+    assert found.config == Config(allowed=[], require_plan="always"), "who may ask stays narrow"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n\nsetup = 1", 3),
+        ('instructions = """\nsetup = 1\n"""\nsetup = 1', 4),
+        ("  'setup' = 1", 1),
+        ("[setup]\nx = 1", 1),
+        ("[[setup]]\nx = 1", 1),
+        ("setup.x = 1", 1),
+        ("setup = [\n\n1,\n]", 1),
+        ('model = "a"\r\nsetup = 1', 2),
+        ('"set\\u0075p" = 1', 1),
+    ],
+)
+def test_the_line_is_where_the_key_begins(text: str, line: int) -> None:
+    found = read_config(text.encode())
+    assert [found.lines["setup"], *found.problems] == [
+        line,
+        f"Line {line}: `setup` must be true or false.",
+    ]
+
+
+def test_a_misspelt_key_has_no_effect_and_many_are_counted() -> None:
+    found = read_config(b'Setup = true\n"a`b\\nc" = 1\n' + b"".join(b"k%d = 1\n" % n for n in range(20)))
+    assert found.config == Config()
+    assert found.problems[0] == "Line 1: `Setup` is no key of this file; did you mean `setup`?"
+    assert found.problems[1] == "Line 2: ``a`b c`` is no key of this file; take it out."
+    assert found.problems[-1] == "14 more keys are unknown."
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"setup = tru", "it is no TOML: Invalid value"),
+        (b"setup = true\nsetup = true", "it is no TOML: Cannot overwrite a value"),
+        (b"a = " + b"[" * 60_000, "nested too deeply"),
+        (b"a = " + b"{a=" * 10_000, "nested too deeply"),
+        (b"a" + b".a" * 30_000 + b" = 1", "too many dots"),
+        (b"a = " + b"9" * 60_000, "it is no TOML"),
+        (b"\xff\xfe", "no text in UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_has_no_effect_at_all(text: bytes, why: str) -> None:
+    found = read_config(text)
+    assert found.config is None
+    assert len(found.problems) == 1
+    assert why in found.problems[0]
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@example(b"max_cost_usd_per_turn = 0x" + b"f" * 50_000)
+@example(b"max_fix_attempts = 0x" + b"f" * 50_000)
+def test_any_bytes_are_read_and_what_is_said_of_them_is_inert(text: bytes) -> None:
+    found = read_config(text)
+    for problem in found.problems:
+        assert "<a" not in html(problem)
+    if found.config is not None:
+        assert stored_config(as_stored(found.config)) == found.config
+
+
+def test_a_row_of_another_release_keeps_people_out() -> None:
+    assert stored_config('{"later": 1}') == Config(allowed=[], require_plan="always")
+
+
+@given(HOSTS)
+def test_no_private_host_is_opened(host: str) -> None:
+    found = read_config(f"network = [{as_toml(host)}]".encode("utf-8", "replace"))
+    for one in within(OPERATORS, found.config or Config())[0].network:
+        assert "." in one.host if isinstance(one.host, str) else one.host.is_global
+
+
+def as_toml(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() or c in ".:-[]" else f"\\U{ord(c):08x}" for c in text if c < "\ud800") + '"'
+
+
+@pytest.mark.parametrize(
+    "host", ["10.1.2.3:80", "127.0.0.1", "localhost:80", "db", "a.internal", "169.254.169.254", "[::1]:80", "x:0", ""]
+)
+def test_these_hosts_are_the_operators_to_open(host: str) -> None:
+    (problem,) = read_config(f'network = ["{host}"]'.encode()).problems
+    assert "ALLOWED_HOSTS" in problem
+
+
+def test_a_host_without_a_port_is_reached_on_the_ports_of_the_web() -> None:
+    rules, _ = chosen('network = ["1.1.1.1", "db.example.com:5432"]')
+    address = IPv4Address("1.1.1.1")
+    assert rules.network == {Destination(address, 80), Destination(address, 443), Destination("db.example.com", 5432)}
+
+
+@pytest.mark.parametrize(
+    ("decided", "choice", "holds"),
+    [
+        ({}, "setup = true", True),
+        ({"SETUP_SCRIPT": "false"}, "setup = true", False),
+        ({"SETUP_SCRIPT": "true"}, "setup = false", False),
+        ({"CHECK_SCRIPT": "false"}, "check = true", False),
+        ({"CHECK_SCRIPT": "true"}, "check = false", False),
+        ({"BARE_COMMANDS": "true"}, "bare_commands = false", False),
+        ({"BARE_COMMANDS": "false"}, "bare_commands = true", False),
+        ({}, 'auto_pull_request = "ready"', "ready"),
+        ({"AUTO_PULL_REQUEST": "draft"}, 'auto_pull_request = "ready"', "draft"),
+        ({"AUTO_PULL_REQUEST": "draft"}, 'auto_pull_request = "never"', "never"),
+        ({}, "max_fix_attempts = 9", 3),
+        ({}, "max_fix_attempts = 2", 2),
+        ({}, "max_cost_usd_per_turn = 7", 7.0),
+        ({"MAX_COST_USD_PER_TURN": "5"}, "max_cost_usd_per_turn = 7", 5.0),
+        ({"MAX_COST_USD_PER_TURN": "5"}, "max_cost_usd_per_turn = 0.5", 0.5),
+        ({"MAX_COST_USD_PER_REPOSITORY_PER_DAY": "5"}, "max_cost_usd_per_day = 7", 5.0),
+        ({"AGENT_NETWORK": "none"}, 'network = ["1.1.1.1:53"]', frozenset()),
+    ],
+)
+def test_the_smaller_of_both_holds(decided: dict[str, str], choice: str, holds: Any) -> None:
+    settings, _ = read({"HOME": "/nonexistent", **decided}, dotenv=None, needs=WORKER)
+    key, value = choice.split(" = ")
+
+    rules, beyond = chosen(choice, rules_of(settings))
+
+    assert getattr(rules, key.replace("usd_per_day", "usd_per_repository_per_day")) == holds
+    is_kept = str(holds).lower() in (value.strip('"'), f"{value}.0")
+    assert beyond.keys() == (set() if is_kept else {key})
+
+
+def test_an_agent_that_is_not_there_is_named_and_its_model_is_left_out() -> None:
+    rules, beyond = chosen('agent = "gemini"\nmodel = "pro"')
+    assert (rules.agent, rules.model) == ("claude", "opus")
+    assert beyond == dict.fromkeys(("agent", "model"), ("AGENT", "claude, codex"))
+
+
+def test_the_operators_model_is_not_another_agents() -> None:
+    assert chosen('agent = "codex"')[0].model is None
+    assert chosen('agent = "codex"\nmodel = "gpt"')[0].model == "gpt"
+    assert chosen('agent = "claude"')[0].model == "opus"
