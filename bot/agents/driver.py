@@ -11,11 +11,15 @@ from bot.messages.tracking import PlanEntry
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree."""
+    """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree.
+
+    `plans`: the agent works in its mode for plans, and its answer is one.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
+    plans: bool = False
 
 
 # What an agent reports while it works on a prompt.

@@ -43,10 +43,12 @@ class Launcher:
         chosen: Preset | None,
         route: ModelRoute | None,
         variables: Callable[[Mapping[str, str]], Mapping[str, str]],
+        read_only: bool = False,
     ) -> AsyncIterator[tuple[Launching, DiskWatch]]:
         """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
 
-        `variables` makes the agent's variables from those of the network. Raises GitError, OSError.
+        `variables` makes the agent's variables from those of the network. `read_only`: what runs in a cage changes
+        nothing in the worktree. Raises GitError, OSError.
         """
         cage, view = clone.git.cage, await view_of(clone, worktree)
         mode = self.network if cage.isolates else "host"
@@ -57,8 +59,16 @@ class Launcher:
             reach: Literal["none", "host"] = "none" if network.own_namespace else "host"
 
             def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
+                shown = [*always, *binds]
                 argv = cage.agent_argv(
-                    view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=[*always, *binds]
+                    view,
+                    command,
+                    home,
+                    worktree,
+                    network=reach,
+                    wrapper=network.wrapper,
+                    binds=shown,
+                    read_only=read_only,
                 )
                 return Launch(argv, environment, worktree)
 

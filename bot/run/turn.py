@@ -245,11 +245,13 @@ async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready
 
 
 async def _deliver(run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None) -> TurnResult:
-    """Commit and push. Raises StoppedError if a stop was accepted before the push."""
+    """Commit and push what a turn that works changed. Raises StoppedError if a stop was accepted before the push."""
     turn, ctx = run.turn, run.ctx
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
+    if turn.mode != "work":
+        return TurnResult("done", answer=text)
     rules = await run.unless_stopped(guard or guard_of(ctx, turn, ready))
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
         changes, told = await publish(ctx, turn, ready, run.head_before, subject, rules, run.stop)
