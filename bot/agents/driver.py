@@ -13,13 +13,15 @@ from bot.messages.tracking import PlanEntry
 class Launch:
     """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree.
 
-    `plans`: the agent works in its mode for plans, and its answer is one.
+    `plans`: the agent works in its mode for plans, and its answer is one. `caged`: nothing else than its sandbox is
+    needed to keep it from what it may not do.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
     plans: bool = False
+    caged: bool = False
 
 
 # What an agent reports while it works on a prompt.

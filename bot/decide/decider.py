@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import assert_never
@@ -281,7 +281,9 @@ class Decider:
                 thread_ref, _ = await _save_thread(connection, request)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         async with concurrently(self._pull(request, standing)) as pull:
-            asked = None if text is None else await self._request_to_agent(request, text)
+            asked = None
+            if text is not None:
+                asked = replace(await self._request_to_agent(request, text), mode=request.parsed.mode)
             return GitHubFacts(asked, await pull, await state)
 
     async def _pull(self, request: Request, standing: Standing) -> PullRequestHead | None:

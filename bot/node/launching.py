@@ -70,7 +70,7 @@ class Launcher:
                     binds=shown,
                     read_only=read_only,
                 )
-                return Launch(argv, environment, worktree)
+                return Launch(argv, environment, worktree, caged=cage.isolates)
 
             yield launch, cage.disk_watch(view, home)
 

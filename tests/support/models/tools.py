@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from tests.support.models.script import Act, Ask, Run, Write
+from tests.support.models.script import Act, Ask, Propose, Run, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ def call_for(act: Act, offered: Set[str]) -> Call:
     """Return the call that does the act. Raises LookupError if the agent offers no known tool for it."""
     if isinstance(act, Ask):
         return Call("AskUserQuestion", {"questions": [{"question": act.question, "header": "Choice", **_CHOICE}]})
+    if isinstance(act, Propose):
+        return Call("ExitPlanMode", {})
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:
