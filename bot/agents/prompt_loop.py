@@ -285,6 +285,8 @@ class Driver(ABC, Generic[Item]):
             if not asking.done():
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
             empty_inbox()
+        if isinstance(ended, Cancelled) and not stop.is_set():
+            ended = Failed(reasons.agent_stopped("cancelled"))  # some stop when they are refused a permission
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
