@@ -5,7 +5,7 @@ from typing import Final, assert_never
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
-from bot.handlers.plan import APPROVE, PLAN
+from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 from bot.messages import pull_requests, replies, tracking
@@ -32,7 +32,7 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         # Without the word before it, "Queued." or "Waiting."
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
     plan = await plans.newest(ctx.connection, ctx.conversation_id)
-    open_plan = plan.turn_id if plan is not None and plan.is_open else None
+    open_plan = plan.turn_id if plan is not None and is_open(plan) and not asks_back(plan) else None
     place = (ctx.server_url, ctx.repository, ctx.number, ctx.now)
     await ctx.reply(replies.status(now, unfinished, *place, wait, open_plan=open_plan))
 

@@ -7,7 +7,9 @@ import structlog
 from bot.clones.admin import Missing
 from bot.clones.checkout import look_at
 from bot.clones.status import Change
+from bot.handlers.plan import asks_back, is_open
 from bot.messages import plans as words
+from bot.messages.questions import TO_ANSWER
 from bot.rules import RequirePlan
 from bot.run.confirm import Confirmed, may_all_ask
 from bot.run.turn_run import TurnRun
@@ -21,15 +23,18 @@ Seen = tuple[str | None, tuple[tuple[Change, int, int], ...]]
 async def settle_mode(run: TurnRun, confirmed: Confirmed) -> None:
     """Let a turn that works only plan, where its words or the repository's rules want that; say why.
 
-    What was approved is carried out. Raises ClaimLostError, GitHubError.
+    What answers the question of a plan is planned too; what was approved is carried out. Raises ClaimLostError,
+    GitHubError.
     """
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
     if turn.mode == "review" or turn.plan_of is not None:
         return
     by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
-    before = await plans.newest(ctx.pool, turn.conversation_id, turn.id) if rule == "always" else None
-    why = _why_required(rule, by_outsider=by_outsider, follows_plan=before is not None and before.is_open)
-    if turn.mode != "plan" and not confirmed.plans and why is None:
+    before = await plans.newest(ctx.pool, turn.conversation_id, turn.id)
+    follows = before if before is not None and is_open(before) else None
+    answers = follows is not None and asks_back(follows)
+    why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
+    if turn.mode != "plan" and not confirmed.plans and not answers and why is None:
         return
     await run.write(plans.begin, turn.claim, by_outsider=by_outsider)
     run.turn = replace(turn, mode="plan")
@@ -67,9 +72,10 @@ async def files_seen(run: TurnRun) -> Seen | None:
     return found.head.commit, tuple(files)
 
 
-async def tell_of_plan(run: TurnRun, before: Seen | None) -> None:
+async def tell_of_plan(run: TurnRun, answer: str, before: Seen | None) -> None:
     """Say what can be done with the plan, and whether files changed although it is one. Raises GitError, OSError."""
-    run.notices.append(words.PLANNED_FOR_OUTSIDER if run.by_outsider else words.PLANNED)
+    if TO_ANSWER not in answer:
+        run.notices.append(words.PLANNED_FOR_OUTSIDER if run.by_outsider else words.PLANNED)
     if before is not None and await files_seen(run) != before:
         _log.warning("plan-changed-files", worktree=run.turn.worktree.path)
         run.notices.append(words.CHANGED_ALL_THE_SAME)

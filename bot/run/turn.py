@@ -261,7 +261,7 @@ async def _deliver(
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
     if turn.mode == "plan":
-        await tell_of_plan(run, seen)
+        await tell_of_plan(run, text, seen)
     if turn.mode != "work":
         return TurnResult("done", answer=text)
     rules = await run.unless_stopped(guard or guard_of(ctx, turn, ready))

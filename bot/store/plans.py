@@ -9,10 +9,10 @@ from bot.store.turns import Claim, under_claim
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A turn that plans. `is_kept`: its answer is there, and neither the agent's context nor the files were reset.
+    """A turn that plans, or asks back. `is_kept`: its answer is there, and neither context nor files were reset since.
 
-    `followed_by` is a later request that changes files and did not fail: it carries the plan out (`is_approved`: as it
-    is).
+    `followed_by` is a later request that changes files and did not fail: it carries the plan out, as it is where
+    `is_approved`.
     """
 
     turn_id: int
@@ -22,11 +22,6 @@ class Plan:
     is_kept: bool
     followed_by: int | None
     is_approved: bool
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be approved."""
-        return self.state == "done" and self.is_kept and self.followed_by is None
 
 
 @statement("""

@@ -79,6 +79,18 @@ async def test_an_approval_that_failed_is_repeated_and_a_reset_ends_a_plan(world
     assert plans.NOTHING_TO_APPROVE in await issue.hears()
 
 
+async def test_the_answer_to_a_question_before_a_plan_is_planned_too(world: World) -> None:
+    issue = await world.maria.opens_issue("Colours")
+    await issue.says("@threadtree-bot /plan ask Which colour?")
+    assert plans.PLANNED not in await issue.hears("**Which colour?**")
+    await issue.says("/approve")
+    assert plans.NOTHING_TO_APPROVE in await issue.hears()
+    await issue.says("@threadtree-bot say write a.txt: red")
+    await issue.hears("write a.txt: red", plans.PLANNED)
+    await issue.says("/approve")
+    await issue.hears("1 file +1")
+
+
 async def test_files_that_an_agent_without_a_sandbox_changed_for_a_plan_are_told_and_not_pushed(world: World) -> None:
     issue = await world.maria.opens_issue("Eager")
     await issue.says("@threadtree-bot /plan write a.txt: one\nsay I did it already.")

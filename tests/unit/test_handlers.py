@@ -4,8 +4,9 @@ from bot.handlers.registry import HANDLERS
 
 
 def test_help_lists_the_commands_in_this_order() -> None:
-    assert list(HANDLERS) == ["help", "status", "stop", "retry", "pr", "reset-context", "reset", "worktree"]
+    first, then = ["help", "status", "stop", "retry"], ["pr", "reset-context", "reset", "worktree"]
+    assert list(HANDLERS) == [*first, "plan", "approve", *then]
 
 
-def test_only_retry_may_start_a_turn() -> None:
-    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry"]
+def test_these_commands_may_start_a_turn() -> None:
+    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry", "approve"]
