@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 WorktreeState = Literal["reserved", "ready", "removing", "removed", "lost"]
@@ -22,6 +22,8 @@ AutoPullRequest = Literal["never", "draft", "ready"]
 BRANCH_PREFIX = "threadtree/"
 TurnMode = Literal["work", "plan", "review", "undo", "update"]
 """How a request is worked on; a plan and a review change no file, `undo` needs no agent."""
+READ_ONLY: Final[frozenset[TurnMode]] = frozenset(("plan", "review"))
+"""The modes in which nobody can change a file."""
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 """The text that addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""

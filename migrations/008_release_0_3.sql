@@ -24,6 +24,10 @@ alter table requests
 
 -- Plans.
 
+alter table requests
+    add column plan_of     bigint,                          -- the turn whose plan this carries out as it was shown
+    add column by_outsider boolean not null default false;  -- of a plan: somebody without write access has a say in it
+
 -- Messages to a running agent.
 
 -- Checks.

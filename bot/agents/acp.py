@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from bot.agents.acp_link import AcpLink, as_object, error_text
 from bot.agents.acp_progress import Item
 from bot.agents.driver import CannotOpenError, Launch, SessionOpened
 from bot.agents.mcp import for_acp
-from bot.agents.presets import SessionOptions
+from bot.agents.presets import PLANNING, SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver
 from bot.messages import reasons
@@ -102,7 +102,7 @@ class AcpDriver(Driver[Item]):
             # uvloop's errors do not name the path.
             path = self._launch.argv[0] if self._launch.cwd.is_dir() else self._launch.cwd
             raise CannotOpenError(*reasons.not_startable(f"`{self._command}`", error.strerror, path)) from error
-        link = AcpLink(process)
+        link = AcpLink(process, plans=self._launch.plans)
         self._link = link
         answer = await self._must_answer(link, "initialize", _CLIENT, "start")
         version = answer.get("protocolVersion")
@@ -127,9 +127,27 @@ class AcpDriver(Driver[Item]):
         link.session = session
         modes = as_object(answer.get("modes"))
         offered = [as_object(mode).get("id") for mode in modes.get("availableModes") or ()]
-        if self._options.mode in offered and modes.get("currentModeId") != self._options.mode:
-            params = {"sessionId": session, "modeId": self._options.mode}
+        now = modes.get("currentModeId")
+        mode = self._mode(offered, now)
+        if mode not in (None, now):
+            params = {"sessionId": session, "modeId": mode}
             await self._must_answer(link, "session_set_mode", params, "work unattended")
+        options = [as_object(option) for option in answer.get("configOptions") or ()]
+        for option in (one for one in options if one.get("id") == self._options.plan_option):
+            value = "plan" if self._launch.plans else "default"
+            if option.get("currentValue") != value:
+                params = {"sessionId": session, "configId": option["id"], "value": value}
+                await self._must_answer(link, "session_set_config_option", params, "work unattended")
+
+    def _mode(self, offered: Sequence[Any], now: Any) -> Any:
+        """Return the mode to choose of those that are offered; None to stay. A session keeps the mode of its plan."""
+        # An agent's own sandbox cannot be set up inside ours.
+        plans = self._launch.plans and not (self._launch.caged and self._options.plan_option)
+        wanted = PLANNING if plans else (self._options.mode,)
+        chosen = next((one for one in wanted if one in offered), None)
+        if chosen is None and not plans and now in PLANNING:
+            chosen = next((one for one in offered if one not in PLANNING), None)
+        return chosen
 
     async def _must_answer(self, link: AcpLink, method: str, params: dict[str, Any], what: str) -> dict[str, Any]:
         try:

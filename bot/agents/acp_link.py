@@ -16,13 +16,15 @@ from acp.meta import AGENT_METHODS, CLIENT_METHODS
 from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
-from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item
+from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item, PlanProposed, shown_text
 from bot.agents.driver import Block, Failed
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Inbox, Link
 from bot.messages import reasons
 
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
+_LEAVES_PLANNING = "switch_mode"
+"""The kind of tool call with which an agent wants to carry its plan out."""
 
 _log = structlog.get_logger()
 
@@ -70,12 +72,13 @@ class AcpLink(Link[Item]):
     `acp`'s own `ClientSideConnection` is not used: an update or stop reason newer than its schema breaks it.
     """
 
-    def __init__(self, process: AgentProcess) -> None:
+    def __init__(self, process: AgentProcess, *, plans: bool = False) -> None:
         super().__init__(process)
+        self._plans = plans
         self.capabilities: dict[str, Any] = {}
         self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
-        self._listener: Callable[[SessionNotification | FormAsked], None] | None = None
+        self._listener: Callable[[SessionNotification | FormAsked | PlanProposed], None] | None = None
         self._permits = False
         self._heard = asyncio.Event()
         self.replays: tuple[float, float] | None = None
@@ -162,7 +165,7 @@ class AcpLink(Link[Item]):
             return
         self._tell(notification.session_id, notification)
 
-    def _tell(self, session: str, item: SessionNotification | FormAsked) -> None:
+    def _tell(self, session: str, item: SessionNotification | FormAsked | PlanProposed) -> None:
         """Pass it on. What is of other sessions, and all without a listener, is dropped."""
         if self._listener is not None and session == self.session:
             self._listener(item)
@@ -172,19 +175,25 @@ class AcpLink(Link[Item]):
             request = RequestPermissionRequest.model_validate(params)
         except ValidationError as error:
             raise RequestError.invalid_params() from error
-        choice = unattended_choice(request.options) if self._permits else None
+        call = request.tool_call
+        choice = unattended_choice(request.options, refuses=self._plans) if self._permits else None
+        if self._plans and call.kind == _LEAVES_PLANNING:
+            plan = call.raw_input.get("plan") if isinstance(call.raw_input, dict) else None
+            self._tell(request.session_id, PlanProposed(plan if isinstance(plan, str) else shown_text(call)))
+            choice = None
         if choice is not None:
             # Some agents report a tool call that needs permission only here and at its end.
-            call = ToolCallProgress(session_update="tool_call_update", **request.tool_call.model_dump())
-            self._tell(request.session_id, SessionNotification(session_id=request.session_id, update=call))
+            update = ToolCallProgress(session_update="tool_call_update", **call.model_dump())
+            self._tell(request.session_id, SessionNotification(session_id=request.session_id, update=update))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
         return {"outcome": outcome}
 
 
-def unattended_choice(options: list[PermissionOption]) -> str | None:
-    """Return the option to choose without a person: the narrowest yes, else a no, else None."""
+def unattended_choice(options: list[PermissionOption], *, refuses: bool = False) -> str | None:
+    """Return the option to choose without a person: the narrowest yes, else a no, else None; `refuses`: never a yes."""
     by_kind = {option.kind: option.option_id for option in reversed(options)}
-    return next((by_kind[kind] for kind in _UNATTENDED if kind in by_kind), None)
+    kinds = _UNATTENDED[2:] if refuses else _UNATTENDED
+    return next((by_kind[kind] for kind in kinds if kind in by_kind), None)
 
 
 def error_text(error: RequestError) -> str:

@@ -16,6 +16,7 @@ from acp.schema import (
     TextContentBlock,
     ToolCallProgress,
     ToolCallStart,
+    ToolCallUpdate,
     UsageUpdate,
 )
 
@@ -43,7 +44,15 @@ class FormAsked:
     fields: Mapping[str, Any]
 
 
-Item = SessionNotification | Answered | FormAsked
+@dataclass(frozen=True, slots=True)
+class PlanProposed:
+    """A plan that a person should approve, while the agent waits for that."""
+
+    text: str
+
+
+Item = SessionNotification | Answered | FormAsked | PlanProposed
+ToolCall = ToolCallStart | ToolCallUpdate
 
 
 class AcpProgress(PromptProgress[Item]):
@@ -58,6 +67,8 @@ class AcpProgress(PromptProgress[Item]):
     def events(self, item: Item) -> Iterator[AgentEvent]:
         if isinstance(item, FormAsked):
             self._questions = _questions(item)
+        elif isinstance(item, PlanProposed):
+            self.propose(item.text)
         elif isinstance(item, Answered):
             used = item.result.get("usage")
             tokens = used.get("totalTokens") if isinstance(used, dict) else None
@@ -83,9 +94,9 @@ class AcpProgress(PromptProgress[Item]):
     def end(self, item: Item) -> Outcome | None:
         """Return what a stop reason means: https://agentclientprotocol.com/protocol/prompt-turn#stop-reasons
 
-        A question ends the prompt, though the agent would wait for an answer.
+        A question and a plan end the prompt, though the agent would wait for an answer.
         """
-        if isinstance(item, FormAsked):
+        if isinstance(item, FormAsked | PlanProposed):
             return self._completed()
         if not isinstance(item, Answered):
             return None
@@ -115,12 +126,16 @@ class AcpProgress(PromptProgress[Item]):
 
 def _printed(call: ToolCallStart | ToolCallProgress) -> str:
     """Return the text of a call's content, or else of its raw output, whose form is the agent's own."""
-    blocks = [one.content for one in call.content or () if isinstance(one, ContentToolCallContent)]
-    texts = [block.text for block in blocks if isinstance(block, TextContentBlock)]
-    raw = call.raw_output
-    if not texts and isinstance(raw, dict):
+    text, raw = shown_text(call), call.raw_output
+    if not text and isinstance(raw, dict):
         raw = next((raw[name] for name in _RAW_OUTPUTS if isinstance(raw.get(name), str)), None)
-    return "\n".join(texts) or (raw if isinstance(raw, str) else "")
+    return text or (raw if isinstance(raw, str) else "")
+
+
+def shown_text(call: ToolCall) -> str:
+    """Return the text of a call's content."""
+    blocks = [one.content for one in call.content or () if isinstance(one, ContentToolCallContent)]
+    return "\n".join(block.text for block in blocks if isinstance(block, TextContentBlock))
 
 
 def _questions(asked: FormAsked) -> tuple[Question, ...]:

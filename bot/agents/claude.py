@@ -19,7 +19,7 @@ from claude_agent_sdk import (
     Transport,
 )
 
-from bot.agents.claude_progress import ASKS_PERSON, ClaudeProgress
+from bot.agents.claude_progress import ASKS_PERSON, PROPOSES_PLAN, ClaudeProgress
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver, Inbox, Link
@@ -35,15 +35,10 @@ _OPTIONS = (
     # Nothing of a repository is loaded: hooks, MCP servers, environment, permissions, plugins.
     *("--setting-sources=", "--strict-mcp-config"),
     # Claude asks for no permission, but its questions to a person come as such.
-    *("--permission-mode", "bypassPermissions", "--permission-prompt-tool", "stdio"),
+    *("--permission-prompt-tool", "stdio"),
     # A long answer counts as work while it is written.
     "--include-partial-messages",
 )
-
-
-async def _permission(tool: str, _: dict[str, Any], __: ToolPermissionContext) -> PermissionResultDeny:
-    """Deny what needs a person. A question ends Claude's work: the person answers in the next prompt."""
-    return PermissionResultDeny(message="Nobody answers while you work.", interrupt=tool == ASKS_PERSON)
 
 
 class _ClaudeTransport(Transport):
@@ -87,8 +82,9 @@ class _ClaudeLink(Link[Message]):
         self.session = session
         self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
-        options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=_permission)
+        options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=self._permission)
         self._client = ClaudeSDKClient(options, transport=self._transport)
+        self._progress = ClaudeProgress(session)
         self._receiving: asyncio.Task[None] | None = None
         self._inbox: Inbox[Message] | None = None
         self._late: Callable[[Message], None] | None = None
@@ -116,7 +112,16 @@ class _ClaudeLink(Link[Message]):
         return None
 
     def progress(self) -> ClaudeProgress:
-        return ClaudeProgress(self.session)
+        self._progress = ClaudeProgress(self.session)
+        return self._progress
+
+    async def _permission(self, tool: str, arguments: dict[str, Any], _: ToolPermissionContext) -> PermissionResultDeny:
+        """Deny what needs a person. A question or a plan ends Claude's work: the person answers in the next prompt."""
+        if tool == PROPOSES_PLAN:
+            self._progress.propose(arguments.get("plan"))
+        return PermissionResultDeny(
+            message="Nobody answers while you work.", interrupt=tool in (ASKS_PERSON, PROPOSES_PLAN)
+        )
 
     async def ask(self, blocks: Sequence[Block], inbox: Inbox[Message]) -> None:
         content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
@@ -213,7 +218,9 @@ class ClaudeDriver(Driver[Message]):
         """Start Claude Code; one that runs is ended before. Raises CannotOpenError."""
         await self.aclose()
         mcp = self._launch.mcp_file
-        argv = (*self._launch.argv, *_OPTIONS, *([f"--mcp-config={mcp}"] if mcp else []), choice)
+        servers = (f"--mcp-config={mcp}",) if mcp else ()
+        mode = "plan" if self._launch.plans else "bypassPermissions"
+        argv = (*self._launch.argv, *_OPTIONS, *servers, "--permission-mode", mode, choice)
         try:
             process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:

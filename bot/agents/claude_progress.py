@@ -33,6 +33,9 @@ _DONE = (None, "end_turn", "stop_sequence")
 ASKS_PERSON = "AskUserQuestion"
 """The tool with which Claude asks a person: https://docs.claude.com/en/docs/agent-sdk/user-input"""
 
+PROPOSES_PLAN = "ExitPlanMode"
+"""The tool with which Claude ends its plan mode; a person has to approve the plan."""
+
 
 class ClaudeProgress(PromptProgress[Message]):
     """See `PromptProgress`. `session` is the one that was asked for."""
@@ -70,7 +73,7 @@ class ClaudeProgress(PromptProgress[Message]):
                 return Failed(reasons.wrong_session(str(session)))
             case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
                 return Failed(reasons.model_key_refused(rest.get("error_status")))
-            case ResultMessage() if self._questions:
+            case ResultMessage() if self._questions or self._proposed is not None:
                 return self._completed()
             case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
                 return Failed(reasons.agent_error(_error_text(item)), status=item.api_error_status)

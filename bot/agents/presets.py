@@ -13,6 +13,8 @@ from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
 
 CLAUDE_SDK = "claude-agent-sdk>=0.2.186,<0.3"
 _MAX_CONFIGURATION_BYTES = 1 << 20
+PLANNING = ("plan", "read-only", "ask")
+"""The modes in which agents change nothing, the best first: https://agentclientprotocol.com/protocol/session-modes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ GEMINI = ModelApi(
 class SessionOptions:
     """The differences between agents in a session.
 
-    `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it.
+    `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it. `plan_option`:
+    the option of a session that is `plan` or `default`, where another mode than PLANNING makes plans.
     `replay`: when the agent sends the past of a session that it loads: before its answer, as the protocol says
     (https://agentclientprotocol.com/protocol/session-setup#loading-sessions), after it, or unknown.
     """
@@ -75,6 +78,7 @@ class SessionOptions:
     meta: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
     replay: Literal["before", "after", "unknown"] = "before"
+    plan_option: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,9 @@ def _claude_sdk(access: Access) -> dict[str, str]:
     return {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
 
 
+_CODEX_MODE = "agent-full-access"
+
+
 def _codex(access: Access) -> dict[str, str]:
     """https://developers.openai.com/codex/config-reference. These settings win over a repository's."""
     config: dict[str, object] = {
@@ -225,7 +232,7 @@ def _codex(access: Access) -> dict[str, str]:
         "CODEX_CONFIG": json.dumps(config),
         "MODEL_PROVIDER": "threadtree",
         # Its own sandbox cannot be set up inside ours.
-        "INITIAL_AGENT_MODE": "agent-full-access",
+        "INITIAL_AGENT_MODE": _CODEX_MODE,
         "NO_BROWSER": "1",
     }
 
@@ -318,6 +325,7 @@ PRESETS = {
             apis=(OPENAI,),
             environment=_codex,
             system_files={"/etc/codex/requirements.toml": _CODEX_REQUIREMENTS},
+            session_options=SessionOptions(mode=_CODEX_MODE, plan_option="collaboration_mode"),
         ),
         Preset(
             agent="gemini",

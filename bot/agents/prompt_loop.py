@@ -60,6 +60,7 @@ class PromptProgress(ABC, Generic[Item]):
         self._open_calls: dict[str, str] = {}
         self._ended_calls: dict[str, None] = {}
         self._questions: tuple[Question, ...] = ()
+        self._proposed: str | None = None
 
     @abstractmethod
     def events(self, item: Item) -> Iterator[AgentEvent]:
@@ -79,11 +80,17 @@ class PromptProgress(ABC, Generic[Item]):
 
     @property
     def answer(self) -> str:
-        """The answer so far, or the question that ends it. A long one is cut, and its end says so."""
+        """The answer so far, or the plan or the question that ends it. A long one is cut, and its end says so."""
+        if self._proposed:
+            return self._proposed
         text = "".join(self._pieces)
         left_out = self._characters - len(text)
         text = f"{text}\n\n[{left_out} more characters were left out.]" if left_out else text
         return question_back(self._questions, text) if self._questions else text
+
+    def propose(self, plan: object) -> None:
+        """Take a plan for which the agent wants a person's approval: it is the answer."""
+        self._proposed = plan.strip()[:MAX_ANSWER_CHARACTERS] if isinstance(plan, str) else ""
 
     def _completed(self) -> AgentDone | Failed:
         return AgentDone(self.answer) if self.answer.strip() else Failed(reasons.NO_ANSWER)
@@ -278,6 +285,8 @@ class Driver(ABC, Generic[Item]):
             if not asking.done():
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
             empty_inbox()
+        if isinstance(ended, Cancelled) and not stop.is_set():
+            ended = Failed(reasons.agent_stopped("cancelled"))  # some stop when they are refused a permission
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:

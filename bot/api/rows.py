@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from bot.messages.commit_message import ADDRESSED, split_subject
 from bot.messages.formatting import format_count, format_duration, one_line
 from bot.messages.tracking import EntryState
-from bot.model import DeliveryState, EndReason, ThreadKind, TurnState, WorktreeState
+from bot.model import DeliveryState, EndReason, ThreadKind, TurnMode, TurnState, WorktreeState
 from bot.operations.asked import PruneLine, PruneReport, Repaired
 
 ListedWorktreeState = Literal["not-removed", WorktreeState, "missing", "orphan"]
@@ -207,6 +207,8 @@ def _without_subject(answer: str | None) -> str | None:
 class WholeTurn(Turn):
     """A request with its texts."""
 
+    mode: TurnMode
+    """How it is worked on; a plan and a review change no file."""
     request: str | None
     expired: bool
     """Whether its texts were deleted (HISTORY_RETENTION_DAYS)."""

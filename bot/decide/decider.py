@@ -324,7 +324,9 @@ class Decider:
                 thread_ref, _ = await _save_thread(connection, request)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         async with concurrently(self._pull(request, standing)) as pull:
-            asked = None if text is None else await self._request_to_agent(request, text)
+            asked = None
+            if text is not None:
+                asked = replace(await self._request_to_agent(request, text), mode=request.parsed.mode)
             return GitHubFacts(asked, await pull, await state)
 
     async def _pull(self, request: Request, standing: Standing) -> PullRequestHead | None:

@@ -32,7 +32,8 @@ class AgentRequest:
     """The text for the agent, and the place in the code that it is about. `review`: it is the text of a review.
 
     `seen` is a thread's own text as a person sees it, None for another text. `target` is what the answer answers, None
-    where that is the text whose event is handled. `agent`: the one that the request names.
+    where that is the text whose event is handled. `agent`: the one that the request names. `plan_of`: the turn
+    whose plan it carries out.
     """
 
     text: str
@@ -42,6 +43,7 @@ class AgentRequest:
     target: Target | None = None
     mode: TurnMode = "work"
     agent: str | None = None
+    plan_of: int | None = None
 
 
 def named_part(comment_id: int | None, text: str) -> str:
@@ -68,7 +70,7 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
         if joined:
             return
         if joined is False:
-            asked = AgentRequest(review.text, review.context)
+            asked = AgentRequest(review.text, review.context, mode=asked.mode)
     await queue_turn(ctx, asked)
 
 
@@ -98,6 +100,7 @@ async def queue_turn(
         retry_of=retry_of,
         mode=asked.mode,
         agent=asked.agent,
+        plan_of=asked.plan_of,
     )
     await _queue(ctx, turn, before.turns_today)
     # A removal in progress may still find work to rescue.

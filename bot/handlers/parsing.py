@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk_visible
-from bot.model import Actor, Repository, Target, Thread
+from bot.model import Actor, Repository, Target, Thread, TurnMode
 from bot.prompt.hidden import strip_hidden
 
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
@@ -57,12 +57,14 @@ def one_of(*choices: str) -> ParseArgument:
 class CommandSyntax:
     """The syntax of a command: `/name` and its argument.
 
-    `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over.
+    `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over. `asks`:
+    the words after it and the rest of the text are a request in this mode; it is a command only where there are none.
     """
 
     name: str
     parse_argument: ParseArgument = no_argument
     needs_no_slash: bool = False
+    asks: TurnMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class ParsedComment:
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
+    mode: TurnMode = "work"
 
     def __bool__(self) -> bool:
         return bool(self.commands) or self.request is not None
@@ -138,7 +141,7 @@ class CommentParser:
                 known[command] -= 1
             else:
                 commands.append(command)
-        return ParsedComment(tuple(commands), new.request if new.mentions > old.mentions else None)
+        return ParsedComment(tuple(commands), new.request if new.asks > old.asks else None, new.mode)
 
     def addresses(self, text: str) -> bool:
         """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""
@@ -149,7 +152,8 @@ class CommentParser:
 
     def parse_labeled(self, text: str) -> ParsedComment:
         """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
-        return ParsedComment(request=strip_hidden(self.rest_of(text)) or strip_hidden(text))
+        read = self._read(text)
+        return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), mode=read.mode)
 
     def rest_of(self, text: str) -> str:
         """Return the text without the lines of commands, with or without a mention."""
@@ -159,16 +163,25 @@ class CommentParser:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         source = _Source(text)
         commands: list[Command | UnknownCommand] = []
+        asking: list[Command | UnknownCommand] = []
+        mode: TurnMode = "work"
         mentions = 0
         for line in spoken_lines(text):
             mentions += len(self._mention.findall(line.text))
             found = self._find_command(line.text)
-            if found is not None and source.take(line, found):
-                commands.append(found.command)
+            if found is None:
+                continue
+            command = found.command
+            asks = self._commands[command.name].asks if isinstance(command, Command) else None
+            if source.take(line, found, keeps_words=asks is not None):
+                (asking if asks else commands).append(command)
+                mode = asks or mode
         rest = source.rest
-        if commands and not re.search(r"\w", self._mention.sub(" ", rest)):
+        if (commands or asking) and not re.search(r"\w", self._mention.sub(" ", rest)):
             rest = ""
-        return _Reading(tuple(commands), mentions, rest.strip("\n"))
+            commands += asking[:1]
+            asking, mode = [], "work"
+        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), mode)
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
@@ -205,13 +218,16 @@ class CommentParser:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
+    """`asks` counts the mentions and the commands that ask for the rest."""
+
     commands: tuple[Command | UnknownCommand, ...]
-    mentions: int
+    asks: int
     rest: str
+    mode: TurnMode
 
     @property
     def request(self) -> str | None:
-        if not self.mentions or (self.commands and not self.rest):
+        if not self.asks or (self.commands and not self.rest):
             return None
         return self.rest
 
@@ -240,19 +256,26 @@ class _Source:
         """The lines that are not commands."""
         return "\n".join(line for line in self._lines if line is not None)
 
-    def take(self, line: SpokenLine, found: _Found) -> bool:
-        """Take the command's line out; return False where it has no line of its own."""
+    def take(self, line: SpokenLine, found: _Found, *, keeps_words: bool) -> bool:
+        """Take the command's line out, or all of it but the words after the command; return False where it has no line
+        of its own.
+        """
         first = max(line.first, self._next)
         positions = self._positions[line.text]
         at = bisect_left(positions, first)
         if at < len(positions) and positions[at] < line.end:
             index = positions[at]
-        elif found.is_addressed and line.first == first < line.end and found.written in (self._lines[first] or ""):
+        elif (
+            (found.is_addressed or keeps_words)
+            and line.first == first < line.end
+            and found.written in (self._lines[first] or "")
+        ):
             # The source of a list item or of an emphasised mention differs from what a reader sees.
             index = first
         else:
             return False
-        self._lines[index] = None
+        words = (self._lines[index] or "").partition(found.written)[2].strip()
+        self._lines[index] = words if keeps_words and words else None
         self._next = index + 1
         return True
 

@@ -5,11 +5,12 @@ from typing import Final, assert_never
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
+from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 from bot.messages import pull_requests, replies, tracking, undo, update
 from bot.model import TurnMode
-from bot.store import conversations, requests
+from bot.store import conversations, plans, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.operations import PullRequestAsked
@@ -31,7 +32,10 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         first = await requests.why_turns_wait(ctx.connection, waiting[:1], ctx.now, SILENT_AFTER_SECONDS)
         # Without the word before it, "Queued." or "Waiting."
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
-    await ctx.reply(replies.status(now, unfinished, ctx.server_url, ctx.repository, ctx.number, ctx.now, wait))
+    plan = await plans.newest(ctx.connection, ctx.conversation_id)
+    open_plan = plan.turn_id if plan is not None and is_open(plan) and not asks_back(plan) else None
+    place = (ctx.server_url, ctx.repository, ctx.number, ctx.now)
+    await ctx.reply(replies.status(now, unfinished, *place, wait, open_plan=open_plan))
 
 
 async def _retry(ctx: RequestContext, _: str | None) -> None:
@@ -40,7 +44,8 @@ async def _retry(ctx: RequestContext, _: str | None) -> None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
     await ctx.acknowledge()
-    asked = AgentRequest(last["request"], last["context"], mode=last["mode"], agent=last["agent"])
+    kept = {name: last[name] for name in ("mode", "agent", "plan_of")}
+    asked = AgentRequest(last["request"], last["context"], **kept)
     await queue_turn(ctx, asked, pinned_sha=last["pinned_sha"], retry_of=last["first"])
 
 
@@ -95,7 +100,8 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 HANDLERS: dict[str, Handler] = {
-    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, UNDO, UPDATE, PR, RESET_CONTEXT, RESET, WORKTREE)
+    handler.name: handler
+    for handler in (HELP, STATUS, STOP, RETRY, PLAN, APPROVE, UNDO, UPDATE, PR, RESET_CONTEXT, RESET, WORKTREE)
 }
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

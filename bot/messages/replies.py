@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
-from bot.messages import reasons, tracking
+from bot.messages import plans, reasons, tracking
 from bot.messages.formatting import (
     clause,
     format_count,
@@ -70,10 +70,12 @@ def status(
     number: int,
     at: datetime,
     wait: str | None = None,
+    *,
+    open_plan: int | None = None,
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `wait` says why the first of them does not run.
+    `wait` says why the first of them does not run. The plan of turn `open_plan` waits for its approval.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -94,7 +96,9 @@ def status(
         parts.append(f"Queued:\n\n{shown}" + (f"\n\nAnd {left} more." if left > 0 else ""))
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
-    parts.append("\n".join(f"- {line}" for line in _facts(now, f"{server_url}/{repository.full_name}", at)))
+    waits = [plans.waits_for_approval(open_plan)] if open_plan is not None else []
+    facts = _facts(now, f"{server_url}/{repository.full_name}", at)
+    parts.append("\n".join(f"- {line}" for line in (*waits, *facts)))
     if now.not_posted is not None:
         parts.append(
             f"GitHub did not accept the answer of turn {now.not_posted}. The bot's operator finds the reason in "

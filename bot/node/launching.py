@@ -47,11 +47,12 @@ class Launcher:
         route: ModelRoute | None,
         variables: Callable[[Mapping[str, str]], Mapping[str, str]],
         servers: tuple[McpServer, ...] = (),
+        read_only: bool = False,
     ) -> AsyncIterator[tuple[Launching, DiskWatch]]:
         """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
 
         The agent may use the MCP `servers`. `variables` makes the agent's variables from those of the network.
-        Raises GitError, OSError.
+        `read_only`: what runs in a cage changes nothing in the worktree. Raises GitError, OSError.
         """
         cage, view = clone.git.cage, await view_of(clone, worktree)
         mode = self.network if cage.isolates else "host"
@@ -71,9 +72,17 @@ class Launcher:
             def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
                 shown = [*always, *binds]
                 argv = cage.agent_argv(
-                    view, command, home, worktree, network=reach, wrapper=network.wrapper, binds=shown, also=also
+                    view,
+                    command,
+                    home,
+                    worktree,
+                    network=reach,
+                    wrapper=network.wrapper,
+                    binds=shown,
+                    also=also,
+                    read_only=read_only,
                 )
-                return Launch(argv, environment, worktree, servers, mcp_file)
+                return Launch(argv, environment, worktree, servers, mcp_file, caged=cage.isolates)
 
             yield launch, cage.disk_watch(view, home)
 

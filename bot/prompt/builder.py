@@ -14,6 +14,7 @@ from bot.messages.formatting import format_count, one_line
 from bot.messages.tracking import NOTHING_NEW
 from bot.prompt.foreign import Fence, Foreign, Told
 from bot.prompt.hidden import drop_invisible
+from bot.prompt.plans import ONLY_A_PLAN
 from bot.prompt.sections import Entry, Section, fit, shortened
 from bot.prompt.selection import LeftOut, Scope, select, select_description
 
@@ -117,6 +118,7 @@ class Task:
     code_context: str = ""
     remarks: tuple[Told, ...] = ()
     resuming: bool = False
+    plans: bool = False
     conventional_commits: bool = False
     instructions: Instructions | None = None
     earlier_answers: tuple[tuple[int, str], ...] = ()
@@ -174,6 +176,8 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         blocks.append("# The worktree\n\n" + "\n".join(f"- {task.fence.told(remark)}" for remark in task.remarks))
     if task.resuming:
         blocks.append(_CUT_OFF)
+    if task.plans:
+        blocks.append(ONLY_A_PLAN)
     return Built((*blocks, task.request), tuple(read), frozenset(inline))
 
 

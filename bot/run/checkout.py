@@ -68,7 +68,7 @@ def _address(ctx: TurnContext, turn: ClaimedTurn) -> str:
 
 
 async def prepare(
-    ctx: TurnContext, turn: ClaimedTurn, confirmed: Awaitable[None], on_progress: Callable[[str], None]
+    ctx: TurnContext, turn: ClaimedTurn, confirmed: Awaitable[object], on_progress: Callable[[str], None]
 ) -> Ready | NotReady:
     """Make, recover or update the turn's worktree; `on_progress` gets short lines on the progress of a fetch. No more
     than the fetch is done until the request is `confirmed`, which raises if it is not.

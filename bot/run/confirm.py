@@ -15,6 +15,7 @@ from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser
+from bot.handlers.plan import APPROVE
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
 from bot.messages import reasons
@@ -38,10 +39,11 @@ class NotConfirmedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The request as it stands, and who wrote its words."""
+    """The request as it stands, and who wrote its words. `plans`: they ask for a plan alone."""
 
     request: str
     authors: frozenset[Actor]
+    plans: bool = False
 
 
 async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
@@ -87,16 +89,18 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
         await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
-    if turn.mode in ("undo", "update"):
-        await _confirm_command(ctx, turn, first.target, first.requested_by_id, turn.mode)
+    # Of an approved plan, the words are those that the bot has kept.
+    command = APPROVE.name if turn.plan_of is not None else turn.mode
+    if command in (APPROVE.name, "undo", "update"):
+        await _confirm_command(ctx, turn, first.target, first.requested_by_id, command)
         return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))
     authors = frozenset(text.author for text in texts)
     person, shown = first.requested_by_id, ctx.redactor.redact_known
-    asked = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
+    asked, plans = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
     if shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts):
-        return Confirmed(turn.request, authors)
+        return Confirmed(turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     gestures = {(person, ctx.policy.label.casefold()), (person, ctx.policy.bot_id)} & known[0].gestures
     if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
@@ -112,7 +116,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
-    return Confirmed(turn.request if is_same else asked[0], authors)
+    return Confirmed(turn.request if is_same else asked[0], authors, plans)
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
@@ -133,20 +137,24 @@ async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text:
     return text
 
 
-def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]) -> tuple[str, ...]:
-    """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ()."""
+def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]) -> tuple[tuple[str, ...], bool]:
+    """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ().
+
+    And whether they ask for a plan alone.
+    """
     try:
-        requests = [parser.parse(text.body).request for text in texts]
+        parsed = [parser.parse(text.body) for text in texts]
+        requests, plans = [one.request for one in parsed], any(one.mode == "plan" for one in parsed)
         if all(request is None for request in requests):
-            return ()
+            return (), plans
         if len(texts) == 1:
-            return (requests[0] or "",)
+            return (requests[0] or "",), plans
         rests = [parser.rest_of(text.body) for text in texts]
     except MarkdownError:
-        return ()
+        return (), False
     # A part of a review that came alone has no name, though others joined it.
     named = [
         named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
         for part, rest in zip(parts, rests, strict=True)
     ]
-    return "\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))
+    return ("\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))), plans

@@ -20,7 +20,7 @@ from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
-from bot.model import WorktreeRow
+from bot.model import READ_ONLY, WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
@@ -60,14 +60,17 @@ class TurnContext(NodeContext):
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
-        is one. The turn's network lasts as long as the context. Raises GitError, OSError, UnsafeCommandError.
+        is one, where only a turn that works can change files. The turn's network lasts as long as the context. Raises
+        GitError, OSError, UnsafeCommandError.
 
         `answers` hears what the agent's model answers.
         """
         thread_answers.make_folder(self.home(turn.conversation_id), again=turn.resuming)
         attachments = self.attachments / str(turn.id)
         with _fresh_folder(attachments):
-            async with self._launching(turn.worktree, turn.conversation_id, answers, Bind(attachments)) as started:
+            place, shown = (turn.worktree, turn.conversation_id), (Bind(attachments),)
+            read_only, plans = turn.mode in READ_ONLY, turn.mode == "plan"
+            async with self._launching(*place, answers, shown, read_only=read_only, plans=plans) as started:
                 yield started
 
     async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
@@ -77,7 +80,7 @@ class TurnContext(NodeContext):
         if session is None or known_as is None or its_agent != self.rules.agent or not directory.is_dir():
             return None
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
-        stop, shown, answers, usage = asyncio.Event(), Bind(directory), ModelAnswers(), Usage()
+        stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
 
         def note(event: AgentEvent) -> None:
             nonlocal usage
@@ -85,7 +88,7 @@ class TurnContext(NodeContext):
 
         try:
             async with (
-                self._launching(worktree, conversation_id, answers, shown) as (launch, disk),
+                self._launching(worktree, conversation_id, answers, (), read_only=True) as (launch, disk),
                 driver_for(self.rules.agent, launch) as agent,
                 watched(disk, lambda _: stop.set()),
             ):
@@ -104,7 +107,14 @@ class TurnContext(NodeContext):
 
     @asynccontextmanager
     async def _launching(
-        self, worktree: WorktreeRow, conversation_id: int, answers: ModelAnswers, shown: Bind
+        self,
+        worktree: WorktreeRow,
+        conversation_id: int,
+        answers: ModelAnswers,
+        shown: tuple[Bind, ...],
+        *,
+        read_only: bool,
+        plans: bool = False,
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         home = self.home(conversation_id)
         chosen, route = preset(self.rules.agent), None
@@ -124,8 +134,9 @@ class TurnContext(NodeContext):
                 route=route,
                 variables=partial(variables_of, chosen, api, self.rules.model, given),
                 servers=self.launcher.mcp_servers,
+                read_only=read_only,
             ) as (launch, disk):
-                yield launch(self.launcher.agent_command, (shown,)), disk
+                yield replace(launch(self.launcher.agent_command, shown), plans=plans), disk
 
 
 @contextmanager

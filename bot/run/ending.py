@@ -67,7 +67,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
         if ctx.notifies:
-            await notify.enqueue(connection, turn.id, result.state, result.answer)
+            await notify.enqueue(connection, turn.id, result.state, result.answer, turn.mode)
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
         if run.describes and result.state == "done":
             asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)

@@ -10,6 +10,7 @@ import structlog
 from bot import counters
 from bot.messages.notifications import body
 from bot.messages.questions import TO_ANSWER
+from bot.model import TurnMode
 from bot.redaction import Redactor
 from bot.store import jobs, turns
 from bot.store.database import DATABASE_AWAY, Connection, Pool
@@ -26,11 +27,11 @@ ANSWER_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 
-def event_of(state: str, answer: str) -> Event | None:
+def event_of(state: str, answer: str, mode: TurnMode = "work") -> Event | None:
     """Return what people are told of a turn that ended in this state; nothing where a person stopped it."""
     match state:
         case "done":
-            return "needs-person" if TO_ANSWER in answer else "answer"
+            return "needs-person" if TO_ANSWER in answer or mode == "plan" else "answer"
         case "refused":
             return "needs-person"
         case "failed" | "timed-out" | "interrupted":
@@ -39,9 +40,9 @@ def event_of(state: str, answer: str) -> Event | None:
             return None
 
 
-async def enqueue(connection: Connection, turn_id: int, state: str, answer: str) -> None:
+async def enqueue(connection: Connection, turn_id: int, state: str, answer: str, mode: TurnMode = "work") -> None:
     """Enqueue the message about the end of a turn, in the caller's transaction."""
-    event = event_of(state, answer)
+    event = event_of(state, answer, mode)
     waiting = "select count(*) from procrastinate_jobs where queue_name = $1 and status = 'todo'"
     if event is None or await connection.fetchval(waiting, QUEUE) >= MOST_WAITING:
         return

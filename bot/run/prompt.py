@@ -31,14 +31,15 @@ from bot.store.turns import ClaimedTurn
 
 
 async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
-    """Read the thread on GitHub as it was when the turn was asked for.
+    """Read the thread on GitHub as it was when the turn, or the plan that it carries out, was asked for.
 
     None if it cannot be read, or there is no agent to tell.
     """
     if turn.answer is not None or turn.mode == "undo":
         return None
     # Who asks is asked about now, and need not be again.
-    moment = Moment(turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, asyncio.get_running_loop().time())
+    asked_at, now = turn.planned_at or turn.asked_at, asyncio.get_running_loop().time()
+    moment = Moment(asked_at, ctx.policy.bot_id, turn.pinned_sha, now)
     return await collect(ctx.github, turn.worktree.repository, turn.number, moment)
 
 
@@ -56,7 +57,7 @@ async def make_prompt(
     known = turn.worktree.id, turn.id, turn.conversation_id
     answers = await turns.earlier_answers(ctx.pool, *known, since)
     scope = Scope(
-        asked_at=turn.asked_at,
+        asked_at=turn.planned_at or turn.asked_at,
         is_public=collected is None or collected.thread.is_public,
         writers=collected.writers | {ctx.policy.bot_id} if collected else frozenset(),
         include_outsiders=ctx.include_outsiders,
@@ -84,6 +85,7 @@ async def make_prompt(
         code_context=turn.context,
         remarks=ready.remarks,
         resuming=turn.resuming,
+        plans=turn.mode == "plan",
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=instructions,
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
@@ -104,7 +106,8 @@ async def make_prompt(
     blocks, read, run.inline = await asyncio.to_thread(build)
     run.read = read
     run.notices += [] if read else [notices.THREAD_NOT_READ]
-    await run.write(turns.record_read, turn.claim, read, whole_thread=thread is not None and not thread.missing)
+    is_whole = thread is not None and not thread.missing and turn.planned_at is None
+    await run.write(turns.record_read, turn.claim, read, whole_thread=is_whole)
     return (*blocks[:-1], *_images(fetched.saved), blocks[-1])
 
 

@@ -18,7 +18,7 @@ from bot.clones.packing import was_packed
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import Changes, TurnResult
-from bot.model import Actor
+from bot.model import READ_ONLY, Actor
 from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.variables import values_of, variables_in
 from bot.prompt import remarks
@@ -26,8 +26,9 @@ from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
-from bot.run.confirm import NotConfirmedError, confirm, may_all_ask
+from bot.run.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
 from bot.run.ending import finish, hand_back, put_back, stopped
+from bot.run.plan import Seen, files_seen, settle_mode, tell_of_plan
 from bot.run.prompt import read_thread
 from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of, pulls_while_pushed
@@ -40,6 +41,7 @@ from bot.run.update import merge_base
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
+from bot.store.plans import is_by_outsider
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import concurrently, unless
 
@@ -115,7 +117,7 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
         async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
-            lacks_history = clone.is_shallow
+            lacks_history, seen = clone.is_shallow, await files_seen(run)
             async with concurrently(_fetch_beside(run, replace(clone, objects=None))) as arriving:
                 answer = run.turn.answer or await _answer(run, ready, thread)
                 if isinstance(answer, str) and lacks_history:
@@ -123,7 +125,7 @@ async def work(run: TurnRun) -> TurnResult | Wait:
             if not isinstance(answer, str):
                 return answer
             is_fresh = run.ctx.clock() - began < RULES_VALID_FOR
-            return await _deliver(run, ready, answer, guard if is_fresh else None)
+            return await _deliver(run, ready, answer, guard if is_fresh else None, seen)
 
 
 async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
@@ -165,19 +167,20 @@ async def _follow_rename(run: TurnRun) -> None:
         run.turn = replace(turn, worktree=replace(turn.worktree, repository=now))
 
 
-async def _confirm(run: TurnRun) -> None:
+async def _confirm(run: TurnRun) -> Confirmed | None:
     """Ask GitHub again who may ask, and what was asked; nothing but a fetch is done before it has said yes.
 
-    Raises NotConfirmedError, GitHubError.
+    None once the agent is done. Raises NotConfirmedError, GitHubError.
     """
     turn = run.turn
     if turn.answer is not None:
-        return
+        return None
     confirmed = await confirm(run.ctx, turn)
     if confirmed.request != turn.request:
         await run.write(turns.save_request, turn.claim, confirmed.request)
         run.turn = replace(turn, request=confirmed.request)
     await _give_variables(run, confirmed.authors)
+    return confirmed
 
 
 async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
@@ -190,14 +193,15 @@ async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
         return
     ctx.redactor.know(found.values())
     is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
-    if not is_ours or not await may_all_ask(ctx, turn, authors):
+    of_outsider = turn.plan_of is not None and await is_by_outsider(ctx.pool, turn.plan_of)
+    if not is_ours or of_outsider or not await may_all_ask(ctx, turn, authors):
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
     run.ctx = replace(ctx, agent_variables={**ctx.agent_variables, **found})
 
 
-async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResult:
+async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Ready | TurnResult:
     """Prepare the checkout, and run its setup script; each step can be cut off and done again."""
     turn, ctx, progress = run.turn, run.ctx, run.progress
     fetching = partial(tracking.fetching, first=not ctx.clone(turn.worktree.folder).path.is_dir())
@@ -218,8 +222,9 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
     if refused is not None:
         return refused
     await _care_for_new_clone(run)
-    if turn.answer is not None:
+    if (asked := await confirmed) is None:
         return ready
+    await settle_mode(run, asked)
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
 
 
@@ -262,12 +267,21 @@ async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready
     return before, bool(ended)
 
 
-async def _deliver(run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None) -> TurnResult:
-    """Commit and push. Raises StoppedError if a stop was accepted before the push."""
+async def _deliver(
+    run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None, seen: Seen | None
+) -> TurnResult:
+    """Commit and push what a turn that works changed. Raises StoppedError if a stop was accepted before the push.
+
+    `seen` are the files before a turn that plans.
+    """
     turn, ctx = run.turn, run.ctx
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
+    if turn.mode == "plan":
+        await tell_of_plan(run, text, seen)
+    if turn.mode in READ_ONLY:
+        return TurnResult("done", answer=text)
     rules = await run.unless_stopped(guard or guard_of(ctx, turn, ready))
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
         changes, told = await publish(ctx, turn, ready, run.head_before, subject, rules, run.stop)

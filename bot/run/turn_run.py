@@ -44,6 +44,8 @@ class TurnRun:
     disk_full: str | None = None
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
+    by_outsider: bool = False
+    """Somebody without write access has a say in what is planned."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The repository's variables, for its set-up script."""
     operators: Rules = field(init=False)

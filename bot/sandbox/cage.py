@@ -124,10 +124,12 @@ class Cage:
         wrapper: Sequence[str] = (),
         binds: Sequence[Bind] = (),
         also: Sequence[Sequence[str]] = (),
+        read_only: bool = False,
     ) -> tuple[str, ...]:
         """Return the argv of an agent in its worktree `cwd`. `wrapper` comes in front of `--` and the command.
 
-        The agent may start the commands `also`: their programs are shown too.
+        The agent may start the commands `also`: their programs are shown too. `read_only`: it can change nothing in the
+        worktree, nor commit.
 
         The process must be started with the agent's environment: secrets do not belong into an argv. Raises OSError,
         UnsafeCommandError.
@@ -141,7 +143,7 @@ class Cage:
             *self._whole_system(),
             *programs,
             *self._data_dir(),
-            *mounts(view, with_worktree=True),
+            *mounts(view, with_worktree=True, read_only=read_only),
             *("--bind", str(home.resolve()), str(home.resolve())),
             *extra,
             *self._options_last(str(cwd)),

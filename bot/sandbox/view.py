@@ -170,8 +170,8 @@ def unblock(view: View) -> None:
         remove_blocking(folder, "", links=True)
 
 
-def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
-    """Return the options of bwrap that put the view together.
+def mounts(view: View, *, with_worktree: bool, read_only: bool = False) -> tuple[str, ...]:
+    """Return the options of bwrap that put the view together; `read_only`: files and commits stay as they are.
 
     Only the host writes the sources. Each target lies directly in a folder that is mounted too, and both are always
     mounted together. A mount point cannot be renamed, so no process in the cage can replace it by a symbolic link,
@@ -194,6 +194,8 @@ def mounts(view: View, *, with_worktree: bool) -> tuple[str, ...]:
         options.append(("--ro-bind", objects, view.clone_objects.with_name(LFS) / "objects"))
     if with_worktree:
         options += [("--bind", view.worktree, view.worktree), _read_only(view.worktree / ".git")]
+    if read_only:
+        options += [("--remount-ro", at) for at in (view.clone, view.clone / "refs", view.admin, view.worktree)]
     return tuple(str(word) for option in options for word in option)
 
 

@@ -52,7 +52,8 @@ class ClaimedTurn:
 
     `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
     `thread_answers` are those in threads of inline comments, each after the comment's id and a space. `steps` are those
-    of the agent before the turn was cut off or put back.
+    of the agent before the turn was cut off or put back. `plan_of` is the turn whose plan it carries out, and
+    `planned_at` when that was asked for.
     """
 
     claim: Claim
@@ -82,6 +83,8 @@ class ClaimedTurn:
     waiting_since: datetime | None = None
     mode: TurnMode = "work"
     steps: tuple[str, ...] = ()
+    plan_of: int | None = None
+    planned_at: datetime | None = None
 
     @property
     def id(self) -> int:

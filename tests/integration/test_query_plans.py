@@ -17,6 +17,7 @@ from bot.store import (
     listings,
     operations,
     outbox,
+    plans,
     pull_requests,
     recoveries,
     removals,
@@ -97,6 +98,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
         (51, None, None),
     ),
     "last request not done": (requests.last_not_done.sql, (5,)),
+    "newest plan": (plans.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON)),
     "active session": (turns.active_session.sql, (5,)),
@@ -155,7 +157,7 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
 """
-ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None)
+ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None, None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
     "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
     "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),

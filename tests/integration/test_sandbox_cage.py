@@ -148,6 +148,19 @@ def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: G
     assert (world.root / "run" / "y").read_text() == "x\n"
 
 
+def test_a_read_only_cage_lets_an_agent_read_all_and_change_nothing(world: GitRepositories) -> None:
+    script = (
+        "git log -1 --format=%s; git status --porcelain; cat README.md >/dev/null && echo read; "
+        f"for at in {world.path} {world.clone.path} {world.clone.path}/refs/heads {world.clone.path}/objects "
+        f"{world.view().admin}; do (echo x > $at/planted) 2>/dev/null && echo wrote $at; done; "
+        "git commit -q --allow-empty -m mine 2>/dev/null && echo committed; git update-ref refs/heads/x HEAD "
+        "2>/dev/null && echo moved; echo mine > $HOME/note && echo noted; echo x > /tmp/scratch && echo scratched"
+    )
+    argv = cage_of(world).agent_argv(world.view(), ("sh", "-c", script), world.home, world.path, read_only=True)
+    assert run(world, argv).splitlines()[1:] == ["read", "noted", "scratched"]
+    assert not (world.path / "planted").exists()
+
+
 def test_a_program_is_readable_with_what_it_is_installed_in(world: GitRepositories) -> None:
     """As npm installs: a link to a script in node_modules, which env(1) runs with a `node` from another prefix."""
     prefix, node = world.root / "prefix", world.root / "node"

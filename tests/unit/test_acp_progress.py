@@ -8,7 +8,7 @@ import pytest
 from acp.schema import PermissionOption, SessionNotification
 
 from bot.agents.acp_link import unattended_choice
-from bot.agents.acp_progress import AcpProgress, Answered, FormAsked
+from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item, PlanProposed
 from bot.agents.driver import (
     AgentDone,
     AgentEvent,
@@ -65,7 +65,7 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
-        inbox: asyncio.Queue[SessionNotification | Answered | FormAsked | Failed | Exception] = asyncio.Queue()
+        inbox: asyncio.Queue[Item | Failed | Exception] = asyncio.Queue()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for at, item in ((0, text("x")), *script):
@@ -206,6 +206,11 @@ def test_tool_calls_are_bounded() -> None:
 def test_the_narrowest_yes_is_chosen_when_nobody_can_be_asked(kinds: list[Any], chosen: str | None) -> None:
     options = [PermissionOption(option_id=kind, name=kind, kind=kind) for kind in kinds]
     assert unattended_choice(options) == chosen
+    assert unattended_choice(options, refuses=True) in (*(kind for kind in kinds if kind.startswith("reject")), None)
+
+
+def test_a_plan_that_wants_approval_is_the_answer() -> None:
+    assert follow_script((1, PlanProposed(" 1. Do it. ")), (2, text("Not heard."))).text == "1. Do it."
 
 
 def test_a_form_becomes_questions_with_their_options() -> None:

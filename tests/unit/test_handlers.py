@@ -9,6 +9,8 @@ def test_help_lists_the_commands_in_this_order() -> None:
         "status",
         "stop",
         "retry",
+        "plan",
+        "approve",
         "undo",
         "update",
         "pr",
@@ -19,4 +21,4 @@ def test_help_lists_the_commands_in_this_order() -> None:
 
 
 def test_only_these_may_start_a_turn() -> None:
-    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry", "undo", "update"]
+    assert [name for name, handler in HANDLERS.items() if handler.queues_turn] == ["retry", "approve", "undo", "update"]

@@ -38,6 +38,43 @@ def commands(text: str) -> list[str]:
     return [command.name for command in asks(text).commands if isinstance(command, Command)]
 
 
+# A command that asks for the rest
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("/plan add `caching`", "add `caching`"),
+        ("@tree-bot /plan add caching", "add caching"),
+        ("@tree-bot: /PLAN **add** caching to [it](x)\n\nwith *care*", "**add** caching to [it](x)\n\nwith *care*"),
+        ("@tree-bot\n/plan add `a`\nand `b`\n\n- more", "@tree-bot\nadd `a`\nand `b`\n\n- more"),
+        ("Some thoughts.\n\n/plan\n\nMore of them.", "Some thoughts.\n\n\nMore of them."),
+        ("- **@tree-bot** /plan add caching", "add caching"),
+    ],
+)
+def test_a_plan_is_asked_in_the_words_after_it_and_the_rest_of_the_text(text: str, wanted: str) -> None:
+    assert asks(text) == ParsedComment(request=wanted, mode="plan")
+
+
+@pytest.mark.parametrize("text", ["/plan", "@tree-bot /plan", "@tree-bot\n/plan\n"])
+def test_a_plan_of_nothing_is_a_command(text: str) -> None:
+    assert commands(text) == ["plan"]
+    assert request(text) is None
+
+
+@pytest.mark.parametrize("text", ["> /plan add it", "```\n/plan add it\n```", "we /plan to add it", "/planned"])
+def test_words_about_plans_ask_for_none(text: str) -> None:
+    assert not asks(text)
+
+
+def test_a_plan_beside_other_commands_and_in_an_edit() -> None:
+    assert asks("/reset-context\n/plan add caching") == ParsedComment(
+        (Command("reset-context"),), "add caching", "plan"
+    )
+    assert asks("@tree-bot /plan it", before="@tree-bot it").request == "it"
+    assert asks("/plan it now", before="/plan it").request is None
+
+
 # Mentions
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
+from bot.messages import notices, plans, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
@@ -83,8 +83,22 @@ WORKED = Overview(
 )
 
 
-def status(now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None) -> str:
-    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, NOON + timedelta(seconds=75), wait)
+def status(now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None, open_plan: int | None = None) -> str:
+    at = NOON + timedelta(seconds=75)
+    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, open_plan=open_plan)
+
+
+PLANNED = TurnResult(
+    "done",
+    answer="1. Let `total()` in `src/cart.py` return `0` for an empty cart.\n2. Test it in `cart_test.py`.",
+    notices=(plans.PLANNED,),
+    steps=("Read src/cart.py", "grep -r total"),
+    read=("the description", "2 comments", "AGENTS.md"),
+    asked=ASKED,
+    duration=timedelta(seconds=42),
+    cost_usd=0.05,
+    model="claude-opus-4-5",
+)
 
 
 COMMENTS: dict[str, str | TurnResult] = {
@@ -113,6 +127,14 @@ COMMENTS: dict[str, str | TurnResult] = {
         duration=timedelta(seconds=9),
         model="claude-opus-4-5",
     ),
+    "plan": PLANNED,
+    "plan-required": replace(PLANNED, notices=(plans.REQUIRED_FOR_ALL, plans.PLANNED)),
+    "plan-for-an-outsider": replace(PLANNED, notices=(plans.REQUIRED_FOR_OUTSIDERS, plans.PLANNED_FOR_OUTSIDER)),
+    "plan-that-changed-files": replace(PLANNED, notices=(plans.PLANNED, plans.CHANGED_ALL_THE_SAME)),
+    "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
+    "plan-approved-twice": plans.not_open(28, 29, approved=True),
+    "plan-followed-by-a-request": plans.not_open(28, 29, approved=False),
+    "status-open-plan": status(WORKED, open_plan=28),
     "answer-that-claims-a-change": TurnResult(
         "done",
         answer="Changed to `SameSite=Lax`.",

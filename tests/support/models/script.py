@@ -4,6 +4,7 @@ The last text of a user that has commands is the request. One command a line; a 
 
     write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
     ask QUESTION         say TEXT             long BYTES         remember WORD
+    propose PLAN
     recall               hang                 empty              describe TEXT
     use TOOL
     fail STATUS [RETRY-AFTER]
@@ -58,7 +59,12 @@ class Use:
     tool: str
 
 
-Act = Write | Run | Ask | Use
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """The plan in the agent's file for it is shown to the person, who is to approve it."""
+
+
+Act = Write | Run | Ask | Use | Propose
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
         return Answer(_description(conversation))
     request = _request(conversation)
-    commands = list(_commands(conversation[request].text)) if request is not None else []
+    commands = list(_commands(conversation[request].text, _plan_file(conversation))) if request is not None else []
     if request is None or (not has_tools and any(isinstance(command, Act) for command in commands)):
         return Answer(TITLE if not has_tools else "There is nothing to do.")
     given_back = [text.text for text in conversation[request:] if text.role == "tool"]
@@ -104,7 +110,7 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     acts = 0
     for command in commands:
         match command:
-            case Write() | Run() | Ask() | Use():
+            case Write() | Run() | Ask() | Use() | Propose():
                 acts += 1
                 if acts > len(given_back):
                     return Answer("\n".join(said), command)
@@ -152,12 +158,21 @@ def _remembered(conversation: Sequence[Text]) -> Iterator[str]:
                         pass
 
 
-def _commands(text: str) -> Iterator[Act | Refuse | Hang | tuple[str, str]]:
+def _plan_file(conversation: Sequence[Text]) -> str:
+    """Return where Claude wants its plan."""
+    named = [found[1] for text in conversation for found in re.finditer(r"your plan at (\S+\.md)", text.text)]
+    return named[-1] if named else "plan.md"
+
+
+def _commands(text: str, plan_file: str = "") -> Iterator[Act | Refuse | Hang | tuple[str, str]]:
     # What the prompt quotes of a thread is no command.
     for line in re.sub(r"<data-(\w+) .*?</data-\1>", "", text, flags=re.DOTALL).splitlines():
         bare = re.sub(r"\A\s*(@[\w-]+(\[bot\])?[\s,:]+)?", "", line).rstrip()
         word, _, rest = bare.partition(" ")
         command = _command(word, rest)
+        if word == "propose" and rest:
+            yield Write(plan_file, rest + "\n")
+            command = Propose()
         if command is not None:
             yield command
 

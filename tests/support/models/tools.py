@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from tests.support.models.script import Act, Ask, Run, Use, Write
+from tests.support.models.script import Act, Ask, Propose, Run, Use, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ def call_for(act: Act, offered: Set[str]) -> Call:
         if name is None:
             raise LookupError(f"there is no tool {act.tool} of a server: {sorted(offered)}")
         return Call(name, {})
+    if isinstance(act, Propose):
+        return Call("ExitPlanMode", {})
     if isinstance(act, Write):
         for name, arguments in _WRITERS.items():
             if name in offered:
