@@ -109,6 +109,7 @@ class AcpDriver(Driver[Item]):
             why = reasons.other_protocol(self._command, version, PROTOCOL_VERSION)
             raise CannotOpenError(*why, link.process.stderr_tail)
         link.capabilities = as_object(answer.get("agentCapabilities"))
+        link.takes_messages = as_object(as_object(answer.get("_meta")).get("steering")).get("supported") is True
         return link
 
     def _place(self) -> dict[str, Any]:

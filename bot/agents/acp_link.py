@@ -22,6 +22,9 @@ from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Inbox, Link
 from bot.messages import reasons
 
+_STEERING = "_session/steering"
+"""An extension of the protocol that an agent announces in `_meta`; claude-agent-acp and codex-acp have it."""
+TELL_SECONDS = 30.0
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 
 _log = structlog.get_logger()
@@ -74,6 +77,8 @@ class AcpLink(Link[Item]):
         super().__init__(process)
         self.capabilities: dict[str, Any] = {}
         self.heard_history = False
+        self.takes_messages = False
+        """The agent has announced that it takes a text while it works."""
         self._connection = Connection(self._handle, _Transport(process))
         self._listener: Callable[[SessionNotification | FormAsked], None] | None = None
         self._permits = False
@@ -106,6 +111,22 @@ class AcpLink(Link[Item]):
         except ConnectionError:
             item = Failed(reasons.agent_gone(await self.process.why_output_ended()))
         await inbox.put(item)
+
+    async def tell(self, text: str) -> bool:
+        if not self.takes_messages or not self._permits:
+            return False
+        params = {
+            "sessionId": self.session,
+            "prompt": [{"type": "text", "text": text}],
+            "_meta": {"steering": {"idleBehavior": "promptRequired"}},
+        }
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                answer = as_object(await self._connection.send_request(_STEERING, params))
+        except (RequestError, ConnectionError, TimeoutError) as problem:
+            _log.warning("agent-not-told", problem=str(problem))
+            return False
+        return answer.get("outcome") == "injected"
 
     async def cancel(self) -> None:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": self.session})

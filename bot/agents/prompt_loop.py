@@ -200,6 +200,10 @@ class Link(ABC, Generic[Item]):
         """Send a prompt and fill the inbox until its end. An agent that does not read lets this wait."""
 
     @abstractmethod
+    async def tell(self, text: str) -> bool:
+        """Add a text to the prompt that runs; see `Driver.tell`."""
+
+    @abstractmethod
     async def cancel(self) -> None:
         """Ask the agent to end its prompt."""
 
@@ -279,6 +283,13 @@ class Driver(ABC, Generic[Item]):
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
             empty_inbox()
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
+
+    async def tell(self, text: str) -> bool:
+        """Give the agent one more text while it works on a prompt; return whether it reads it before the prompt ends.
+
+        False: this agent takes none, or works on no prompt any more. The text must be said in another prompt then.
+        """
+        return self._link is not None and await self._link.tell(text)
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
         """Ask the agent to stop working. If it does not end its prompt within the grace, end it."""
