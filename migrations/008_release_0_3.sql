@@ -20,7 +20,12 @@ alter table requests
 
 -- Plans.
 
--- Messages to a running agent.
+-- Messages to a running agent. A request that is asked while a turn of its thread runs may be told to the agent of that
+-- turn; then its own turn ends without a run. Until the agent has it, it waits in the queue like any other.
+alter table requests
+    add column joins   bigint,                              -- the turn that ran when this was asked, and may be told it
+    add column is_told boolean not null default false;      -- the agent of that turn was told it, or is told it now
+create index requests_joining on requests (joins) where joins is not null;
 
 -- Checks.
 

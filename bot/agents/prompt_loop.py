@@ -43,7 +43,13 @@ MAX_TOOL_CALLS = 1000
 INBOX_ITEMS = 256
 
 Item = TypeVar("Item")
-Inbox: TypeAlias = asyncio.Queue[Item | Failed | Exception]
+
+
+class Told:
+    """The agent was told something, so what it does with that may take as long as the idle limit says."""
+
+
+Inbox: TypeAlias = asyncio.Queue[Item | Failed | Exception | Told]
 """What a prompt brings, in its order; an exception is raised where it is read."""
 _log = structlog.get_logger()
 
@@ -158,6 +164,9 @@ async def follow(
                 return item
             if isinstance(item, Exception):
                 raise item
+            if isinstance(item, Told):
+                idle_at = clock() + limits.idle_seconds
+                continue
             if progress.is_work(item):
                 idle_at = clock() + limits.idle_seconds
             for event in progress.events(item):
@@ -171,7 +180,7 @@ async def follow(
 
 async def _next(
     inbox: Inbox[Item], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Failed | Exception | None:
+) -> Item | Failed | Exception | Told | None:
     """Return the next item; None after a stop or `seconds` without one."""
     if not inbox.empty():
         return inbox.get_nowait()
@@ -228,6 +237,8 @@ class Driver(ABC, Generic[Item]):
 
     def __init__(self) -> None:
         self._link: Link[Item] | None = None
+        self._inbox: Inbox[Item] | None = None
+        """Of the prompt that runs."""
 
     @abstractmethod
     async def _open(self, resume: str | None) -> SessionOpened:
@@ -261,11 +272,11 @@ class Driver(ABC, Generic[Item]):
         if stop.is_set():
             return Cancelled()
         inbox: Inbox[Item] = asyncio.Queue(INBOX_ITEMS)
-        progress = link.progress()
+        self._inbox, progress = inbox, link.progress()
 
-        def hear_late(item: Item | Failed | Exception) -> None:
+        def hear_late(item: Item | Failed | Exception | Told) -> None:
             """Report what an agent that stops has used, and nothing else."""
-            for event in () if isinstance(item, Failed | Exception) else progress.events(item):
+            for event in () if isinstance(item, Failed | Exception | Told) else progress.events(item):
                 if isinstance(event, Usage):
                     on_event(event)
 
@@ -277,6 +288,7 @@ class Driver(ABC, Generic[Item]):
             try:
                 ended = await follow(inbox, limits, stop, progress, on_event)
             finally:
+                self._inbox = None
                 link.unlisten(hear_late)
                 empty_inbox()  # the agent's reader may wait for room
             if not asking.done():
@@ -289,7 +301,11 @@ class Driver(ABC, Generic[Item]):
 
         False: this agent takes none, or works on no prompt any more. The text must be said in another prompt then.
         """
-        return self._link is not None and await self._link.tell(text)
+        if self._link is None or self._inbox is None or not await self._link.tell(text):
+            return False
+        if self._inbox is not None and not self._inbox.full():
+            self._inbox.put_nowait(Told())
+        return True
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
         """Ask the agent to stop working. If it does not end its prompt within the grace, end it."""

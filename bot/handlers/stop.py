@@ -31,7 +31,9 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         now=ctx.now,
         only_put_back=argument != "all",
     )
-    if not (await operations.stop_setup(ctx.connection, ctx.conversation_id) or stopped):
+    stopped_setup = await operations.stop_setup(ctx.connection, ctx.conversation_id)
+    # What the same comment asks instead gets an answer of its own.
+    if not (stopped_setup or stopped) and ctx.request.parsed.request is None:
         await ctx.reply(replies.NOTHING_TO_STOP)
 
 

@@ -86,6 +86,7 @@ async def make_prompt(
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,
         unfetched=fetched.left_out,
+        added=tuple((message.requested_by, message.request) for message in run.messages),
         # In the thread of the comment that asks comes the answer to the request.
         asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
     )

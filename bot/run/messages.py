@@ -1,0 +1,144 @@
+"""What is asked while the agent works: it is told, and the answer of its turn answers that too."""
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from bot import failpoints
+from bot.agents.prompt_loop import AgentDriver
+from bot.github.uploads import Uploads
+from bot.messages import notices, reasons, tracking
+from bot.messages.tracking import AskedBy
+from bot.prompt import attachments
+from bot.prompt.attachments import Source
+from bot.prompt.builder import message_to_agent
+from bot.prompt.hidden import strip_hidden
+from bot.reply import thread_comments
+from bot.run.confirm import NotConfirmedError, confirm
+from bot.run.turn_run import TurnRun
+from bot.store import messages
+from bot.store.database import Connection
+from bot.store.failures import log_failure
+from bot.store.messages import Message
+from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.tasks import unless_stopped
+
+_log = structlog.get_logger()
+
+
+async def told_before(run: TurnRun) -> tuple[Message, ...]:
+    """Return what earlier runs of the request were told, as GitHub shows it by now: the prompt repeats it.
+
+    What GitHub does not confirm is left out. Raises GitHubError.
+    """
+    turn = run.turn
+    if not turn.resuming and turn.retry_of is None:
+        return ()
+    kept = []
+    for message in await messages.told(run.ctx.pool, turn.id):
+        try:
+            confirmed = await confirm(run.ctx, _as_turn(turn, message))
+        except NotConfirmedError as problem:
+            asked = asked_in(run, message)
+            run.notices.append(notices.message_left_out(asked.login, asked.url, problem.reason))
+        else:
+            kept.append(replace(message, request=confirmed.request))
+    return tuple(kept)
+
+
+async def pass_messages_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -> None:
+    """Tell the agent what is asked while it works, until its prompt is `over`: one message after the other.
+
+    What it does not take stays in the queue. Raises ClaimLostError.
+    """
+    for message in run.messages:
+        await _end(run, message)
+        _show(run, message)
+    while not over.is_set():
+        run.message_waits.clear()
+        try:
+            while await _pass_next_on(run, agent, over):
+                pass
+        except ClaimLostError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - a message that is not passed on is answered by its own turn
+            log_failure("message", problem)
+        await unless_stopped(over, run.message_waits.wait())
+
+
+async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -> bool:
+    """Tell the agent the next message, if there is one; return whether it was."""
+    ctx, turn = run.ctx, run.turn
+    message = await messages.next_for(ctx.pool, turn.claim)
+    if message is None or over.is_set():
+        return False
+    try:
+        confirmed = await unless_stopped(over, confirm(ctx, _as_turn(turn, message)))
+    except NotConfirmedError:
+        return False  # its own turn says why
+    if confirmed is None:
+        return False
+    message = replace(message, request=confirmed.request)
+    uploads = Uploads(ctx.server_url, turn.worktree.repository, is_public=True)
+    source = Source("the message", strip_hidden(message.request), None)
+    if await asyncio.to_thread(attachments.find_links, [source], uploads):
+        return False  # its own turn fetches them
+    if not await run.write(messages.take, turn.claim, message.turn_id, message.request):
+        return False
+    failpoints.reached("message-taken")
+    words = message_to_agent(message.requested_by, ctx.redactor.redact_known(message.request))
+    if not await agent.tell(words):
+        await run.write(messages.give_back, message.turn_id)
+        return False
+    if await _end(run, message):
+        _show(run, message)
+        _log.info("agent-told", message=message.turn_id, requested_by=message.requested_by)
+    return True
+
+
+async def _end(run: TurnRun, message: Message) -> bool:
+    """End the message's own turn, for the agent has it; False if it has ended or waits on. Raises ClaimLostError."""
+    turn = run.turn
+
+    async def write(connection: Connection) -> bool:
+        is_end = await messages.end(connection, turn.claim, message.turn_id, reasons.given_to_turn(turn.id))
+        if is_end:
+            words = tracking.given_to(run.asked)
+            await thread_comments.track(connection, run.thread_ref, message.turn_id, message.target, words)
+        return is_end
+
+    return await run.write(write)
+
+
+def _show(run: TurnRun, message: Message) -> None:
+    words = run.ctx.redactor.redact(strip_hidden(message.request))
+    run.progress.add(tracking.added(asked_in(run, message), words))
+
+
+async def added_to(run: TurnRun) -> list[Message]:
+    """Return what was added to the request while the agent worked, in all runs."""
+    may_be_some = run.progress.added or run.turn.resuming or run.turn.retry_of is not None
+    return await run.write(messages.told, run.turn.id) if may_be_some else []
+
+
+def asked_in(run: TurnRun, message: Message) -> AskedBy:
+    """Return a message as comments name it."""
+    turn, server_url = run.turn, run.ctx.server_url
+    place = turn.worktree.repository, turn.number, message.target
+    return tracking.asked(message.requested_by, server_url, *place, message.turn_id)
+
+
+def _as_turn(turn: ClaimedTurn, message: Message) -> ClaimedTurn:
+    """Return the turn that the message would be."""
+    return replace(
+        turn,
+        claim=replace(turn.claim, turn_id=message.turn_id),
+        request=message.request,
+        requested_by=message.requested_by,
+        requested_by_id=message.requested_by_id,
+        asked_at=message.asked_at,
+        target=message.target,
+        review_parts=(),
+        retry_of=None,
+    )
