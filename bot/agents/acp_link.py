@@ -77,8 +77,6 @@ class AcpLink(Link[Item]):
         super().__init__(process)
         self.capabilities: dict[str, Any] = {}
         self.heard_history = False
-        self.takes_messages = False
-        """The agent has announced that it takes a text while it works."""
         self._connection = Connection(self._handle, _Transport(process))
         self._listener: Callable[[SessionNotification | FormAsked], None] | None = None
         self._permits = False
@@ -103,6 +101,7 @@ class AcpLink(Link[Item]):
             self.replays = None
         content = await asyncio.to_thread(content_of, blocks, self.capabilities)
         self._listener, self._permits = inbox.put_nowait, True
+        self.asked.set()
         item: Answered | Failed
         try:
             item = Answered(await self.ask_for("session_prompt", {"sessionId": self.session, "prompt": content}, None))

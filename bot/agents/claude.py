@@ -94,7 +94,8 @@ class _ClaudeLink(Link[Item]):
         self._receiving: asyncio.Task[None] | None = None
         self._inbox: Inbox[Item] | None = None
         self._late: Callable[[Item], None] | None = None
-        self._takes_messages = False
+        self.takes_messages = True
+        self._works = False
         self._unread: set[str] = set()
         """The texts that the prompt was given while it ran, and that no result names yet."""
         self._broken: Failed | None = None
@@ -131,7 +132,8 @@ class _ClaudeLink(Link[Item]):
             await inbox.put(self._broken)
             return
         try:
-            self._takes_messages, self._unread = True, set()
+            self._works, self._unread = True, set()
+            self.asked.set()
             await self._send(content)
         except ConnectionError:
             await inbox.put(Failed(reasons.agent_gone(await self.process.why_output_ended())))
@@ -139,7 +141,7 @@ class _ClaudeLink(Link[Item]):
         await self._ended.wait()
 
     async def tell(self, text: str) -> bool:
-        if not self._takes_messages:
+        if not self._works:
             return False
         # Claude Code reads it between two steps, or after its answer. The prompt ends with the result that names it.
         name = str(uuid.uuid4())
@@ -160,7 +162,7 @@ class _ClaudeLink(Link[Item]):
         await self._client.interrupt()
 
     def unlisten(self, late: Callable[[Item], None]) -> None:
-        self._inbox, self._late, self._takes_messages, self._unread = None, late, False, set()
+        self._inbox, self._late, self._works, self._unread = None, late, False, set()
 
     async def close(self) -> None:
         if self._receiving is not None:
@@ -188,7 +190,7 @@ class _ClaudeLink(Link[Item]):
             goes_on = not item.is_error or item.terminal_reason == _ASKED
             told = Interim(item) if self._unread and goes_on else item
         is_end = isinstance(told, ResultMessage | Failed)
-        self._takes_messages &= not is_end
+        self._works &= not is_end
         if self._inbox is not None:
             await self._inbox.put(told)
         elif self._late is not None and not isinstance(told, Failed):

@@ -199,6 +199,10 @@ class Link(ABC, Generic[Item]):
     def __init__(self, process: AgentProcess) -> None:
         self.process = process
         self.session = ""
+        self.takes_messages = False
+        """Whether the agent takes a text while it works on a prompt."""
+        self.asked = asyncio.Event()
+        """The prompt is on its way, or over."""
 
     @abstractmethod
     def progress(self) -> PromptProgress[Item]:
@@ -273,6 +277,7 @@ class Driver(ABC, Generic[Item]):
             return Cancelled()
         inbox: Inbox[Item] = asyncio.Queue(INBOX_ITEMS)
         self._inbox, progress = inbox, link.progress()
+        link.asked.clear()
 
         def hear_late(item: Item | Failed | Exception | Told) -> None:
             """Report what an agent that stops has used, and nothing else."""
@@ -290,22 +295,31 @@ class Driver(ABC, Generic[Item]):
             finally:
                 self._inbox = None
                 link.unlisten(hear_late)
+                link.asked.set()
                 empty_inbox()  # the agent's reader may wait for room
             if not asking.done():
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
             empty_inbox()
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether `tell` can be of use."""
+        return self._link is not None and self._link.takes_messages
+
     async def tell(self, text: str) -> bool:
         """Give the agent one more text while it works on a prompt; return whether it reads it before the prompt ends.
 
         False: this agent takes none, or works on no prompt any more. The text must be said in another prompt then.
         """
-        if self._link is None or self._inbox is None or not await self._link.tell(text):
+        link, inbox = self._link, self._inbox
+        if link is None or inbox is None:
             return False
-        if self._inbox is not None and not self._inbox.full():
-            self._inbox.put_nowait(Told())
-        return True
+        await link.asked.wait()
+        is_told = await link.tell(text)
+        if is_told and not inbox.full():
+            inbox.put_nowait(Told())
+        return is_told
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
         """Ask the agent to stop working. If it does not end its prompt within the grace, end it."""

@@ -55,7 +55,7 @@ async def pass_messages_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event
     for message in run.messages:
         await _end(run, message)
         _show(run, message)
-    while not over.is_set():
+    while agent.takes_messages and not over.is_set():
         run.message_waits.clear()
         try:
             while await _pass_next_on(run, agent, over):
