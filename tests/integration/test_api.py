@@ -249,7 +249,8 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
         "update turns set plan = '{pending Test it}', latest_words = 'I begin.' where id = 1",
         "with told as (insert into turns (conversation_id, requested_by_id, state, finished_at)"
         " select conversation_id, 1, 'done', now() from turns where id = 1 returning id, conversation_id)"
-        " insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, joins, is_told)"
+        " insert into requests"
+        " (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, joins, is_told)"
         " select id, conversation_id, 'Use tabs.', '', 'maria', now(), 'comment', 1, true from told",
     )
     turn = await api("GET", "/api/turns/1")
