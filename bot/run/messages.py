@@ -15,13 +15,13 @@ from bot.prompt.attachments import Source
 from bot.prompt.builder import message_to_agent
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.run.confirm import NotConfirmedError, confirm
+from bot.run.confirm import NotConfirmedError, confirm, may_all_ask
 from bot.run.turn_run import TurnRun
 from bot.store import messages
 from bot.store.database import Connection
 from bot.store.failures import log_failure
 from bot.store.messages import Message
-from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.store.turns import ClaimLostError
 from bot.tasks import unless_stopped
 
 _log = structlog.get_logger()
@@ -38,12 +38,10 @@ async def told_before(run: TurnRun) -> tuple[Message, ...]:
     kept = []
     for message in await messages.told(run.ctx.pool, turn.id):
         try:
-            confirmed = await confirm(run.ctx, _as_turn(turn, message))
+            kept.append(await _confirmed(run, message))
         except NotConfirmedError as problem:
             asked = asked_in(run, message)
             run.notices.append(notices.message_left_out(asked.login, asked.url, problem.reason))
-        else:
-            kept.append(replace(message, request=confirmed.request))
     return tuple(kept)
 
 
@@ -74,12 +72,11 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
     if message is None or over.is_set():
         return False
     try:
-        confirmed = await unless_stopped(over, confirm(ctx, _as_turn(turn, message)))
+        message = await unless_stopped(over, _confirmed(run, message))
     except NotConfirmedError:
         return False  # its own turn says why
-    if confirmed is None:
+    if message is None:
         return False
-    message = replace(message, request=confirmed.request)
     uploads = Uploads(ctx.server_url, turn.worktree.repository, is_public=True)
     source = Source("the message", strip_hidden(message.request), None)
     if await asyncio.to_thread(attachments.find_links, [source], uploads):
@@ -129,9 +126,10 @@ def asked_in(run: TurnRun, message: Message) -> AskedBy:
     return tracking.asked(message.requested_by, server_url, *place, message.turn_id)
 
 
-def _as_turn(turn: ClaimedTurn, message: Message) -> ClaimedTurn:
-    """Return the turn that the message would be."""
-    return replace(
+async def _confirmed(run: TurnRun, message: Message) -> Message:
+    """Return the message as it stands on GitHub by now. Raises NotConfirmedError, GitHubError."""
+    turn = run.turn
+    as_turn = replace(
         turn,
         claim=replace(turn.claim, turn_id=message.turn_id),
         request=message.request,
@@ -139,6 +137,10 @@ def _as_turn(turn: ClaimedTurn, message: Message) -> ClaimedTurn:
         requested_by_id=message.requested_by_id,
         asked_at=message.asked_at,
         target=message.target,
-        review_parts=(),
         retry_of=None,
     )
+    confirmed = await confirm(run.ctx, as_turn)
+    # The agent has the repository's variables: nobody else may have a say in what it does.
+    if run.variables and not await may_all_ask(run.ctx, as_turn, confirmed.authors):
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    return replace(message, request=confirmed.request)

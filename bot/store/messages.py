@@ -91,6 +91,13 @@ async def end(connection: Connection, claim: Claim, message: int, reason: str) -
 
 
 @statement("""
+select r.source_id from turns t join requests r on r.joins = t.id where t.session_id = $1 and r.is_told
+""")
+async def told_in(connection: Connection, session: int) -> set[int]:
+    """Return the comments that the agent knows as messages of this session."""
+
+
+@statement("""
 -- What was told in the runs of a turn, and of the turns whose request it repeats. A message that ran is none.
 select r.turn_id, r.joins, r.text as request, r.requested_by, t.requested_by_id, r.asked_at, r.source_kind, r.source_id
 from requests own
