@@ -52,7 +52,7 @@ async def pass_messages_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event
     """
     for message in run.messages:
         await _end(run, message)
-        _show(run, message)
+        await _show(run, message)
     while agent.takes_messages and not over.is_set():
         run.message_waits.clear()
         try:
@@ -77,9 +77,7 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
         return False  # its own turn says why
     if message is None:
         return False
-    uploads = Uploads(ctx.server_url, turn.worktree.repository, is_public=True)
-    source = Source("the message", strip_hidden(message.request), None)
-    if await asyncio.to_thread(attachments.find_links, [source], uploads):
+    if await asyncio.to_thread(_has_attachments, run, message.request):
         return False  # its own turn fetches them
     if not await run.write(messages.take, turn.claim, message.turn_id, message.request):
         return False
@@ -89,7 +87,7 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
         await run.write(messages.give_back, message.turn_id)
         return False
     if await _end(run, message):
-        _show(run, message)
+        await _show(run, message)
         _log.info("agent-told", message=message.turn_id, requested_by=message.requested_by)
     return True
 
@@ -108,8 +106,14 @@ async def _end(run: TurnRun, message: Message) -> bool:
     return await run.write(write)
 
 
-def _show(run: TurnRun, message: Message) -> None:
-    words = run.ctx.redactor.redact(strip_hidden(message.request))
+def _has_attachments(run: TurnRun, text: str) -> bool:
+    uploads = Uploads(run.ctx.server_url, run.turn.worktree.repository, is_public=True)
+    return bool(attachments.find_links([Source("a message", strip_hidden(text), None)], uploads))
+
+
+async def _show(run: TurnRun, message: Message) -> None:
+    # In a thread: a long Markdown text takes the parser seconds.
+    words = await asyncio.to_thread(lambda: run.ctx.redactor.redact(strip_hidden(message.request)))
     run.progress.add(tracking.added(asked_in(run, message), words))
 
 
