@@ -276,6 +276,8 @@ class UnfinishedTurn:
     number: int
     started_at: datetime | None
     step: str | None
+    messages: int = 0
+    """Those that its agent was told while it worked."""
 
 
 @dataclass(frozen=True, slots=True)

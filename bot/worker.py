@@ -38,6 +38,7 @@ from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
 from bot.store.measures import save_counts
+from bot.store.messages import MESSAGE_WAITS
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
 
@@ -321,6 +322,8 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         _, _, channel, payload = message
         if channel == STOP_ASKED:
             runner.stop_asked(int(payload))
+        elif channel == MESSAGE_WAITS:
+            runner.message_waits(int(payload))
         elif payload == node and channel == jobs.TURN_WAITS:
             runner.ring_for_turn()
         elif payload == node:
@@ -330,7 +333,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
     connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
     try:
         connection.add_termination_listener(lambda _: lost.set())
-        for channel in (STOP_ASKED, jobs.TURN_WAITS, jobs.WORK_WAITS):
+        for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
         waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]

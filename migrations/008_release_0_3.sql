@@ -28,7 +28,12 @@ alter table requests
     add column plan_of     bigint,                          -- the turn whose plan this carries out as it was shown
     add column by_outsider boolean not null default false;  -- of a plan: somebody without write access has a say in it
 
--- Messages to a running agent.
+-- Messages to a running agent. A request that is asked while a turn of its thread runs may be told to the agent of that
+-- turn; then its own turn ends without a run. Until the agent has it, it waits in the queue like any other.
+alter table requests
+    add column joins   bigint,                              -- the turn that ran when this was asked, and may be told it
+    add column is_told boolean not null default false;      -- the agent of that turn was told it, or is told it now
+create index requests_joining on requests (joins) where joins is not null;
 
 -- Checks.
 

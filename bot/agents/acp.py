@@ -115,6 +115,7 @@ class AcpDriver(Driver[Item]):
             if server.type != "stdio" and takes.get(server.type) is not True:
                 why = reasons.no_mcp_transport(self._command, server.name, server.type)
                 raise CannotOpenError(*why, link.process.stderr_tail)
+        link.takes_messages = as_object(as_object(answer.get("_meta")).get("steering")).get("supported") is True
         return link
 
     def _place(self) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Inbox, Link
 from bot.messages import reasons
 
+_STEERING = "_session/steering"
+"""An extension of the protocol that an agent announces in `_meta`; claude-agent-acp and codex-acp have it."""
+TELL_SECONDS = 30.0
 _UNATTENDED = ("allow_once", "allow_always", "reject_once", "reject_always")
 _LEAVES_PLANNING = "switch_mode"
 """The kind of tool call with which an agent wants to carry its plan out."""
@@ -101,6 +104,7 @@ class AcpLink(Link[Item]):
             self.replays = None
         content = await asyncio.to_thread(content_of, blocks, self.capabilities)
         self._listener, self._permits = inbox.put_nowait, True
+        self.asked.set()
         item: Answered | Failed
         try:
             item = Answered(await self.ask_for("session_prompt", {"sessionId": self.session, "prompt": content}, None))
@@ -109,6 +113,22 @@ class AcpLink(Link[Item]):
         except ConnectionError:
             item = Failed(reasons.agent_gone(await self.process.why_output_ended()))
         await inbox.put(item)
+
+    async def tell(self, text: str) -> bool:
+        if not self.takes_messages or not self._permits:
+            return False
+        params = {
+            "sessionId": self.session,
+            "prompt": [{"type": "text", "text": text}],
+            "_meta": {"steering": {"idleBehavior": "promptRequired"}},
+        }
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                answer = as_object(await self._connection.send_request(_STEERING, params))
+        except (RequestError, ConnectionError, TimeoutError) as problem:
+            _log.warning("agent-not-told", problem=str(problem))
+            return False
+        return answer.get("outcome") == "injected"
 
     async def cancel(self) -> None:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": self.session})

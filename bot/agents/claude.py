@@ -19,7 +19,7 @@ from claude_agent_sdk import (
     Transport,
 )
 
-from bot.agents.claude_progress import ASKS_PERSON, PROPOSES_PLAN, ClaudeProgress
+from bot.agents.claude_progress import ASKS_PERSON, PROPOSES_PLAN, ClaudeProgress, Interim, Item
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver, Inbox, Link
@@ -29,6 +29,8 @@ from bot.tasks import unless
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.
 _LOST_SESSION_ERRORS = ("no conversation found", "not a uuid", "requires a valid session id")
+# Why a result came after a question to a person, which interrupts.
+_ASKED = "aborted_tools"
 # https://docs.claude.com/en/docs/claude-code/cli-reference
 _OPTIONS = (
     *("--output-format", "stream-json", "--input-format", "stream-json", "--verbose"),
@@ -74,7 +76,7 @@ class _ClaudeTransport(Transport):
         self._process.close_stdin()
 
 
-class _ClaudeLink(Link[Message]):
+class _ClaudeLink(Link[Item]):
     """A started Claude Code."""
 
     def __init__(self, process: AgentProcess, session: str) -> None:
@@ -86,8 +88,12 @@ class _ClaudeLink(Link[Message]):
         self._client = ClaudeSDKClient(options, transport=self._transport)
         self._progress = ClaudeProgress(session)
         self._receiving: asyncio.Task[None] | None = None
-        self._inbox: Inbox[Message] | None = None
-        self._late: Callable[[Message], None] | None = None
+        self._inbox: Inbox[Item] | None = None
+        self._late: Callable[[Item], None] | None = None
+        self.takes_messages = True
+        self._works = False
+        self._unread: set[str] = set()
+        """The texts that the prompt was given while it ran, and that no result names yet."""
         self._broken: Failed | None = None
         self._ended = asyncio.Event()
         """The prompt has ended."""
@@ -123,29 +129,45 @@ class _ClaudeLink(Link[Message]):
             message="Nobody answers while you work.", interrupt=tool in (ASKS_PERSON, PROPOSES_PLAN)
         )
 
-    async def ask(self, blocks: Sequence[Block], inbox: Inbox[Message]) -> None:
+    async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
         content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
-
-        async def message() -> AsyncIterator[dict[str, Any]]:
-            yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
-
         self._ended.clear()
         self._inbox = inbox
         if self._broken is not None:
             await inbox.put(self._broken)
             return
         try:
-            await self._client.query(message(), self.session)
+            self._works, self._unread = True, set()
+            self.asked.set()
+            await self._send(content)
         except ConnectionError:
             await inbox.put(Failed(reasons.agent_gone(await self.process.why_output_ended())))
             return
         await self._ended.wait()
 
+    async def tell(self, text: str) -> bool:
+        if not self._works:
+            return False
+        # Claude Code reads it between two steps, or after its answer. The prompt ends with the result that names it.
+        name = str(uuid.uuid4())
+        self._unread.add(name)
+        try:
+            await self._send([_content(text)], uuid=name)
+        except ConnectionError:
+            return False
+        return True
+
+    async def _send(self, content: list[dict[str, Any]], **rest: str) -> None:
+        async def message() -> AsyncIterator[dict[str, Any]]:
+            yield {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None, **rest}
+
+        await self._client.query(message(), self.session)
+
     async def cancel(self) -> None:
         await self._client.interrupt()
 
-    def unlisten(self, late: Callable[[Message], None]) -> None:
-        self._inbox, self._late = None, late
+    def unlisten(self, late: Callable[[Item], None]) -> None:
+        self._inbox, self._late, self._works, self._unread = None, late, False, set()
 
     async def close(self) -> None:
         if self._receiving is not None:
@@ -167,11 +189,18 @@ class _ClaudeLink(Link[Message]):
         await self._tell(self._broken)
 
     async def _tell(self, item: Message | Failed) -> None:
+        told: Item | Failed = item
+        if isinstance(item, ResultMessage):
+            self._unread.difference_update(item.user_message_uuids or ())
+            goes_on = not item.is_error or item.terminal_reason == _ASKED
+            told = Interim(item) if self._unread and goes_on else item
+        is_end = isinstance(told, ResultMessage | Failed)
+        self._works &= not is_end
         if self._inbox is not None:
-            await self._inbox.put(item)
-        elif self._late is not None and not isinstance(item, Failed):
-            self._late(item)
-        if isinstance(item, ResultMessage | Failed):
+            await self._inbox.put(told)
+        elif self._late is not None and not isinstance(told, Failed):
+            self._late(told)
+        if is_end:
             self._ended.set()
 
 
@@ -182,7 +211,7 @@ def _content(block: Block) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": block.media_type, "data": block.base64()}}
 
 
-class ClaudeDriver(Driver[Message]):
+class ClaudeDriver(Driver[Item]):
     """See `AgentDriver`."""
 
     def __init__(self, launch: Launch) -> None:

@@ -4,6 +4,7 @@ Messages: https://docs.claude.com/en/api/agent-sdk/python#message-types
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from claude_agent_sdk import (
@@ -37,7 +38,17 @@ PROPOSES_PLAN = "ExitPlanMode"
 """The tool with which Claude ends its plan mode; a person has to approve the plan."""
 
 
-class ClaudeProgress(PromptProgress[Message]):
+@dataclass(frozen=True, slots=True)
+class Interim:
+    """A result that does not end the prompt: Claude was told more meanwhile, which it reads next."""
+
+    result: ResultMessage
+
+
+Item = Message | Interim
+
+
+class ClaudeProgress(PromptProgress[Item]):
     """See `PromptProgress`. `session` is the one that was asked for."""
 
     def __init__(self, session: str) -> None:
@@ -45,17 +56,20 @@ class ClaudeProgress(PromptProgress[Message]):
         self._session = session
         self._model: str | None = None
 
-    def is_work(self, item: Message) -> bool:
+    def is_work(self, item: Item) -> bool:
         """Return whether Claude works. It retries a failing API for minutes; its reports of that are not work."""
         return not (isinstance(item, SystemMessage) and item.subtype == "api_retry")
 
-    def events(self, item: Message) -> Iterator[AgentEvent]:
+    def events(self, item: Item) -> Iterator[AgentEvent]:
         """Yield the events of a message. Text of a sub-agent is not part of the answer."""
         match item:
             case SystemMessage(subtype="init", data={"model": str(model)}):
                 self._model = model
-            case ResultMessage():
-                yield Usage(None, item.total_cost_usd, self._model)  # the model's own answers tell the tokens
+            case ResultMessage(total_cost_usd=cost):
+                yield Usage(None, cost, self._model)  # the model's own answers tell the tokens
+            case Interim(result=ResultMessage(total_cost_usd=cost)):
+                self._questions = ()  # what it was told may be the answer
+                yield Usage(None, cost, self._model)
             case AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
                     yield from self._block(block)
@@ -66,7 +80,7 @@ class ClaudeProgress(PromptProgress[Message]):
             case _:
                 pass
 
-    def end(self, item: Message) -> AgentDone | Failed | None:
+    def end(self, item: Item) -> AgentDone | Failed | None:
         """Return how the prompt ended. Some results that claim success are errors, and some are empty."""
         match item:
             case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:

@@ -43,7 +43,13 @@ MAX_TOOL_CALLS = 1000
 INBOX_ITEMS = 256
 
 Item = TypeVar("Item")
-Inbox: TypeAlias = asyncio.Queue[Item | Failed | Exception]
+
+
+class Told:
+    """The agent was told something, so what it does with that may take as long as the idle limit says."""
+
+
+Inbox: TypeAlias = asyncio.Queue[Item | Failed | Exception | Told]
 """What a prompt brings, in its order; an exception is raised where it is read."""
 _log = structlog.get_logger()
 
@@ -165,6 +171,9 @@ async def follow(
                 return item
             if isinstance(item, Exception):
                 raise item
+            if isinstance(item, Told):
+                idle_at = clock() + limits.idle_seconds
+                continue
             if progress.is_work(item):
                 idle_at = clock() + limits.idle_seconds
             for event in progress.events(item):
@@ -178,7 +187,7 @@ async def follow(
 
 async def _next(
     inbox: Inbox[Item], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Failed | Exception | None:
+) -> Item | Failed | Exception | Told | None:
     """Return the next item; None after a stop or `seconds` without one."""
     if not inbox.empty():
         return inbox.get_nowait()
@@ -197,6 +206,10 @@ class Link(ABC, Generic[Item]):
     def __init__(self, process: AgentProcess) -> None:
         self.process = process
         self.session = ""
+        self.takes_messages = False
+        """Whether the agent takes a text while it works on a prompt."""
+        self.asked = asyncio.Event()
+        """The prompt is on its way, or over."""
 
     @abstractmethod
     def progress(self) -> PromptProgress[Item]:
@@ -205,6 +218,10 @@ class Link(ABC, Generic[Item]):
     @abstractmethod
     async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
         """Send a prompt and fill the inbox until its end. An agent that does not read lets this wait."""
+
+    @abstractmethod
+    async def tell(self, text: str) -> bool:
+        """Add a text to the prompt that runs; see `Driver.tell`."""
 
     @abstractmethod
     async def cancel(self) -> None:
@@ -231,6 +248,8 @@ class Driver(ABC, Generic[Item]):
 
     def __init__(self) -> None:
         self._link: Link[Item] | None = None
+        self._inbox: Inbox[Item] | None = None
+        """Of the prompt that runs."""
 
     @abstractmethod
     async def _open(self, resume: str | None) -> SessionOpened:
@@ -264,11 +283,12 @@ class Driver(ABC, Generic[Item]):
         if stop.is_set():
             return Cancelled()
         inbox: Inbox[Item] = asyncio.Queue(INBOX_ITEMS)
-        progress = link.progress()
+        self._inbox, progress = inbox, link.progress()
+        link.asked.clear()
 
-        def hear_late(item: Item | Failed | Exception) -> None:
+        def hear_late(item: Item | Failed | Exception | Told) -> None:
             """Report what an agent that stops has used, and nothing else."""
-            for event in () if isinstance(item, Failed | Exception) else progress.events(item):
+            for event in () if isinstance(item, Failed | Exception | Told) else progress.events(item):
                 if isinstance(event, Usage):
                     on_event(event)
 
@@ -280,7 +300,9 @@ class Driver(ABC, Generic[Item]):
             try:
                 ended = await follow(inbox, limits, stop, progress, on_event)
             finally:
+                self._inbox = None
                 link.unlisten(hear_late)
+                link.asked.set()
                 empty_inbox()  # the agent's reader may wait for room
             if not asking.done():
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
@@ -288,6 +310,25 @@ class Driver(ABC, Generic[Item]):
         if isinstance(ended, Cancelled) and not stop.is_set():
             ended = Failed(reasons.agent_stopped("cancelled"))  # some stop when they are refused a permission
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether `tell` can be of use."""
+        return self._link is not None and self._link.takes_messages
+
+    async def tell(self, text: str) -> bool:
+        """Give the agent one more text while it works on a prompt; return whether it reads it before the prompt ends.
+
+        False: this agent takes none, or works on no prompt any more. The text must be said in another prompt then.
+        """
+        link, inbox = self._link, self._inbox
+        if link is None or inbox is None:
+            return False
+        await link.asked.wait()
+        is_told = await link.tell(text)
+        if is_told and not inbox.full():
+            inbox.put_nowait(Told())
+        return is_told
 
     async def _cancel(self, link: Link[Item], asking: asyncio.Task[None], grace_seconds: float) -> None:
         """Ask the agent to stop working. If it does not end its prompt within the grace, end it."""

@@ -183,6 +183,15 @@ class PlanEntry(Row):
     text: str
 
 
+class Message(Row):
+    """What a person added to a request while its agent worked."""
+
+    turn: int
+    """Its own, which ended without a run."""
+    requested_by: str
+    text: str
+
+
 class Step(Row):
     """What an agent did."""
 
@@ -230,6 +239,8 @@ class WholeTurn(Turn):
     previous: int | None
     next: int | None
     """The requests of the same thread before and after it."""
+    added: Annotated[list[Message], BeforeValidator(orjson.loads)]
+    """What its agent was told while it worked."""
     steps: list[Step]
 
 

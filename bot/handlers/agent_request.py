@@ -9,7 +9,7 @@ from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Target, TurnMode
 from bot.reply import thread_comments
-from bot.store import operations, requests, rescues, worktrees
+from bot.store import messages, operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
 
 
@@ -156,3 +156,6 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
     )
     words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
     await thread_comments.track(connection, thread_ref, queued.id, turn.target, words)
+    # A plain comment: what comes with a command, a label or a place in the code waits for its turn.
+    if queued.ahead and turn.target.kind == "comment" and not ctx.request.parsed.commands:
+        await messages.offer(connection, queued.id)

@@ -31,9 +31,10 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         now=ctx.now,
         only_put_back=argument != "all",
     )
-    if await operations.stop_setup(ctx.connection, ctx.conversation_id) or stopped:
-        return
-    await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
+    stopped_setup = await operations.stop_setup(ctx.connection, ctx.conversation_id)
+    # What the same comment asks instead gets an answer of its own.
+    if not (stopped_setup or stopped) and ctx.request.parsed.request is None:
+        await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
 
 
 async def stop_turns(

@@ -42,6 +42,11 @@ THREADS_UNREADABLE = (
 )
 
 
+def message_left_out(login: str, url: str, why: str) -> str:
+    """A message was told to the agent before it was cut off; by now it may not be repeated, because of `why`."""
+    return f"[{clause(login)}'s message]({url_target(url)}) was left out when the agent continued. {why}"
+
+
 def threads_left_out(answers: int, most: int, longest: int) -> str:
     """`most` and `longest` are the limits: answers, and characters of one."""
     return (

@@ -157,6 +157,11 @@ def stopped_by(login: str | None) -> str:
     return f"Stopped by {inline_code(login)}." if login else "Stopped on request."
 
 
+def given_to_turn(turn: int) -> str:
+    """Say what became of a request that the agent of another turn was told."""
+    return f"Given to the agent of turn {turn}, which was at work."
+
+
 def timed_out(kind: Literal["total", "idle"], seconds: float) -> str:
     """Name the limit that was reached, and its setting."""
     length = format_duration(timedelta(seconds=seconds))

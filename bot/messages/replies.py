@@ -87,7 +87,8 @@ def status(
         if turn.state == "running":
             took = f" for {format_duration(at - turn.started_at)}" if turn.started_at else ""
             step = f" Last step: {inline_code(truncate(turn.step))}." if turn.step else ""
-            parts.append(f"Working on {named(turn)}{took}.{step}")
+            added = f", with {format_count(turn.messages, 'message')} added" if turn.messages else ""
+            parts.append(f"Working on {named(turn)}{added}{took}.{step}")
     parts = parts or [f"A request waits. {wait}" if wait else "Idle."]
     queue = [named(turn) for turn in unfinished if turn.state == "queued"]
     if len(queue) > 1:

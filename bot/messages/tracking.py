@@ -8,6 +8,7 @@ from typing import Literal
 
 from bot.messages import reasons
 from bot.messages.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts
+from bot.messages.commit_message import ADDRESSED
 from bot.messages.formatting import (
     clause,
     code_block,
@@ -41,6 +42,8 @@ STEP_FAILED = " (failed)"
 """The end of a step that failed."""
 SETTING_UP = "Running `.threadtree/setup`."
 
+_MOST_ADDED = 5
+_MOST_LINKS = 10
 _MOST_STEPS = 60
 _LONGEST_PATCH = 20_000
 _NOT_ALL = re.compile(r"left out|did not fit|could not be read")
@@ -93,6 +96,7 @@ class TurnResult:
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
     not fit or could not be read. `model` is the agent's name where it does not report a model.
+    `added` are the messages that the agent was told while it worked.
     """
 
     state: EndState
@@ -108,6 +112,7 @@ class TurnResult:
     tokens: int | None = None
     model: str | None = None
     last_words: str = ""
+    added: tuple[AskedBy, ...] = ()
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -171,9 +176,31 @@ def why_it_waits(turn: WaitingTurn, now: datetime) -> str:
     return queued(0)
 
 
-def running(plan: Sequence[PlanEntry], steps: Sequence[str], elapsed: timedelta, phase: str | None = None) -> str:
-    """Show the agent's plan as a checklist and its last step; before it starts, the `phase` that takes so long."""
+def added(message: AskedBy, text: str) -> str:
+    """Return the line that shows that the agent was told a message while it works."""
+    words = inline_text(truncate(ADDRESSED.sub("", text).strip().partition("\n")[0]))
+    return f"[{clause(message.login)} added]({url_target(message.url)}): {words}"
+
+
+def given_to(asked: AskedBy) -> str:
+    """Say what became of a request that the agent of another one was told."""
+    return f"Given to the agent that works on {request_link(asked)}. One answer follows for both."
+
+
+def running(
+    plan: Sequence[PlanEntry],
+    steps: Sequence[str],
+    elapsed: timedelta,
+    phase: str | None = None,
+    added: Sequence[str] = (),
+) -> str:
+    """Show the agent's plan as a checklist and its last step; before it starts, the `phase` that takes so long.
+
+    `added` are the lines about what it was told meanwhile.
+    """
     lines = [f"Working on it, for {format_duration(elapsed)} so far."]
+    for line in added[-_MOST_ADDED:]:
+        lines += ["", line]
     if phase:
         lines += ["", phase]
     if plan:
@@ -312,7 +339,9 @@ def _facts(result: TurnResult) -> list[str]:
     """
     asked, facts = result.asked, []
     if asked is not None:
-        facts.append(request_link(asked))
+        links = [f"[{clause(one.login)}'s message]({url_target(one.url)})" for one in result.added[:_MOST_LINKS]]
+        links += [f"{len(result.added) - _MOST_LINKS} more"] if len(result.added) > _MOST_LINKS else []
+        facts.append(" with ".join(filter(None, (request_link(asked), ", ".join(links)))))
     if result.duration is not None:
         facts.append(format_duration(result.duration))
     if result.steps and not _tells_steps(result):

@@ -69,6 +69,22 @@ _CUT_OFF = """\
 Your work on this request was cut off before it ended. What you had done so far is still in the worktree. Look at it, \
 then continue; the request is repeated below."""
 
+_ADDED = """\
+# Added to the request
+
+While you worked on the request, this was added to it, the newest last. It instructs you like the request, and your \
+answer is for all of it."""
+_MESSAGE = """\
+While you work, @{author} wrote this on the thread. It is added to the request and instructs you like it: follow it \
+from here on. Your final message answers all of it.
+
+{text}"""
+
+
+def message_to_agent(author: str, text: str) -> str:
+    """Return what the agent is told of a text that a person who may ask wrote to it while it works."""
+    return _MESSAGE.format(author=author, text=text)
+
 
 @dataclass(frozen=True, slots=True)
 class InstructionFile:
@@ -126,6 +142,8 @@ class Task:
     attachments: tuple[Attachment, ...] = ()
     unfetched: tuple[str, ...] = ()
     """Why attachments of the thread are not among these, a clause for each."""
+    added: tuple[tuple[str, str], ...] = ()
+    """What was added to the request in its earlier runs: who wrote it, and the text."""
     asked_inline: frozenset[int] = frozenset()
     """The inline comments that the request holds and that are answered in their own threads."""
 
@@ -176,6 +194,8 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         blocks.append("# The worktree\n\n" + "\n".join(f"- {task.fence.told(remark)}" for remark in task.remarks))
     if task.resuming:
         blocks.append(_CUT_OFF)
+    if task.added:
+        blocks.append("\n\n".join([_ADDED, *(f"@{author} wrote:\n\n{text}" for author, text in task.added)]))
     if task.plans:
         blocks.append(ONLY_A_PLAN)
     return Built((*blocks, task.request), tuple(read), frozenset(inline))

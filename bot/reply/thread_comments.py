@@ -96,16 +96,19 @@ async def ended(
     parts: Sequence[str],
     state: EndState,
     now: datetime | None = None,
+    also: Sequence[tuple[int, Target]] = (),
 ) -> None:
     """Answer with the `parts` of `tracking.final`: in the tracking comment, or in a new comment that takes its place.
 
     New where the tracking comment is older than NEW_COMMENT_AFTER at `now`, or above the answer to an earlier request;
-    without `now` the answer is news to nobody.
+    without `now` the answer is news to nobody. New as well where it answers `also` other turns, the messages that the
+    agent got while it worked: then it takes the place of their comments too.
     """
-    is_new = now is not None and await outbox.is_passed(connection, turn_id, now - NEW_COMMENT_AFTER)
+    is_new = now is not None and (bool(also) or await outbox.is_passed(connection, turn_id, now - NEW_COMMENT_AFTER))
     rows = []
     for part, content in enumerate(parts, start=2 if is_new else 1):
         rows.append(await outbox.enqueue_comment(connection, thread_ref, target, content, FINAL, turn_id, part))
     if is_new:
         link = tracking.moved(state)
-        await outbox.enqueue_comment(connection, thread_ref, target, link, PROGRESS, turn_id, 1, waits_for=rows[0])
+        for turn, place in ((turn_id, target), *also):
+            await outbox.enqueue_comment(connection, thread_ref, place, link, PROGRESS, turn, 1, waits_for=rows[0])

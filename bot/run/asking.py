@@ -17,6 +17,7 @@ from bot.model import EndReason
 from bot.network.model_answers import BUSY_STATUSES, ModelAnswers
 from bot.prompt.collect import Collected
 from bot.run.checkout import Ready
+from bot.run.messages import pass_messages_on, told_before
 from bot.run.prompt import make_prompt
 from bot.run.thread_answers import read_left
 from bot.run.turn_run import TurnRun
@@ -37,6 +38,7 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
     """
     ctx, answers = run.ctx, ModelAnswers(run.ctx.clock, run.progress.model_answered)
     async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.rules.agent, launch) as agent:
+        run.messages = await run.unless_stopped(told_before(run))
         prompt = await run.unless_stopped(_open(run, agent, ready, thread))
         if isinstance(prompt, TurnResult):
             outcome: TurnResult | Outcome = prompt
@@ -44,8 +46,11 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
             if ctx.opened is not None and ctx.opened.objects is not None:
                 await ctx.opened.objects.close()  # the agent may be at work for long
             run.progress.agent_begins()
-            async with watched(disk, run.disk_overflowed):
+            over = asyncio.Event()
+            async with watched(disk, run.disk_overflowed), concurrently(pass_messages_on(run, agent, over)) as passing:
                 outcome = await agent.prompt(prompt, ctx.limits, run.stop, run.progress.note)
+                over.set()
+                await passing
         # Now: an agent that is closed may still have asked something else.
         is_busy = answers.refuses or (isinstance(outcome, Failed) and outcome.status in BUSY_STATUSES)
         reset = answers.until

@@ -18,6 +18,7 @@ from bot.redaction import Redactor
 from bot.reply import thread_comments
 from bot.run import notify
 from bot.run.context import TurnContext
+from bot.run.messages import added_to, asked_in
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait
 from bot.store import conversations, operations, outbox, retention, turns, worktrees
@@ -41,6 +42,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
     needed_no_agent = turn.mode in ("undo", "update") and not run.progress.agent_began
+    added = await added_to(run)
     end = replace(
         end,
         answer=end.answer or (split_subject(run.answer)[0] if run.answer is not None else ""),
@@ -50,9 +52,8 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         cost_usd=run.progress.use.cost_usd,
         tokens=run.progress.use.tokens,
         model=run.progress.use.model or (None if needed_no_agent else ctx.rules.agent),
-        asked=tracking.asked(
-            turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
-        ),
+        asked=run.asked,
+        added=tuple(asked_in(run, message) for message in added),
         duration=ctx.clock() - turn.started_at,
     )
     # In a thread: a long answer takes seconds.
@@ -63,7 +64,9 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
-        await thread_comments.ended(connection, run.thread_ref, turn.id, turn.target, parts, result.state, ctx.clock())
+        mine = [(message.turn_id, message.target) for message in added if message.joins == turn.id]
+        place = run.thread_ref, turn.id, turn.target
+        await thread_comments.ended(connection, *place, parts, result.state, ctx.clock(), also=mine)
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
         if ctx.notifies:

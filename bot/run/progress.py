@@ -62,6 +62,8 @@ class Progress:
         """As they came, until they are written."""
         self._heard = ""
         self.phase: str | None = None
+        self.added: tuple[str, ...] = ()
+        """What was added to the request while the agent works, a line of Markdown each."""
         self._is_saved = True
         self._to_save = asyncio.Event()
         self._changed = asyncio.Event()
@@ -75,6 +77,12 @@ class Progress:
             self._phase_changed.set()
             self._save_soon()
             self._changed.set()
+
+    def add(self, words: str) -> None:
+        """Show within seconds that the agent was told more."""
+        self.added = (*self.added, words)
+        self._phase_changed.set()
+        self._changed.set()
 
     def agent_begins(self) -> None:
         """Show that the agent has started."""
@@ -225,7 +233,7 @@ class Progress:
                     due = await thread_comments.next_progress(connection, thread_ref, paced_since, last_edit_at, now)
                     if due is not None and due <= clock():
                         await turns.stop_requested(connection, turn.claim)
-                        content = tracking.running(self.plan, self.steps, now - turn.started_at, self.phase)
+                        content = tracking.running(self.plan, self.steps, now - turn.started_at, self.phase, self.added)
                         await thread_comments.track(connection, thread_ref, turn.id, turn.target, content)
                         last_edit_at, due = now, None
                         self._phase_changed.clear()

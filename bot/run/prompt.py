@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from bot.run.checkout import Ready
 from bot.run.context import TurnContext
 from bot.run.publishing import recent_subjects
 from bot.run.turn_run import TurnRun
-from bot.store import turns
+from bot.store import messages, turns
 from bot.store.turns import ClaimedTurn
 
 
@@ -66,7 +66,8 @@ async def make_prompt(
     )
     thread, fetched = None, Fetched()
     if collected is not None:
-        thread = _without_request_and_bot(ctx, turn, collected.thread)
+        known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
+        thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
         asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
         fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
     clone, default_branch = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch
@@ -91,6 +92,7 @@ async def make_prompt(
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,
         unfetched=fetched.left_out,
+        added=tuple((message.requested_by, message.request) for message in run.messages),
         # In the thread of the comment that asks comes the answer to the request.
         asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
     )
@@ -118,8 +120,11 @@ def _without_commands(parser: CommentParser, text: str) -> str:
         return text
 
 
-def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeThread) -> WholeThread:
-    """Leave out the request itself, which stands at the end, and the bot's comments: its answers are in the rows."""
+def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeThread, known: Set[int]) -> WholeThread:
+    """Leave out the request itself, which stands at the end, and the bot's comments: its answers are in the rows.
+
+    Comments that the agent was told already are left out too: the `known` ones.
+    """
 
     def own(text: Text) -> bool:
         return ctx.policy.is_own(text.author, text.body)
@@ -127,7 +132,7 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeT
     asked = {turn.target.id, *(abs(part) for part in turn.review_parts)}
 
     def without(texts: Sequence[Text]) -> tuple[Text, ...]:
-        return tuple(text for text in texts if text.id not in asked and not own(text))
+        return tuple(text for text in texts if text.id not in asked and text.id not in known and not own(text))
 
     pull, description = thread.pull, thread.description
     if turn.target.id is None:  # the thread's own text is the request

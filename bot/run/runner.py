@@ -55,6 +55,12 @@ class Runner:
             if run.turn.id == turn_id:
                 run.stop.set()  # the next look at the row is seconds away
 
+    def message_waits(self, turn_id: int) -> None:
+        """Let the turn look for messages if it runs here."""
+        for run, _ in self._runs.values():
+            if run.turn.id == turn_id:
+                run.message_waits.set()
+
     async def serve(self, stopping: asyncio.Event, grace_seconds: float) -> None:
         """Claim and run until `stopping`; then give running turns the grace and requeue the rest."""
         stop = asyncio.create_task(stopping.wait())

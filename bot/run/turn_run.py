@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.clones.clone import StoppedError
-from bot.messages import notices, reasons
+from bot.messages import notices, reasons, tracking
+from bot.messages.tracking import AskedBy
 from bot.model import ThreadRef
 from bot.node.transactions import persist
 from bot.rules import Rules
@@ -15,6 +16,7 @@ from bot.run.progress import Progress
 from bot.store import turns
 from bot.store.database import Connection
 from bot.store.failures import log_failure
+from bot.store.messages import Message
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import unless
 
@@ -41,6 +43,10 @@ class TurnRun:
     """The commit at which the turn began."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the turn is to stop: the agent and a push end by themselves then."""
+    message_waits: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something was asked meanwhile that the agent may be told."""
+    messages: tuple[Message, ...] = ()
+    """What was added to the request in earlier runs and stands in the prompt."""
     disk_full: str | None = None
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
@@ -63,6 +69,13 @@ class TurnRun:
     def thread_ref(self) -> ThreadRef:
         """The thread that asked."""
         return ThreadRef(self.turn.worktree.repository, self.turn.conversation_id)
+
+    @property
+    def asked(self) -> AskedBy:
+        """The request as comments name it."""
+        turn = self.turn
+        place = turn.worktree.repository, turn.number, turn.target
+        return tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent has filled its disk."""

@@ -61,7 +61,11 @@ select listed.*, r.mode, case when not t.expired then r.text end as request, t.e
        t.pushed_head as changed_to, b.folder,
        (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)
            as previous,
-       (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next
+       (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next,
+       (select coalesce(json_agg(json_build_object('turn', m.turn_id, 'requested_by', m.requested_by, 'text', m.text)
+                                 order by m.turn_id), '[]')
+        from requests m join turns o on o.id = m.turn_id
+        where m.joins = t.id and m.is_told and o.state = 'done' and o.started_at is null and not o.expired) as added
 from listed_turns listed join turns t using (id) join requests r on r.turn_id = t.id
      join codebases b using (platform, repository_id)
 where t.id = $1 and threadtree_sees($2, $3, platform, repository_id)

@@ -200,7 +200,8 @@ async def why_turns_wait(
 @statement("""
 -- What runs comes first, then the queue in its order.
 select t.id, t.state, r.requested_by, r.source_kind, r.source_id, c.number, t.started_at,
-       coalesce((select words from steps where turn_id = t.id order by place desc limit 1), t.phase) as step
+       coalesce((select words from steps where turn_id = t.id order by place desc limit 1), t.phase) as step,
+       (select count(*) from requests told where told.joins = t.id and told.is_told) as messages
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
 where t.state in ('queued', 'running')
   and (t.conversation_id = $1 or t.worktree_id = (select worktree_id from conversations where id = $1))

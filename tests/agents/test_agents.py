@@ -1,5 +1,6 @@
 """The real agents against simulated models: each works with its own tools, and the bot treats all alike."""
 
+import asyncio
 import re
 import shutil
 from dataclasses import replace
@@ -9,10 +10,12 @@ import pytest
 
 from bot.agents.driver import (
     AgentDone,
+    AgentEvent,
     Cancelled,
     CannotOpenError,
     Failed,
     PromptLimits,
+    Said,
     SessionOpened,
     TimedOut,
     ToolEnded,
@@ -20,6 +23,7 @@ from bot.agents.driver import (
     Usage,
 )
 from bot.agents.presets import Access
+from bot.agents.prompt_loop import AgentDriver
 from tests.agents.conftest import KEY, Heard, Stage, ask
 from tests.agents.planted import plant
 
@@ -31,6 +35,7 @@ INSTRUCTIONS = (
     *("AGENTS.md", "AGENTS.override.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md", "CONTEXT.md"),
     *(".claude/CLAUDE.md", ".claude/rules/all.md", ".codex/AGENTS.md", ".opencode/AGENTS.md", ".gemini/GEMINI.md"),
 )
+TAKE_MESSAGES = ("claude", "claude-acp", "codex")
 REPORT_COST = ("claude", "claude-acp", "opencode")
 
 
@@ -214,3 +219,50 @@ async def test_a_missing_program_is_named(stage: Stage) -> None:
     async with gone.agent() as driver:
         with pytest.raises(CannotOpenError):
             await driver.open(None)
+
+
+async def test_a_message_in_the_middle_of_a_run_reaches_the_models_next_request(stage: Stage) -> None:
+    if stage.preset.agent not in TAKE_MESSAGES:
+        pytest.skip("this agent takes no message while it works: it waits for the next turn")
+    told: list[asyncio.Task[bool]] = []
+    async with stage.session() as (driver, _):
+
+        def tell(event: AgentEvent) -> bool:
+            if isinstance(event, ToolStarted) and not told:
+                told.append(asyncio.create_task(_let_go(driver, stage.worktree / "go")))
+            return False
+
+        waits = "run until [ -e go ]; do sleep 0.1; done; echo waited"
+        outcome = await ask(driver, waits, "write notes.txt: old", "say Old.", heard=Heard(stop_at=tell))
+        assert await told[0] is True
+        assert await driver.tell("say Too late.") is False
+    assert isinstance(outcome, AgentDone), outcome
+    assert outcome.text.strip() == "New."
+    # The request after the tool's end would have written it.
+    assert not (stage.worktree / "notes.txt").exists()
+
+
+async def _let_go(driver: AgentDriver, go: Path) -> bool:
+    """Tell the agent something while its tool runs, then let the tool end."""
+    is_told = await driver.tell("say New.")
+    await asyncio.to_thread(go.touch)
+    return is_told
+
+
+async def test_a_message_that_comes_with_the_answer_is_answered_too(stage: Stage) -> None:
+    if stage.preset.agent not in TAKE_MESSAGES:
+        pytest.skip("this agent takes no message while it works: it waits for the next turn")
+    told: list[asyncio.Task[bool]] = []
+    async with stage.session() as (driver, _):
+
+        def tell(event: AgentEvent) -> bool:
+            if isinstance(event, Said) and not told:
+                told.append(asyncio.create_task(driver.tell("say New.")))
+            return False
+
+        outcome = await ask(driver, "say Old.", heard=Heard(stop_at=tell))
+        is_told = await told[0]
+    assert isinstance(outcome, AgentDone), outcome
+    # Either it was too late, and nobody has read it, or its answer belongs to the prompt's.
+    assert ("New." in outcome.text) is is_told
+    assert any(b"say New." in request.body for request in stage.models.requests) is is_told

@@ -251,6 +251,11 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
         "update turns set answer = E'Mended.\\n\\nCommit: Mend it', pushed_to = 'b', head_before = 'c',"
         " pushed_head = 'd' where id = 1",
         "update turns set plan = '{pending Test it}', latest_words = 'I begin.' where id = 1",
+        "with told as (insert into turns (conversation_id, requested_by_id, state, finished_at)"
+        " select conversation_id, 1, 'done', now() from turns where id = 1 returning id, conversation_id)"
+        " insert into requests"
+        " (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, joins, is_told)"
+        " select id, conversation_id, 'Use tabs.', '', 'maria', now(), 'comment', 1, true from told",
     )
     turn = await api("GET", "/api/turns/1")
     assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
@@ -259,12 +264,14 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
     assert (await api("GET", "/api/turns/1/steps/1"))["output"] == "60 passed"
     assert (turn["title"], turn["answer"]) == ("Login loops", "Mended.")
     assert (turn["branch"], turn["changed_from"], turn["changed_to"]) == ("b", "c", "d")
-    assert (turn["previous"], turn["next"]) == (None, None)
+    [added] = turn["added"]
+    assert (added["requested_by"], added["text"]) == ("maria", "Use tabs.")
+    assert (turn["previous"], turn["next"]) == (None, added["turn"])
     assert (turn["plan"], turn["latest_words"]) == ([{"state": "pending", "text": "Test it"}], "I begin.")
     assert turn["expired"] is False
     assert (await api("GET", f"/api/deliveries/{FAILED}"))["error"] == "GitHub answered 502"
     conversation = (await api("GET", "/api/conversations?repo=octo/hello"))["items"][0]
-    assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 1, 0.25)
+    assert (conversation["conversation"], conversation["turns"], conversation["cost_usd"]) == ("octo/hello#1", 2, 0.25)
 
 
 async def test_queued_requests_are_listed_in_the_order_of_their_line(api: Api, pool: Pool) -> None:

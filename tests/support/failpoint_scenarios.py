@@ -4,6 +4,7 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+from bot.demo.pair import SCRIPTED_AGENT
 from bot.simulated.github.faults import FailBefore
 from tests.support.failpoint_scenario import Scenario
 from tests.support.git_repositories import git, lfs_pointer, require_git_lfs
@@ -58,6 +59,32 @@ class Arriving(Scenario):
         await self.pushed("threadtree/issue-1", hello="hello", mine="mine")
         assert await self.git("show", "refs/remotes/origin/other:other.txt") == "other"
         await self.git("fsck", "--full", "--connectivity-only")
+
+
+class Told(Scenario):
+    """The agent of a running turn is about to be told what is asked meanwhile."""
+
+    settings = {"AGENT_COMMAND": f"{SCRIPTED_AGENT} --resume --steering"}  # noqa: RUF012 - never changed
+
+    async def prepare(self) -> None:
+        self.gate = self.here.data_dir.with_name("gate")
+        self.issue = await self.here.ask(f"wait {self.gate}\nsave prompt prompt.txt\nsay Here it is.")
+        await self.here.until("select exists (select from steps where words like 'Wait for%')")
+
+    async def act(self) -> None:
+        await self.here.ask("use tabs", self.issue)
+
+    async def quiet(self) -> None:
+        self.gate.touch()
+        await super().quiet()
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Here it is.")
+        files = await self.here.repository.git.files("threadtree/issue-1")
+        assert "@maria wrote:" in files["prompt.txt"]
+        assert files["prompt.txt"].count("use tabs") == 1
+        assert await self.here.value("select string_agg(state, ' ' order by id) from turns") == "done done"
+        assert await self.here.value("select count(*) from turns where started_at is not null") == 1
 
 
 class SetUp(Create):
@@ -383,6 +410,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "operation-carried-out": Reset,
     "operation-noted": ResetAndSetUp,
     "removal-decided": Prune,
+    "message-taken": Told,
     "pull-request-created": OpenPullRequest,
     "push-accepted": Create,
     "rescue-committed": CloseIssue,

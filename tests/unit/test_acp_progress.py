@@ -21,7 +21,7 @@ from bot.agents.driver import (
     ToolStarted,
     Usage,
 )
-from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, follow
+from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, Inbox, Told, follow
 
 LIMITS = PromptLimits(total_seconds=100, idle_seconds=10)
 END = Answered({"stopReason": "end_turn"})
@@ -65,7 +65,7 @@ def follow_script(*script: tuple[float, Any]) -> Any:
     """Follow a prompt with these items at these seconds; return its end."""
 
     async def run() -> Any:
-        inbox: asyncio.Queue[Item | Failed | Exception] = asyncio.Queue()
+        inbox: Inbox[Item] = asyncio.Queue()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for at, item in ((0, text("x")), *script):
@@ -86,6 +86,11 @@ def test_silence_ends_a_prompt() -> None:
 def test_every_sign_of_life_starts_the_idle_clock_again() -> None:
     commands = update(sessionUpdate="available_commands_update", availableCommands=[])
     assert follow_script((9, text("a")), (18, commands), (27, text("b")), (36, END)) == AgentDone("xab")
+
+
+def test_a_message_starts_the_idle_clock_again_and_not_the_limit_of_the_whole() -> None:
+    assert follow_script((9, Told()), (18, END)) == AgentDone("x")
+    assert follow_script(*((at, Told()) for at in range(9, 100, 9)), (101, END)) == TimedOut("total", 100)
 
 
 def test_the_idle_clock_pauses_while_a_tool_call_is_open() -> None:

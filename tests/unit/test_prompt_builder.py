@@ -23,7 +23,7 @@ from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
 from bot.model import Actor
 from bot.prompt import remarks
-from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, build_prompt
+from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, build_prompt, message_to_agent
 from bot.prompt.foreign import Fence, Foreign
 from bot.prompt.selection import Scope
 from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE
@@ -281,6 +281,20 @@ def test_a_request_on_a_line_of_code_shows_the_line() -> None:
 
 def test_a_resumed_turn_says_that_it_was_cut_off() -> None:
     assert "was cut off before it ended" in build_prompt(replace(TASK, resuming=True), issue(), SCOPE).blocks[-2]
+
+
+def test_what_was_added_to_the_request_is_repeated_before_it() -> None:
+    added = (("tom", "Use tabs.\nAnd no dots."), ("maria", "No, spaces."))
+    *_, told, request = build_prompt(replace(TASK, resuming=True, added=added), issue(), SCOPE).blocks
+    assert told.startswith("# Added to the request")
+    assert told.endswith("@tom wrote:\n\nUse tabs.\nAnd no dots.\n\n@maria wrote:\n\nNo, spaces.")
+    assert request == TASK.request
+
+
+def test_a_message_is_told_word_for_word_with_its_author() -> None:
+    told = message_to_agent("tom", "Use tabs.\n{and} no dots.")
+    assert "@tom wrote" in told
+    assert told.endswith("\n\nUse tabs.\n{and} no dots.")
 
 
 def test_a_pull_request_begins_with_what_the_issues_session_answered() -> None:

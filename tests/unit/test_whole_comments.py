@@ -24,6 +24,7 @@ PLAN = (
 )
 REPOSITORY = Repository("github.example", 1, "acme", "shop")
 ASKED = tracking.asked("maria", SERVER, REPOSITORY, 7, Target("comment", 1842), 28)
+MESSAGE = tracking.asked("tom", SERVER, REPOSITORY, 7, Target("comment", 1850), 29)
 CHANGES = Changes(
     "threadtree/issue-7",
     f"{SERVER}/acme/shop/tree/threadtree/issue-7",
@@ -107,7 +108,22 @@ COMMENTS: dict[str, str | TurnResult] = {
     "fetching": tracking.running(
         [], [], timedelta(seconds=9), tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True)
     ),
+    "running-with-a-message": tracking.running(
+        PLAN,
+        ["Edit src/cart.py"],
+        timedelta(seconds=75),
+        added=[tracking.added(MESSAGE, "@threadtree-bot please use `Decimal`, and fix #9 too.\n\nThe rest.")],
+    ),
+    "message-given": tracking.given_to(ASKED),
     "answer-with-changes": RAN,
+    "answer-to-a-request-with-a-message": replace(RAN, added=(MESSAGE, replace(MESSAGE, login="ann", turn=30))),
+    "message-left-out": TurnResult(
+        "done",
+        answer=RAN.answer,
+        notices=(notices.message_left_out("tom", MESSAGE.url, reasons.permission_withdrawn("tom")),),
+        asked=ASKED,
+        model="codex",
+    ),
     "answer-to-a-question": TurnResult(
         "done",
         answer="The total is counted in `src/cart.py`.",
@@ -314,6 +330,8 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part
+    shown = tracking.running((), (), timedelta(), added=[tracking.added(MESSAGE, foreign)])
+    assert is_inert(shown), shown
 
 
 @given(hostile, hostile)

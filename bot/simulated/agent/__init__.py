@@ -1,7 +1,7 @@
 """A scripted agent: it speaks the Agent Client Protocol on stdio and obeys the lines of a request.
 
-`python -m bot.simulated.agent [--resume] [--no-load]` stands in for an AI agent in the demo and the tests. The
-request is the last block of the prompt, without a leading `@name`. Each line can be a command:
+`python -m bot.simulated.agent [--resume] [--no-load] [--steering]` stands in for an AI agent in the demo and the
+tests. The request is the last block of the prompt, without a leading `@name`. Each line can be a command:
 
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)
@@ -15,7 +15,8 @@ request is the last block of the prompt, without a leading `@name`. Each line ca
 Asked to describe a pull request, it answers with the TEXT, in which a backslash and an `n` end a line, or obeys the
 COMMAND; by itself it names the files of the diff. `look` says how large a file is. `wait` ends when it exists; `hang`
 ends when cancelled, `hang deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP
-status. Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions are kept in
+status. With `--steering`, it obeys what it is told meanwhile after the line at hand. Other lines are ignored. A
+request without an answer is acknowledged with its first line. Sessions are kept in
 `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
 
 The protocol is implemented on the standard library, and on those of its modules that load quickly (no argparse,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bot.simulated.agent.session import Session, not_found
 from bot.simulated.agent.wire import Message, RequestError, Wire
-from bot.simulated.agent.work import CancelledError, Work
+from bot.simulated.agent.work import Added, CancelledError, Work
 
 PROTOCOL_VERSION = 1
 _METHODS = ("initialize", "session/new", "session/load", "session/resume", "session/prompt")
@@ -20,14 +20,16 @@ class _Prompt(NamedTuple):
 
     session_id: object
     stop: Event
+    added: "Added"
     thread: Thread
 
 
 class ScriptedAgent:
     """An agent that answers a client on stdio; prompts run at the same time, each in its own thread."""
 
-    def __init__(self, folder: Path, *, can_load: bool, can_resume: bool) -> None:
+    def __init__(self, folder: Path, *, can_load: bool, can_resume: bool, can_be_told: bool = False) -> None:
         self._folder = folder
+        self._can_be_told = can_be_told
         self._can_load, self._can_resume = can_load, can_resume
         self._wire = Wire()
         self._sessions: dict[str, tuple[Session, Path]] = {}
@@ -60,14 +62,14 @@ class ScriptedAgent:
                 prompt.stop.set()
 
     def _begin(self, number: object, params: Any) -> None:
-        stop = Event()
-        handle = partial(self._handle, "session/prompt", params, stop)
+        stop, added = Event(), Added()
+        handle = partial(self._handle, "session/prompt", params, stop, added)
         thread = Thread(target=self._wire.answer, args=(number, handle), daemon=True)
         self._prompts = [prompt for prompt in self._prompts if prompt.thread.is_alive()]
-        self._prompts.append(_Prompt(_session_id(params), stop, thread))
+        self._prompts.append(_Prompt(_session_id(params), stop, added, thread))
         thread.start()
 
-    def _handle(self, method: str, params: Any, stop: Event | None = None) -> Message:
+    def _handle(self, method: str, params: Any, stop: Event | None = None, added: Added | None = None) -> Message:
         match method, params:
             case "initialize", {"protocolVersion": int()}:
                 return self._introduce()
@@ -78,8 +80,12 @@ class ScriptedAgent:
             case "session/resume", {"cwd": str(cwd), "sessionId": str(session_id)}:
                 self._sessions[session_id] = Session.load(self._folder, session_id), Path(cwd)
                 return {}
-            case "session/prompt", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if stop is not None:
-                return self._prompt(session_id, [_text(block) for block in blocks], stop)
+            case "session/prompt", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if stop and added:
+                return self._prompt(session_id, [_text(block) for block in blocks], stop, added)
+            case "_session/steering", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if self._can_be_told:
+                running = (prompt.added for prompt in self._prompts if prompt.session_id == session_id)
+                is_told = any(added.add("\n".join(map(_text, blocks))) for added in running)
+                return {"outcome": "injected" if is_told else "promptRequired"}
         if method in _METHODS:
             raise _invalid(params)
         raise RequestError(-32601, "Method not found", {"method": method})
@@ -91,7 +97,8 @@ class ScriptedAgent:
             "promptCapabilities": {"image": True},
             "sessionCapabilities": resume,
         }
-        return {"protocolVersion": PROTOCOL_VERSION, "agentCapabilities": capabilities}
+        meta = {"_meta": {"steering": {"supported": True}}} if self._can_be_told else {}
+        return {"protocolVersion": PROTOCOL_VERSION, "agentCapabilities": capabilities, **meta}
 
     def _new(self, cwd: Path) -> Message:
         session = Session(os.urandom(16).hex())
@@ -108,11 +115,11 @@ class ScriptedAgent:
                 self._wire.send({"method": "session/update", "params": {"sessionId": session_id, "update": update}})
         return {}
 
-    def _prompt(self, session_id: str, blocks: list[str], stop: Event) -> Message:
+    def _prompt(self, session_id: str, blocks: list[str], stop: Event, added: Added) -> Message:
         if session_id not in self._sessions:
             raise not_found(session_id)
         session, cwd = self._sessions[session_id]
-        work = Work(self._wire, session, cwd, blocks, stop)
+        work = Work(self._wire, session, cwd, blocks, stop, added)
         try:
             work.obey(blocks[-1])
         except CancelledError:

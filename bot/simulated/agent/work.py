@@ -14,6 +14,7 @@ from bot.simulated.agent.wire import RequestError, Wire
 
 PLAY_DEAD = signal.SIGUSR1
 _WAIT_SECONDS = 0.02
+_MENTION = r"@[\w-]+(\[bot\])?[\s,:]*"
 _DESCRIBE = "# The description of the pull request"
 _JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
 _GIT = (
@@ -31,10 +32,35 @@ class CancelledError(Exception):
     """The client cancelled the prompt."""
 
 
+class Added:
+    """What the agent is told while it works on a prompt."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] | None = []
+        self._lock = threading.Lock()
+
+    def add(self, text: str) -> bool:
+        """Add a text; False if the prompt is over."""
+        with self._lock:
+            if self._texts is not None:
+                self._texts.append(text)
+            return self._texts is not None
+
+    def take(self, *, last: bool) -> list[str]:
+        """Return the new texts. If there is none and it is the `last` time, the prompt is over."""
+        with self._lock:
+            texts = self._texts or []
+            self._texts = None if last and not texts else []
+            return texts
+
+
 class Work:
     """One prompt; `stop` is set when it is cancelled or the client is gone."""
 
-    def __init__(self, wire: Wire, session: Session, cwd: Path, blocks: list[str], stop: threading.Event) -> None:
+    def __init__(
+        self, wire: Wire, session: Session, cwd: Path, blocks: list[str], stop: threading.Event, added: Added
+    ) -> None:
+        self.added = added
         self.wire, self.session, self.cwd, self.blocks, self.stop = wire, session, cwd, blocks, stop
         self.stop_reason = "end_turn"
         self.may_be_silent = False
@@ -45,7 +71,12 @@ class Work:
         """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
         if request.startswith(_DESCRIBE):
             request = self._description()
-        text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
+        text = re.sub(rf"\A\s*{_MENTION}", "", request)
+        self._obey_lines(text, last=True)
+        if not self.said and not self.may_be_silent:
+            self._say(f"I have read your request: “{text.strip().partition(chr(10))[0]}”.")
+
+    def _obey_lines(self, text: str, *, last: bool = False) -> None:
         for line in text.splitlines():
             word, _, rest = line.strip().partition(" ")
             if word == "rot13":
@@ -55,8 +86,13 @@ class Work:
                 self._troubles(word, rest)
             if self.stop.is_set():
                 raise CancelledError
-        if not self.said and not self.may_be_silent:
-            self._say(f"I have read your request: “{text.strip().partition(chr(10))[0]}”.")
+            self._obey_added(self.added.take(last=False))
+        while last and (texts := self.added.take(last=True)):
+            self._obey_added(texts)
+
+    def _obey_added(self, texts: list[str]) -> None:
+        for text in texts:
+            self._obey_lines(re.sub(rf"(?m)^{_MENTION}", "", text))
 
     def _files(self, word: str, rest: str) -> bool:
         match word:
