@@ -44,7 +44,10 @@ class TurnRun:
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The repository's variables, for its set-up script."""
+    """The repository's variables, for its scripts."""
+    check: str = ""
+    """What the last comment says of the repository's check."""
+    check_output: str = ""
 
     def __post_init__(self) -> None:
         turn = self.turn

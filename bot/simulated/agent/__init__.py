@@ -6,14 +6,14 @@ request is the last block of the prompt, without a leading `@name`. Each line ca
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)
     remember WORD        recall                env (names only)   echo prompt
-    describe TEXT        describe with COMMAND
+    describe TEXT        describe with COMMAND     mend COMMANDS
     save prompt FILE     look PATH             wait FILE          permission
     hang                 hang deaf
     fail TEXT            crash STATUS          stop REASON        empty
     junk                 stderr TEXT             busy STATUS
 
 Asked to describe a pull request, it answers with the TEXT, in which a backslash and an `n` end a line, or obeys the
-COMMAND; by itself it names the files of the diff. `look` says how large a file is. `wait` ends when it exists; `hang`
+COMMAND; by itself it names the files of the diff. Told that a check fails, it obeys the COMMANDS of `mend`. `look` says how large a file is. `wait` ends when it exists; `hang`
 ends when cancelled, `hang deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP
 status. Other lines are ignored. A request without an answer is acknowledged with its first line. Sessions are kept in
 `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
