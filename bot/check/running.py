@@ -100,6 +100,7 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Chec
         if lock.clone.git.lfs and await filter_lines(lock.clone, commit):
             await provide(await require_checkout(lock, path), commit)
     try:
+        reached("base-checked-out")
         default = worktree.repository.default_branch
         if ctx.rules.setup and default is not None:
             script = await script_on(ctx.clone(folder), default, SETUP)

@@ -219,7 +219,7 @@ async def _expire_scratch(ctx: NodeContext) -> None:
         for turn in await retention.ended(ctx.pool, [int(name) for name in names]):
             folder = scratch / str(turn)
             try:
-                for base in await asyncio.to_thread(lambda folder=folder: sorted(folder.glob("base/*/*"))):
+                for base in await asyncio.to_thread(list, folder.glob("base/*/*")):
                     await remove_checkout(ctx, f"{base.parent.name}/{base.name}", base)
                 await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, folder)
             except (GitError, OSError, refs.InvalidNameError) as problem:

@@ -17,7 +17,6 @@ _FOLDERS: Final = {
     "homes": "homes",
     "sandboxes": "private",
     "attachments": "attachments",
-    "checks": "checks",
     "logs": "logs",
     "trash": "trash",
     "database": "postgres",
