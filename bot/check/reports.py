@@ -1,10 +1,11 @@
-"""What a check leaves in `$THREADTREE_REPORTS`: reports of tests (JUnit XML, TAP).
+"""What a check leaves in `$THREADTREE_REPORTS`: reports of tests (JUnit XML, TAP), and pictures.
 
 The code that is checked can write there what it likes: what is read is bounded, and names are foreign text.
 """
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -17,6 +18,9 @@ from bot.sandbox.untrusted_files import entries_below, read_untrusted
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 8 << 20, 32 << 20
 MOST_ENTRIES, MOST_TESTS = 2000, 20_000
 LONGEST_NAME = 200
+MAX_PICTURE_BYTES, MOST_PICTURES = 1 << 20, 8
+_PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|RIFF.{4}WEBP", re.DOTALL)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 # https://testanything.org/tap-version-14-specification.html: a test point, after it a directive.
 _POINT = re.compile(r"(?P<indent> *)(?P<ok>ok|not ok)\b *(?P<number>\d*)(?: *-)? *(?P<name>.*)")
 _DIRECTIVE = re.compile(r"(?<!\\)#\s*(?:skip|todo)\b", re.IGNORECASE)
@@ -67,6 +71,19 @@ def read_reports(folder: Path) -> Report:
         sum(passed is None for passed in found.values()),
         unread,
     )
+
+
+def read_pictures(folder: Path) -> dict[str, bytes]:
+    """Return the first pictures in a folder (PNG, JPEG, WebP), at any depth, by names that mean nothing to git."""
+    found: dict[str, bytes] = {}
+    entries = islice(entries_below(folder), MOST_ENTRIES)
+    for path in sorted(PurePath(entry.path).relative_to(folder) for entry in entries):
+        if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp") and len(found) < MOST_PICTURES:
+            with suppress(OSError):
+                data = read_untrusted(folder, path, MAX_PICTURE_BYTES)
+                if _PICTURE.match(data):
+                    found[f"{len(found) + 1}-{_NOT_IN_NAMES.sub('-', path.stem)[:60]}{path.suffix.lower()}"] = data
+    return found
 
 
 def _take_in(found: dict[str, Outcome], name: str, passed: Outcome) -> None:

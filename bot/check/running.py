@@ -3,13 +3,13 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from bot.check.reports import Report, read_reports
+from bot.check.reports import Report, read_pictures, read_reports
 from bot.clones import trash
 from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import CloneLock, clone_lock
@@ -31,6 +31,7 @@ from bot.tasks import unless
 from bot.worktrees.create import recreate
 from bot.worktrees.remove import unlink_worktree
 
+T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"
 """The variable that names the folder for reports and pictures."""
 
@@ -61,10 +62,11 @@ class Checked:
     seconds: float
     report: Report
     left: tuple[str, ...] = ()
+    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
-class _DiskFullError(Exception):
-    """The check holds more than its disk space."""
+class _DiskFullError(OSError):
+    """A script holds more than its disk space."""
 
 
 async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checked:
@@ -105,7 +107,7 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Chec
         if ctx.rules.setup and default is not None:
             script = await script_on(ctx.clone(folder), default, SETUP)
             if isinstance(script, bytes):
-                await set_up(ctx, row, check.conversation_id, script, lambda _: None, check.variables)
+                await _within_disk(lambda full: set_up(ctx, row, check.conversation_id, script, full, check.variables))
         return await _run(check, row)
     finally:
         await asyncio.shield(remove_checkout(ctx, folder, path))
@@ -130,35 +132,41 @@ def _remove_empty(folder: Path) -> None:
 
 async def _run(check: Check, worktree: WorktreeRow) -> Checked:
     ctx, reports = check.ctx, check.scratch / "reports"
+    # What the agent left is no report: its processes are gone, and the folder is new.
+    await _empty(ctx, reports)
+    reports.mkdir(mode=0o700, parents=True)
+    began = time.monotonic()
+    home, given, shown = (
+        ctx.home(check.conversation_id),
+        {**check.variables, REPORTS: str(reports)},
+        Bind(reports, True),
+    )
+    try:
+        try:
+            failure, output = await _within_disk(
+                lambda full: run_in_worktree(
+                    ctx, worktree, home, check.script, ctx.check_seconds, full, given, (shown,)
+                )
+            )
+        except _DiskFullError as error:
+            failure, output = str(error), ""
+        seconds = time.monotonic() - began
+        reached("check-ended")
+        report = await asyncio.to_thread(read_reports, reports)
+        pictures = await asyncio.to_thread(read_pictures, reports)
+        return Checked(failure, output, seconds, report, pictures=pictures)
+    finally:
+        await asyncio.shield(_empty(ctx, reports))
+
+
+async def _within_disk(run: Callable[[Callable[[int], None]], Awaitable[T]]) -> T:
+    """Return the result of a run that calls what it is given where its disk is full: then raise _DiskFullError."""
     full: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def filled() -> NoReturn:
         raise _DiskFullError(notices.setup_disk_full(await full))
 
-    # What the agent left is no report: its processes are gone, and the folder is new.
-    await _empty(ctx, reports)
-    reports.mkdir(mode=0o700, parents=True)
-    began = time.monotonic()
-    try:
-        running = run_in_worktree(
-            ctx,
-            worktree,
-            ctx.home(check.conversation_id),
-            check.script,
-            ctx.check_seconds,
-            full.set_result,
-            {**check.variables, REPORTS: str(reports)},
-            (Bind(reports, writable=True),),
-        )
-        try:
-            failure, output = await unless(filled(), running)
-        except _DiskFullError as error:
-            failure, output = str(error), ""
-        seconds = time.monotonic() - began
-        reached("check-ended")
-        return Checked(failure, output, seconds, await asyncio.to_thread(read_reports, reports))
-    finally:
-        await asyncio.shield(_empty(ctx, reports))
+    return await unless(filled(), run(full.set_result))
 
 
 async def _empty(ctx: NodeContext, folder: Path) -> None:

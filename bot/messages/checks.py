@@ -1,13 +1,15 @@
 """What the host tells of a repository's check, `.threadtree/check`: a line, sentences below it, and a fold."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bot.messages.formatting import clause, format_count, format_duration, format_list, inline_code
+from bot.messages.formatting import clause, format_count, format_duration, format_list, inline_code, url_target
 
 SCRIPT = ".threadtree/check"
 RUNNING = f"Running `{SCRIPT}`."
+PICTURES = "Add pictures of a check"
+"""The subject of the commits that hold nothing else."""
 ASKED = "The agent was told once, and worked on."
 AFTER = "**After the check**"
 """Above what the agent says when it was told of a failure."""
@@ -51,6 +53,16 @@ def running_on(base: str) -> str:
 def not_run(why: str) -> str:
     """Return the line where the bot could not run the check."""
     return f"**check did not run** · {clause(why)}"
+
+
+def pictures(urls: Mapping[str, str]) -> str:
+    """Show the pictures at these addresses on GitHub, by their names."""
+    return " ".join(f"![{name}]({url_target(url)})" for name, url in urls.items())
+
+
+def pictures_not_pushed(branch: str) -> str:
+    """The branch beside the worktree's is not the bot's, or it was refused."""
+    return f"The check's pictures could not be pushed to {inline_code(branch)}."
 
 
 def changed_in_branch(base: str) -> str:

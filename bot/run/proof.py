@@ -7,18 +7,21 @@ import asyncio
 import hashlib
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from bot.agents.driver import AgentDone, Cancelled
 from bot.check.running import Check, Checked, check_commit, check_result
-from bot.clones.clone import Clone, StoppedError
+from bot.clones.clone import Clone, CloneLock, StoppedError
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
+from bot.github.errors import GitHubError
 from bot.messages import checks as words
+from bot.messages import links
 from bot.messages.checks import SCRIPT, Base, Ran
 from bot.messages.commit_message import split_subject
 from bot.messages.sanitize import closed
@@ -31,6 +34,7 @@ from bot.run.turn_run import TurnRun
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import checks, turns
 from bot.store.checks import KnownCheck
+from bot.worktrees.push import push_beside
 
 SHORTEST_SECONDS = 60.0
 """With less of the turn's time left, the agent is not told."""
@@ -48,6 +52,7 @@ class Proof:
     _first: tuple[Ran, str] | None = field(default=None, init=False)
     """How the first check ended, and its commit."""
     _seconds: float = field(default=0, init=False)
+    _pictures: Mapping[str, bytes] = field(default_factory=dict, init=False)
 
     async def script(self, clone: Clone, head: str | None) -> bytes | None:
         """Return the check that is to run on the commit `head`; None where there is none, or nothing was changed."""
@@ -64,9 +69,10 @@ class Proof:
         """Check the commit `head`, which is checked out; return whether that was the last: False where the agent was
         told of a failure and worked on. Raises StoppedError, ClaimLostError.
         """
-        run = self.run
+        run, self._pictures = self.run, {}
         try:
             done, base = await run.unless_stopped(self._check(head, script))
+            run.progress.enter(None)
         except _PROBLEMS as problem:
             _log.warning("check-not-run", problem=str(problem))
             run.check, run.check_output = words.not_run(str(problem)), ""
@@ -75,8 +81,32 @@ class Proof:
         run.check = words.told(_ran(done), done.seconds, base, first, same_commit=commit == head)
         run.check_output = done.output
         run.notices += [words.left(done.left)] if done.left else []
-        self._first = self._first or (_ran(done), head)
+        self._first, self._pictures = self._first or (_ran(done), head), done.pictures
         return done.failure is None or not await self._works_on(done, base)
+
+    async def show_pictures(self, lock: CloneLock, branch: str) -> None:
+        """Push the check's pictures to a branch beside that of the worktree, and show them below the line.
+
+        Raises StoppedError, ClaimLostError.
+        """
+        run, repository = self.run, self.run.turn.worktree.repository
+        knows_none = run.ctx.redactor.knows_nothing_of
+        shown = {name: data for name, data in self._pictures.items() if knows_none(f"{name}\n{data.decode('latin-1')}")}
+        if not shown:
+            return
+        beside, commit = f"{branch}-pictures", None
+        if await run.write(turns.stop_requested, run.turn.claim) is not None:
+            raise StoppedError
+        try:
+            if not await run.ctx.github.is_protected(repository, beside):
+                commit = await push_beside(lock, beside, shown, run.ctx.author, words.PICTURES)
+        except (*_PROBLEMS, GitHubError) as problem:
+            _log.warning("pictures-not-pushed", branch=beside, problem=str(problem))
+        if commit is None:
+            run.notices.append(words.pictures_not_pushed(beside))
+            return
+        web = f"{run.ctx.server_url}/{repository.full_name}"
+        run.check += f"\n\n{words.pictures({name: links.raw_file(web, commit, name) for name in shown})}"
 
     async def _check(self, head: str, script: bytes) -> tuple[Checked, Base | None]:
         run, turn, ctx = self.run, self.run.turn, self.run.ctx

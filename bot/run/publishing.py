@@ -93,6 +93,8 @@ async def publish(
             return (await as_patch(checkout, base)).decode("utf-8", "replace") or None, told
         branch = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
+        if changed is not None:
+            await proof.show_pictures(lock, ready.branch)
         if changed is not None and (names := await _live_commits(lock.clone, turn, changed.branch, head_before)):
             told.append(notices.live_commits(names))
         return changed, told

@@ -174,6 +174,25 @@ async def test_the_pull_request_is_described_in_the_session_from_the_net_diff(
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
+async def test_an_agent_is_told_in_its_session_that_the_check_fails_and_may_write(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    async with open_world(database_url, tmp_path, more) as world:
+        script = "test ! -e notes.txt || test $(wc -l < runs.txt) = 2\n"
+        await world.maria.pushes("main", {".threadtree/check": script})
+        issue = await world.maria.opens_issue("Greet people")
+        # Without commands in the second prompt, the model obeys the first again.
+        await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun echo x >> runs.txt\nsay I wrote it.")
+        answer = await issue.hears("I wrote it.\n\n**After the check**\n\nI wrote it.", "check passed · ")
+        assert "The agent was told once, and mended it." in answer
+        assert (await world.files("threadtree/issue-1"))["runs.txt"] == "x\nx"
+    told = [one.body for one in models.requests if b"The repository's check fails on what you did" in one.body]
+    assert told
+    assert all(b"say I wrote it." in body for body in told), "it is the same session"
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
 async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bot import failpoints
 from tests.end_to_end.conftest import Worlds
+from tests.support.git_repositories import git
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
 
@@ -255,3 +256,40 @@ async def test_a_fork_is_checked_and_gets_its_patch(a_world: Worlds) -> None:
         pull = await world.olaf.opens_pull("A topic", head="topic", fork=fork)
         await pull.says("@threadtree-bot write test-a: bad\nsay One.", by=world.maria)
         await pull.hears("One.", "**check failed** · 1 of 1 test", "passes on `main`", "+bad")
+
+
+PICTURES = r"""
+cd "$THREADTREE_REPORTS" && mkdir shots
+printf '\211PNG\r\n\032\nafter' > 'shots/After @all ](x).png'
+printf 'RIFF....WEBPx' > before.webp
+printf 'no picture' > text.png
+printf '\211PNG\r\n\032\n' > large.png && head -c 2000000 /dev/zero >> large.png
+ln -s /etc/passwd link.png
+"""
+
+
+async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        token = world.github.bot_token
+        await has_check(world, f"{PICTURES}printf '\\211PNG\\r\\n\\032\\n {token}' > secret.png\n")
+        issue = await world.maria.opens_issue("Greet people")
+        for name in ("One", "Two"):
+            await issue.says(f"@threadtree-bot write {name}: x\nsay {name}.")
+            answer = await issue.hears(f"{name}.", "1 file +", "check passed · ")
+            commit = (await world.branches())["threadtree/issue-1-pictures"]
+            address = f"{world.github.server_url}/acme/shop/raw/{commit}"
+            shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png")]
+            assert f"\n\n{' '.join(shown)}\n" in answer
+        assert await git_log(world, "threadtree/issue-1-pictures") == ["Add pictures of a check"] * 2
+        await world.maria.pushes("threadtree/issue-1-pictures", {"mine.txt": "mine\n"})
+        await issue.says("@threadtree-bot write Three: x\nsay Three.")
+        answer = await issue.hears("Three.", "could not be pushed to `threadtree/issue-1-pictures`.")
+        assert "![" not in answer
+
+
+async def git_log(world: World, branch: str) -> list[str]:
+    """Return the subjects of a branch on GitHub."""
+    path = world.repository.git.path
+    return (await asyncio.to_thread(git, path, "log", "--format=%s", branch)).splitlines()
