@@ -34,6 +34,8 @@ from bot.worktrees.remove import unlink_worktree
 T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"
 """The variable that names the folder for reports and pictures."""
+_BEGUN = "begun"
+"""The file that tells, while a check runs on a result, of which commit, since when, and what was uncommitted then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,33 @@ async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checke
     it made or changed of what git does not ignore. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     ctx, began = check.ctx, time.time()
-    clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
-    async with clone_lock(clone) as lock:
-        before = set(await (await require_checkout(lock, path)).changed_files())
+    async with clone_lock(ctx.clone(worktree.folder)) as lock:
+        before = await (await require_checkout(lock, ctx.directory(worktree.path))).changed_files()
+    check.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (check.scratch / _BEGUN).write_bytes(os.fsencode("\0".join([head, str(began), *before])))
     try:
         done = await _run(check, worktree)
     finally:
         # Also where it was stopped.
-        left = await asyncio.shield(_undo_in(ctx, worktree, head, before, began))
+        left = await asyncio.shield(undo(ctx, worktree, check.scratch))
     return replace(done, left=left)
+
+
+async def undo(ctx: NodeContext, worktree: WorktreeRow, scratch: Path) -> tuple[str, ...]:
+    """Take away what the check of a turn left in the worktree, also one that was cut off; do nothing where none began.
+    Return the names of the files that are still there. Raises GitError, OSError.
+    """
+    note = scratch / _BEGUN
+    if not note.exists():
+        return ()
+    head, began, *before = os.fsdecode(note.read_bytes()).split("\0")
+    async with clone_lock(ctx.clone(worktree.folder)) as lock:
+        checkout = await require_checkout(lock, ctx.directory(worktree.path))
+        await checkout.unblock()
+        left = await _undo(checkout, worktree.branch, head, set(before), float(began))
+    note.unlink()
+    _remove_empty(scratch)
+    return left
 
 
 async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Checked:
@@ -136,17 +156,12 @@ async def _run(check: Check, worktree: WorktreeRow) -> Checked:
     await _empty(ctx, reports)
     reports.mkdir(mode=0o700, parents=True)
     began = time.monotonic()
-    home, given, shown = (
-        ctx.home(check.conversation_id),
-        {**check.variables, REPORTS: str(reports)},
-        Bind(reports, True),
-    )
+    home, given = ctx.home(check.conversation_id), {**check.variables, REPORTS: str(reports)}
+    shown = (Bind(reports, writable=True),)
     try:
         try:
             failure, output = await _within_disk(
-                lambda full: run_in_worktree(
-                    ctx, worktree, home, check.script, ctx.check_seconds, full, given, (shown,)
-                )
+                lambda full: run_in_worktree(ctx, worktree, home, check.script, ctx.check_seconds, full, given, shown)
             )
         except _DiskFullError as error:
             failure, output = str(error), ""
@@ -174,15 +189,6 @@ async def _empty(ctx: NodeContext, folder: Path) -> None:
     if (gone := await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, folder)) is not None:
         await trash.delete(gone)
         _remove_empty(folder.parent)
-
-
-async def _undo_in(
-    ctx: NodeContext, worktree: WorktreeRow, head: str, before: set[str], began: float
-) -> tuple[str, ...]:
-    async with clone_lock(ctx.clone(worktree.folder)) as lock:
-        checkout = await require_checkout(lock, ctx.directory(worktree.path))
-        await checkout.unblock()
-        return await _undo(checkout, worktree.branch, head, before, began)
 
 
 async def _undo(checkout: Checkout, branch: str | None, head: str, before: set[str], began: float) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bot.messages.formatting import clause, format_count, format_duration, format_list, inline_code, url_target
+from bot.messages.formatting import format_count, format_duration, format_list, inline_code, url_target
 
 SCRIPT = ".threadtree/check"
 RUNNING = f"Running `{SCRIPT}`."
@@ -51,8 +51,8 @@ def running_on(base: str) -> str:
 
 
 def not_run(why: str) -> str:
-    """Return the line where the bot could not run the check."""
-    return f"**check did not run** · {clause(why)}"
+    """Return the line where the bot could not run the check, because of this clause of Markdown."""
+    return f"**check did not run** · {why}"
 
 
 def pictures(urls: Mapping[str, str]) -> str:
@@ -99,10 +99,10 @@ def _line(ran: Ran, seconds: float, base: Base | None) -> str:
 
 
 def _comparison(ran: Ran, base: Base | None) -> list[str]:
-    """Return what failed and since when, and what passes now."""
+    """Return what failed and since when, and what passes now. An earlier commit of the base tells nothing of that."""
     failed, passed = {*ran.failed}, {*ran.passed}
     lines = []
-    if base is not None:
+    if base is not None and base.now:
         name = inline_code(base.name)
         broken, fixed = failed & {*base.ran.passed}, passed & {*base.ran.failed}
         both = failed & {*base.ran.failed}

@@ -9,11 +9,12 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import structlog
 
 from bot.agents.driver import AgentDone, Cancelled
-from bot.check.running import Check, Checked, check_commit, check_result
+from bot.check.running import Check, Checked, check_commit, check_result, undo
 from bot.clones.clone import Clone, CloneLock, StoppedError
 from bot.failpoints import reached
 from bot.git import refs
@@ -24,7 +25,9 @@ from bot.messages import checks as words
 from bot.messages import links
 from bot.messages.checks import SCRIPT, Base, Ran
 from bot.messages.commit_message import split_subject
+from bot.messages.formatting import clause
 from bot.messages.sanitize import closed
+from bot.model import WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.node.setup_script import script_on
 from bot.prompt.check import ask_to_mend
@@ -54,6 +57,18 @@ class Proof:
     _seconds: float = field(default=0, init=False)
     _pictures: Mapping[str, bytes] = field(default_factory=dict, init=False)
 
+    async def undo(self) -> None:
+        """Take away what a check left that was cut off in an earlier run of the turn. Raises GitError, OSError."""
+        await undo(self.run.ctx, self._row, self._scratch)
+
+    @property
+    def _row(self) -> WorktreeRow:
+        return replace(self.run.turn.worktree, branch=self.ready.branch)
+
+    @property
+    def _scratch(self) -> Path:
+        return self.run.ctx.checks / str(self.run.turn.id)
+
     async def script(self, clone: Clone, head: str | None) -> bytes | None:
         """Return the check that is to run on the commit `head`; None where there is none, or nothing was changed."""
         run, default = self.run, self.run.turn.worktree.repository.default_branch
@@ -62,7 +77,7 @@ class Proof:
             return None
         found = await script_on(clone, default, SCRIPT)
         if isinstance(found, str):
-            run.check = words.not_run(found)
+            run.check = words.not_run(f"`{SCRIPT}` {found}")
         return found if isinstance(found, bytes) else None
 
     async def ends(self, head: str, script: bytes) -> bool:
@@ -75,7 +90,7 @@ class Proof:
             run.progress.enter(None)
         except _PROBLEMS as problem:
             _log.warning("check-not-run", problem=str(problem))
-            run.check, run.check_output = words.not_run(str(problem)), ""
+            run.check, run.check_output = words.not_run(clause(str(problem))), ""
             return True
         first, commit = self._first or (None, "")
         run.check = words.told(_ran(done), done.seconds, base, first, same_commit=commit == head)
@@ -87,16 +102,14 @@ class Proof:
     async def show_pictures(self, lock: CloneLock, branch: str) -> None:
         """Push the check's pictures to a branch beside that of the worktree, and show them below the line.
 
-        Raises StoppedError, ClaimLostError.
+        Not where a stop was accepted meanwhile. Raises ClaimLostError.
         """
         run, repository = self.run, self.run.turn.worktree.repository
         knows_none = run.ctx.redactor.knows_nothing_of
         shown = {name: data for name, data in self._pictures.items() if knows_none(f"{name}\n{data.decode('latin-1')}")}
-        if not shown:
+        if not shown or await run.write(turns.stop_requested, run.turn.claim) is not None:
             return
         beside, commit = f"{branch}-pictures", None
-        if await run.write(turns.stop_requested, run.turn.claim) is not None:
-            raise StoppedError
         try:
             if not await run.ctx.github.is_protected(repository, beside):
                 commit = await push_beside(lock, beside, shown, run.ctx.author, words.PICTURES)
@@ -112,8 +125,8 @@ class Proof:
         run, turn, ctx = self.run, self.run.turn, self.run.ctx
         run.progress.enter(words.RUNNING)
         began = time.monotonic()
-        check = Check(ctx, turn.conversation_id, script, ctx.checks / str(turn.id), run.variables)
-        done = await check_result(check, replace(turn.worktree, branch=self.ready.branch), head)
+        check = Check(ctx, turn.conversation_id, script, self._scratch, run.variables)
+        done = await check_result(check, self._row, head)
         clone, default = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch or ""
         differs = ("diff", "--name-only", "-z", "--no-renames", f"{refs.remote(default)}...{head}", "--", SCRIPT)
         if (await clone.run(*differs, check=False)).fields:

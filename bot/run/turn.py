@@ -257,6 +257,7 @@ async def _deliver(run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Gua
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
     rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
+    await proof.undo()
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
         changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
         run.notices += told

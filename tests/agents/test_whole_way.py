@@ -179,16 +179,17 @@ async def test_an_agent_is_told_in_its_session_that_the_check_fails_and_may_writ
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
     async with open_world(database_url, tmp_path, more) as world:
-        script = "test ! -e notes.txt || test $(wc -l < runs.txt) = 2\n"
+        script = "test -e mended.txt && exit 0\ntest -e notes.txt || exit 0\necho canary-output\nexit 1\n"
         await world.maria.pushes("main", {".threadtree/check": script})
         issue = await world.maria.opens_issue("Greet people")
-        # Without commands in the second prompt, the model obeys the first again.
-        await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun echo x >> runs.txt\nsay I wrote it.")
-        answer = await issue.hears("I wrote it.\n\n**After the check**\n\nI wrote it.", "check passed · ")
+        await issue.says(
+            "@threadtree-bot\nwrite notes.txt: hello\nmend write mended.txt: mended\\nsay Mended.\nsay I wrote it."
+        )
+        answer = await issue.hears("I wrote it.\n\n**After the check**\n\nMended.", "check passed · ")
         assert "The agent was told once, and mended it." in answer
-        assert (await world.files("threadtree/issue-1"))["runs.txt"] == "x\nx"
+        assert (await world.files("threadtree/issue-1"))["mended.txt"] == "mended"
     told = [one.body for one in models.requests if b"The repository's check fails on what you did" in one.body]
-    assert told
+    assert any(b"canary-output" in body for body in told)
     assert all(b"say I wrote it." in body for body in told), "it is the same session"
 
 

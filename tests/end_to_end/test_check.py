@@ -1,7 +1,6 @@
 """`.threadtree/check` of the default branch runs on the result of a turn, and the answer says how that ended."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -233,19 +232,19 @@ async def test_a_check_has_its_own_time_and_the_turn_stays_done(a_world: Worlds)
         assert not runs(sleep)
 
 
-@pytest.mark.parametrize("what", ["none", "off", "link"])
+@pytest.mark.parametrize("what", ["none", "off", "folder"])
 async def test_nothing_runs_without_a_script_or_where_the_setting_says_so(a_world: Worlds, what: str) -> None:
     async with a_world({"CHECK_SCRIPT": "false"} if what == "off" else {}) as world:
         if what != "none":
-            await has_check(world, "echo ran > $HOME/ran\n")
+            name = ".threadtree/check/script" if what == "folder" else ".threadtree/check"
+            await world.maria.pushes("main", {name: "echo ran > $HOME/ran\n"})
         issue = await world.maria.opens_issue("Greet people")
-        if what == "link":
-            person = world.directory / "person"
-            shutil.rmtree(person, ignore_errors=True)
         await issue.says("@threadtree-bot write a.txt: a\nsay One.")
         answer = await issue.hears("One.", "1 file +")
-        ran = list(world.data_dir.glob("homes/*/ran"))
-        assert ("check passed" in answer, len(ran)) == ((True, 1) if what == "link" else (False, 0))
+        assert not list(world.data_dir.glob("homes/*/ran"))
+        unusable = "\n\n**check did not run** · `.threadtree/check` on `main` is not a regular file"
+        assert (unusable in answer) == (what == "folder")
+        assert ("check" in answer) == (what == "folder")
 
 
 async def test_a_fork_is_checked_and_gets_its_patch(a_world: Worlds) -> None:

@@ -74,7 +74,7 @@ class Checked(Create):
     """The repository's check fails on what the agent did at first, and passes on the base."""
 
     async def prepare(self) -> None:
-        script = "#!/bin/sh\ntest ! -e hello.txt || test -e mended.txt\n"
+        script = "#!/bin/sh\necho junk | tee -a README.md > junk.txt\ntest ! -e hello.txt || test -e mended.txt\n"
         await self.here.maria.push(self.here.repository, "main", {".threadtree/check": script}, "Check")
         await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
 
@@ -85,6 +85,9 @@ class Checked(Create):
         was_told = self._name == "told-of-check"
         await self.answers(self.issue, "check failed" if was_told else "check passed")
         await self.pushed("threadtree/issue-1", hello="hello", **({} if was_told else {"mended": "mended"}))
+        assert "junk" not in str(await self.here.repository.git.files("threadtree/issue-1")).replace(
+            "junk | tee -a README.md > junk.txt", ""
+        )
         assert not (self.here.data_dir / "checks").exists()
         assert await self.here.value("select told_of_check from turns") is True
 

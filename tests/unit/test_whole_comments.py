@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import checks, notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
+from bot.messages import checks, links, notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.checks import Base, Ran
+from bot.messages.formatting import clause
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
@@ -102,9 +103,11 @@ COMMENTS: dict[str, str | TurnResult] = {
         check=checks.told(
             Ran(None, TESTS | {"cart_test.test_total", "cart_test.test_empty", "shop_test.test_mail"}, skipped=2),
             38,
-            Base("main", ON_MAIN.ran, now=False),
+            ON_MAIN,
             Ran("ended with exit status 1", TESTS, {"cart_test.test_empty"}),
-        ),
+        )
+        + "\n\n"
+        + checks.pictures({"1-cart.png": links.raw_file(f"{SERVER}/acme/shop", "9b3e5a6", "1-cart.png")}),
     ),
     "check-failed": replace(
         RAN,
@@ -127,7 +130,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "check-without-reports": replace(
         RAN, check=checks.told(Ran("was stopped after 10 min 0 s"), 600, None), check_output="waiting for the database"
     ),
-    "check-not-run": replace(RAN, check=checks.not_run("git worktree: the new worktree went away")),
+    "check-not-run": replace(RAN, check=checks.not_run(f"`{checks.SCRIPT}` {notices.setup_unusable('main', 1 << 20)}")),
     "answer-to-a-question": TurnResult(
         "done",
         answer="The total is counted in `src/cart.py`.",
@@ -324,7 +327,7 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
         TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
-        TurnResult("done", answer=foreign, check=checks.not_run(foreign)),
+        TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part
