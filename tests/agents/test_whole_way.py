@@ -188,9 +188,10 @@ async def test_an_agent_is_told_in_its_session_that_the_check_fails_and_may_writ
         answer = await issue.hears("I wrote it.\n\n**After the check**\n\nMended.", "check passed · ")
         assert "The agent was told once, and mended it." in answer
         assert (await world.files("threadtree/issue-1"))["mended.txt"] == "mended"
-    told = [one.body for one in models.requests if b"The repository's check fails on what you did" in one.body]
-    assert any(b"canary-output" in body for body in told)
-    assert all(b"say I wrote it." in body for body in told), "it is the same session"
+    # A shorter one asks for a title of the session.
+    told = max((one.body for one in models.requests if b"The repository's check fails on what" in one.body), key=len)
+    assert b"canary-output" in told
+    assert b"say I wrote it." in told, "it is the same session"
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
