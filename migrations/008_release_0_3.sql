@@ -37,6 +37,22 @@ create index requests_joining on requests (joins) where joins is not null;
 
 -- Checks.
 
+alter table turns add column told_of_check boolean not null default false; -- its agent was told once that the check fails
+
+-- The last check of a branch that work is compared with: what failed there before, and which tests are new.
+create table base_checks (
+    platform      text     not null,
+    repository_id bigint   not null,
+    branch        text     not null,
+    commit        text     not null,
+    script        text     not null,                        -- the digest of what ran
+    failure       text,                                     -- a clause; null: it passed
+    passed        text[]   not null,                        -- the names of tests in its reports
+    failed        text[]   not null,
+    primary key (platform, repository_id, branch),
+    foreign key (platform, repository_id) references codebases (platform, repository_id) on delete cascade
+);
+
 -- Reviews.
 
 -- Undo.

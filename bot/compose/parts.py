@@ -88,6 +88,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             disk_reserve_bytes=settings.disk_reserve_bytes,
             rules=rules_of(settings),
             setup_seconds=settings.turn_timeout_seconds,
+            check_seconds=settings.check_timeout_seconds,
         )
         await move_in(ctx)
         yield ctx

@@ -117,6 +117,7 @@ async def _opened(
             sleep=around.sleep,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             setup_seconds=settings.turn_timeout_seconds,
+            check_seconds=settings.check_timeout_seconds,
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,

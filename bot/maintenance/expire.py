@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import shutil
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
+from bot.check.running import remove_checkout
 from bot.clones import metadata, trash
 from bot.clones.checkout import on_record
 from bot.clones.clone import CloneLock, clone_lock
@@ -42,7 +42,7 @@ async def expire(ctx: NodeContext, policy: RetentionPolicy, *, force: bool = Fal
         folders = [*homes, *(bin_ / name for name in await asyncio.to_thread(trash.names_in, bin_))]
         return freed + sum([await asyncio.to_thread(trash.size_of, folder) for folder in folders])
     await _expire_homes(ctx, homes)
-    await _expire_attachments(ctx)
+    await _expire_scratch(ctx)
     await _forget_removed(ctx, policy)
     return freed + await trash.empty_trash(ctx.data_dir)
 
@@ -210,10 +210,19 @@ async def _forget_removed(ctx: NodeContext, policy: RetentionPolicy) -> None:
             _log.info("worktree-rows-deleted", count=count)
 
 
-async def _expire_attachments(ctx: NodeContext) -> None:
-    """Delete what was attached to the threads of turns that ended: their process was killed."""
-    names = [name for name in await asyncio.to_thread(trash.names_in, ctx.attachments) if name.isdecimal()]
-    ended = await retention.ended(ctx.pool, [int(name) for name in names])
-    for turn in ended:
-        await asyncio.to_thread(shutil.rmtree, ctx.attachments / str(turn), ignore_errors=True)
-        _log.info("attachments-expired", turn=turn)
+async def _expire_scratch(ctx: NodeContext) -> None:
+    """Delete what was attached to the threads of turns that ended, and what their checks needed: their process was
+    killed.
+    """
+    for scratch in (ctx.attachments, ctx.checks):
+        names = [name for name in await asyncio.to_thread(trash.names_in, scratch) if name.isdecimal()]
+        for turn in await retention.ended(ctx.pool, [int(name) for name in names]):
+            folder = scratch / str(turn)
+            try:
+                for base in await asyncio.to_thread(list, folder.glob("base/*/*")):
+                    await remove_checkout(ctx, f"{base.parent.name}/{base.name}", base)
+                await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, folder)
+            except (GitError, OSError, refs.InvalidNameError) as problem:
+                _log.warning("prune-error", folder=str(folder), error=str(problem))
+                continue
+            _log.info("scratch-expired", folder=scratch.name, turn=turn)

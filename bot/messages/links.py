@@ -14,6 +14,10 @@ def diff_page(web: str, before: str, after: str) -> str:
     return f"{web}/compare/{before}...{after}"
 
 
+def raw_file(web: str, commit: str, name: str) -> str:
+    return f"{web}/raw/{commit}/{quote(name)}"
+
+
 def new_pull_request_page(web: str, base: str, branch: str, title: str, body: str) -> str:
     """Return the page that opens a pull request, filled in; a body that is too long for an address is cut.
 

@@ -95,8 +95,9 @@ class TurnResult:
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
-    not fit or could not be read. `model` is the agent's name where it does not report a model.
-    `added` are the messages that the agent was told while it worked.
+    not fit or could not be read. `model` is the agent's name where it does not report a model. `added` are the messages
+    that the agent was told while it worked. `check` is what the host says of the repository's check (`checks.told`),
+    `check_output` the end of what a failed one wrote.
     """
 
     state: EndState
@@ -113,6 +114,8 @@ class TurnResult:
     model: str | None = None
     last_words: str = ""
     added: tuple[AskedBy, ...] = ()
+    check: str = ""
+    check_output: str = ""
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -288,6 +291,8 @@ def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut
     sections = []
     if isinstance(result.changes, Changes):
         sections.append(_changes(result.changes))
+    if result.check:
+        sections.append(result.check)
     if boxed := (*([ANSWER_CUT] if was_cut else []), *result.notices):
         sections.append(_box(boxed))
     if answered and result.state != "done":
@@ -315,12 +320,14 @@ def _tells_read(result: TurnResult) -> bool:
 
 
 def _folds(result: TurnResult) -> list[str]:
-    """Return the patch, the agent's last words, and where they tell more than their number its steps and what it read,
-    each in a fold of its own.
+    """Return the patch, the check's output, the agent's last words, and where they tell more than their number its
+    steps and what it read, each in a fold of its own.
     """
     folds = []
     if isinstance(result.changes, str):
         folds.append(_patch(result.changes))
+    if result.check_output:
+        folds.append(details("The end of the check's output", code_block(result.check_output)))
     if result.last_words.strip():
         folds.append(details("The end of the agent's error output", code_block(result.last_words)))
     if _tells_steps(result):

@@ -44,6 +44,8 @@ class NodeContext:
     """The disk space that new worktrees must leave free."""
     setup_seconds: float = 600.0
     """How long `.threadtree/setup` may take, where it runs (`rules.setup`)."""
+    check_seconds: float = 600.0
+    """How long `.threadtree/check` may take, where it runs (`rules.check`)."""
     purge_on_success: bool = False
     opened: Clone | None = None
     """The clone whose objects one turn reads with one process."""
@@ -89,3 +91,8 @@ class NodeContext:
     def attachments(self) -> Path:
         """Return the directory of what is attached to threads: a folder for each turn, while its agent runs."""
         return self.data_dir / "attachments"
+
+    @property
+    def checks(self) -> Path:
+        """Return the directory of what checks need: a folder for each turn, while one runs."""
+        return self.data_dir / "checks"

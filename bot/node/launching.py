@@ -95,10 +95,12 @@ class Launcher:
         script: Path,
         command: tuple[str, ...],
         given: Mapping[str, str],
+        binds: Sequence[Bind] = (),
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Yield how to start a script, by its command, in the agent's place: without a model and AGENT_ENV.
 
-        It has the variables `given`. Its path is the same in the cage. Raises GitError, OSError, UnsafeCommandError.
+        It has the variables `given`, and sees the `binds`. Its path is the same in the cage. Raises GitError, OSError,
+        UnsafeCommandError.
         """
         variables = partial(variables_of, None, None, None, given)
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
@@ -106,7 +108,7 @@ class Launcher:
             async with opened as (launch, disk):
                 # The same cage as the agent's, whatever the script's first line names.
                 agent = self.agent_command or ("true",)
-                started = launch(agent, (Bind(script),))
+                started = launch(agent, (Bind(script), *binds))
                 yield replace(started, argv=(*started.argv[: -len(agent)], *command)), disk
 
 

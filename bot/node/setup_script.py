@@ -1,4 +1,5 @@
-"""Before an agent works in a new checkout: the repository's own script prepares it (the setting SETUP_SCRIPT).
+"""A script of the repository runs in a worktree. Before an agent works in a new checkout: the one that prepares it
+(the setting SETUP_SCRIPT).
 
 It is always the script of the default branch: a pull request must not change what runs.
 """
@@ -9,22 +10,24 @@ import re
 import tempfile
 import time
 from asyncio.subprocess import STDOUT
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from bot.agents.driver import Launch
 from bot.clones.checkout import require_checkout
-from bot.clones.clone import CloneLock, Irregular, NoDefaultBranch, clone_lock
+from bot.clones.clone import Clone, CloneLock, Irregular, NoDefaultBranch, clone_lock
 from bot.clones.fetch import remote_default_branch
 from bot.failpoints import reached
+from bot.git import refs
 from bot.messages import notices, reasons
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.process import OutputTail, ProcessGroup, start
 from bot.redaction import Redactor
+from bot.sandbox.cage import Bind
 from bot.sandbox.disk import watched
 
 SCRIPT = ".threadtree/setup"
@@ -77,7 +80,9 @@ async def set_up(
     `on_overflow` is called where it fills its disk. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     before, began = set(await _changed_files(ctx, worktree)), time.monotonic()
-    failure, output = await _run(ctx, worktree, ctx.home(conversation_id), script, on_overflow, variables)
+    limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds)
+    home = ctx.home(conversation_id)
+    failure, output = await run_in_worktree(ctx, worktree, home, script, limit_seconds, on_overflow, variables)
     seconds = time.monotonic() - began
     left = tuple(name for name in await _changed_files(ctx, worktree) if name not in before)
     reached("worktree-set-up")
@@ -90,10 +95,19 @@ async def script_of(lock: CloneLock) -> bytes | SetUp | None:
     The end of its run if it is not a regular file of an acceptable size. Raises GitError.
     """
     default = await remote_default_branch(lock)
-    if isinstance(default, NoDefaultBranch):
+    found = None if isinstance(default, NoDefaultBranch) else await script_on(lock.clone, default.name, SCRIPT)
+    return SetUp(found) if isinstance(found, str) else found
+
+
+async def script_on(clone: Clone, branch: str, name: str) -> bytes | str | None:
+    """Return the script `name` on the remote's branch as it was last fetched; None if there is none.
+
+    A clause if it is not a regular file of an acceptable size. Raises GitError.
+    """
+    if clone.objects is not None and await clone.objects.name(f"{refs.remote(branch)}:{name}") is None:
         return None
-    found = await lock.clone.file_at(default.name, SCRIPT, MAX_SCRIPT_BYTES)
-    return SetUp(notices.setup_unusable(default.name, MAX_SCRIPT_BYTES)) if isinstance(found, Irregular) else found
+    found = await clone.file_at(branch, name, MAX_SCRIPT_BYTES)
+    return notices.setup_unusable(branch, MAX_SCRIPT_BYTES) if isinstance(found, Irregular) else found
 
 
 def shown(output: str, redactor: Redactor) -> str:
@@ -110,27 +124,33 @@ async def _changed_files(ctx: NodeContext, worktree: WorktreeRow) -> list[str]:
         return await checkout.changed_files()
 
 
-async def _run(
+async def run_in_worktree(
     ctx: NodeContext,
     worktree: WorktreeRow,
     home: Path,
     text: bytes,
+    limit_seconds: float,
     on_overflow: Callable[[int], None],
     variables: Mapping[str, str],
+    binds: Sequence[Bind] = (),
 ) -> tuple[str | None, str]:
-    """Return how the script failed, as a clause, None if it succeeded; and the end of what it wrote then."""
-    limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds)
-    with tempfile.TemporaryDirectory(prefix="threadtree-setup-") as folder:
-        file = Path(folder) / "setup"
+    """Return how the script failed, as a clause, None if it succeeded; and the end of what it wrote then.
+
+    Its cage shows the `binds` too; what it can write there counts as its disk space.
+    """
+    with tempfile.TemporaryDirectory(prefix="threadtree-script-") as folder:
+        file = Path(folder) / "script"
         file.write_bytes(text)
         clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
-        starting = ctx.launcher.script(clone, path, home, file, command_for(text, file), variables)
-        async with starting as (launch, disk), watched(disk, on_overflow):
+        starting = ctx.launcher.script(clone, path, home, file, command_for(text, file), variables, binds)
+        async with starting as (launch, seen):
+            disk = replace(seen, folders=(*seen.folders, *(bind.path for bind in binds)) if seen.folders else ())
             try:
-                ended = await run_script(launch, limit_seconds)
+                async with watched(disk, on_overflow):
+                    ended = await run_script(launch, limit_seconds)
             except OSError as problem:
                 return notices.setup_not_startable(problem.strerror or str(problem)), ""
-    _log.info("setup-ended", status=ended.status)
+    _log.info("script-ended", status=ended.status)
     if ended.status == 0:
         return None, ""
     is_late = ended.status is None

@@ -3,15 +3,15 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, PromptLimits, Usage
+from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits, Usage
 from bot.agents.opening import driver_for
 from bot.agents.presets import preset, variables_of
 from bot.authority import Policy
@@ -75,9 +75,8 @@ class TurnContext(NodeContext):
 
     async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
         """See `NodeContext`. The agent can change nothing in the worktree."""
-        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
-        directory = self.directory(worktree.path)
-        if session is None or known_as is None or its_agent != self.rules.agent or not directory.is_dir():
+        session, directory = await self._session(conversation_id), self.directory(worktree.path)
+        if session is None or not directory.is_dir():
             return None
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
@@ -86,24 +85,61 @@ class TurnContext(NodeContext):
             nonlocal usage
             usage = event if isinstance(event, Usage) else usage
 
-        try:
-            async with (
-                self._launching(worktree, conversation_id, answers, (), read_only=True) as (launch, disk),
-                driver_for(self.rules.agent, launch) as agent,
-                watched(disk, lambda _: stop.set()),
-            ):
-                if not (await agent.open(known_as)).resumed:
-                    return None
-                outcome = await agent.prompt(prompt, limits, stop, note)
-        except (CannotOpenError, GitError, OSError, UnsafeCommandError) as problem:
-            _log.warning("agent-not-asked-again", problem=str(problem))
+        launching = self._launching(worktree, conversation_id, answers, (), read_only=True)
+        outcome = await self._prompt(launching, session[1], prompt, limits, stop, note, lambda _: stop.set())
+        if outcome is None:
             return None
         tokens = answers.tokens or usage.tokens
-        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens)
+        await persist(self.pool, record_use_of_text, session[0], usage.session_cost_usd, tokens)
         if not isinstance(outcome, AgentDone):
             _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
             return None
         return outcome.text
+
+    async def go_on(
+        self,
+        turn: ClaimedTurn,
+        prompt: tuple[str, ...],
+        limits: PromptLimits,
+        answers: ModelAnswers,
+        stop: asyncio.Event,
+        note: Callable[[AgentEvent], None],
+        on_overflow: Callable[[int], None],
+    ) -> Outcome | None:
+        """Prompt the agent of a turn once more in its session, in the worktree that it may change; None where it cannot
+        be asked.
+        """
+        if (session := await self._session(turn.conversation_id)) is None:
+            return None
+        launching = self.launching(turn, answers)
+        return await self._prompt(launching, session[1], prompt, limits, stop, note, on_overflow)
+
+    async def _session(self, conversation_id: int) -> tuple[int, str] | None:
+        """Return the conversation's session and the agent's own id of it, where this agent can go on with it."""
+        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
+        return None if session is None or known_as is None or its_agent != self.rules.agent else (session, known_as)
+
+    async def _prompt(
+        self,
+        launching: AbstractAsyncContextManager[tuple[Launch, DiskWatch]],
+        known_as: str,
+        prompt: tuple[str, ...],
+        limits: PromptLimits,
+        stop: asyncio.Event,
+        note: Callable[[AgentEvent], None],
+        on_overflow: Callable[[int], None],
+    ) -> Outcome | None:
+        try:
+            async with (
+                launching as (launch, disk),
+                driver_for(self.rules.agent, launch) as agent,
+                watched(disk, on_overflow),
+            ):
+                resumed = (await agent.open(known_as)).resumed
+                return await agent.prompt(prompt, limits, stop, note) if resumed else None
+        except (CannotOpenError, GitError, OSError, UnsafeCommandError) as problem:
+            _log.warning("agent-not-asked-again", problem=str(problem))
+            return None
 
     @asynccontextmanager
     async def _launching(

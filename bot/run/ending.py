@@ -55,6 +55,8 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         asked=run.asked,
         added=tuple(asked_in(run, message) for message in added),
         duration=ctx.clock() - turn.started_at,
+        check=run.check,
+        check_output=run.check_output,
     )
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
@@ -137,6 +139,8 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
         steps=tuple(map(redact, result.steps)),
         read=tuple(map(redact, result.read)),
         last_words=redact(result.last_words),
+        check=redact(result.check),
+        check_output=redact(result.check_output),
     )
 
 

@@ -90,6 +90,11 @@ class Progress:
         self._agent_began.set()
         self._changed.set()
 
+    def agent_goes_on(self) -> None:
+        """Show that the agent works again, as another process: what it used until now is counted."""
+        self._earlier_use, self._counted, self.usage = self.use, 0, Usage()
+        self.enter(None)
+
     async def until_agent_begins(self) -> None:
         """Wait until the agent has started."""
         await self._agent_began.wait()

@@ -19,6 +19,7 @@ from bot.node.transactions import persist
 from bot.rescue.message import RescueLabel
 from bot.run.checkout import Ready
 from bot.run.context import TurnContext
+from bot.run.proof import Proof
 from bot.run.push_guard import Guard, PushWithheldError
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
@@ -50,33 +51,50 @@ async def publish(
     turn: ClaimedTurn,
     ready: Ready,
     head_before: str,
-    subject: str | None,
+    proof: Proof,
     guard: Guard,
     stop: asyncio.Event,
 ) -> tuple[Changes | str | None, list[str]]:
-    """Commit and push; return what changed and the notices for the thread.
+    """Commit, check and push; return what changed and the notices for the thread.
 
-    `subject` is what the agent asks for as the subject of the commit. Raises StoppedError if a stop was accepted before
-    the push, ClaimLostError, GitError, GitHubError, OSError.
+    Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, GitHubError, OSError.
     """
-    told: list[str] = []
+    told, is_new, ends = list[str](), False, False
     async with clone_lock(ctx.clone(turn.worktree.folder), stop) as held:
         lock = replace(held, lets_go=True)
         await complete(lock)
-        checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
+        while True:
+            checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
+            stray = committed = None
+            if ready.branch is not None:
+                label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
+                stray = await return_to_branch(checkout, ready.branch, label)
+            if stray is not None:
+                # What is left are files that another branch ignored: no work of this turn.
+                told.append(notices.stray_work(stray.ref, stray.uncovered))
+                break
+            if ends:
+                break
+            committed = await _commit(ctx, checkout, turn, proof.subject, told)
+            if ready.branch is None:
+                await import_commits(checkout, None)
+            elif isinstance(committed, Unresolved):
+                return None, told
+            is_new = is_new or isinstance(committed, Committed)
+            head = committed.sha if isinstance(committed, Committed) else checkout.head.commit
+            script = None if isinstance(committed, Unresolved) else await proof.script(lock.clone, head)
+            if head is None or script is None:
+                break
+            async with lock.released():
+                ends = await proof.ends(head, script)
+                guard = replace(await guard_of(ctx, turn, ready), passed=guard.passed)
         if ready.branch is None:
-            return await _as_patch(ctx, checkout, turn, head_before, subject, told), told
-        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
-        stray = await return_to_branch(checkout, ready.branch, label)
-        committed = None
-        if stray is not None:
-            # What is left are files that another branch ignored: no work of this turn.
-            told.append(notices.stray_work(stray.ref, stray.uncovered))
-        elif isinstance(committed := await _commit(ctx, checkout, turn, subject, told), Unresolved):
-            return None, told
-        is_new = isinstance(committed, Committed)
+            base = turn.pinned_sha or turn.worktree.start_sha or head_before
+            return (await as_patch(checkout, base)).decode("utf-8", "replace") or None, told
         branch = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
         changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
+        if changed is not None:
+            await proof.show_pictures(lock, ready.branch)
         if changed is not None and (names := await _live_commits(lock.clone, turn, changed.branch, head_before)):
             told.append(notices.live_commits(names))
         return changed, told
@@ -152,16 +170,6 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, branch: str, head_befor
     listed = await clone.run("log", "--format=%h %B", "-z", *new)
     messages = (one.partition(" ") for one in listed.fields)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.number)]
-
-
-async def _as_patch(
-    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, head_before: str, subject: str | None, told: list[str]
-) -> str | None:
-    """Commit in a detached worktree, which is never pushed; return its edits for the reply."""
-    await _commit(ctx, checkout, turn, subject, told)
-    await import_commits(checkout, None)
-    base = turn.pinned_sha or turn.worktree.start_sha or head_before
-    return (await as_patch(checkout, base)).decode("utf-8", "replace") or None
 
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:

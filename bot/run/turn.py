@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Awaitable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,6 +31,7 @@ from bot.run.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
 from bot.run.ending import finish, hand_back, put_back, stopped
 from bot.run.plan import Seen, files_seen, settle_mode, tell_of_plan
 from bot.run.prompt import read_thread
+from bot.run.proof import Proof
 from bot.run.publishing import guard_of, publish
 from bot.run.pull_request import pull_request_of, pulls_while_pushed
 from bot.run.push_guard import Guard
@@ -274,6 +276,10 @@ async def _deliver(
 
     `seen` are the files before a turn that plans.
     """
+    if run.turn.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
+        # The agent had them in an earlier run, and the check needs them too.
+        with suppress(NotConfirmedError):
+            await _give_variables(run, (await confirm(run.ctx, run.turn)).authors)
     turn, ctx = run.turn, run.ctx
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
@@ -282,16 +288,17 @@ async def _deliver(
         await tell_of_plan(run, text, seen)
     if turn.mode in READ_ONLY:
         return TurnResult("done", answer=text)
-    rules = await run.unless_stopped(guard or guard_of(ctx, turn, ready))
+    rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
+    await proof.undo()
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
-        changes, told = await publish(ctx, turn, ready, run.head_before, subject, rules, run.stop)
+        changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
         run.notices += told
         if isinstance(changes, Changes):
             rules.passed.set()
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
     if changes is None and not told and subject is not None:
         run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
-    return TurnResult("done", answer=text, changes=changes)
+    return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
 
 
 def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:

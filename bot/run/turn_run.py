@@ -53,9 +53,12 @@ class TurnRun:
     by_outsider: bool = False
     """Somebody without write access has a say in what is planned."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The repository's variables, for its set-up script."""
+    """The repository's variables, for its scripts."""
     operators: Rules = field(init=False)
     """The rules of a repository that chose nothing."""
+    check: str = ""
+    """What the last comment says of the repository's check."""
+    check_output: str = ""
 
     def __post_init__(self) -> None:
         self.operators, turn = self.ctx.rules, self.turn

@@ -1,7 +1,7 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -104,6 +104,26 @@ async def push(
         refused = await _push_commit(lock, tip, park_as)
         return Parked(park_as) if refused is None else Rejected(refused)
     raise AssertionError("the second round ends in every case")
+
+
+async def push_beside(
+    lock: CloneLock, branch: str, files: Mapping[str, bytes], identity: Identity, message: str
+) -> str | None:
+    """Push a commit with these files alone to a branch of ours, after its others; return it. None where the branch is
+    somebody else's, or the remote refused. Raises GitError, InvalidNameError, OSError.
+    """
+    clone, before = lock.clone, await lock.clone.commit_at(refs.remote(branch))
+    if before and (await clone.run("log", "-1", "--format=%ae %s", before, "--")).text != f"{identity.email} {message}":
+        return None
+    lines = list[str]()
+    for name, content in files.items():
+        blob = await clone.git.on_clone(clone.path, "hash-object", "-w", "--stdin", input=content)
+        lines.append(f"100644 blob {blob.text}\t{name}\n")
+    tree = await clone.git.on_clone(clone.path, "mktree", input="".join(lines).encode())
+    parents = ("-p", before) if before else ()
+    making = ("commit-tree", tree.text, *parents, "-m", message)
+    commit = (await clone.git.on_clone(clone.path, *making, environment=identity.environment)).text
+    return commit if await _push_commit(lock, commit, branch) is None else None
 
 
 async def changes(clone: Clone, before: str, after: str) -> DiffStat:

@@ -196,6 +196,27 @@ async def test_the_pull_request_is_described_in_the_session_from_the_net_diff(
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
+async def test_an_agent_is_told_in_its_session_that_the_check_fails_and_may_write(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    async with open_world(database_url, tmp_path, more) as world:
+        script = "test -e mended.txt && exit 0\ntest -e notes.txt || exit 0\necho canary-output\nexit 1\n"
+        await world.maria.pushes("main", {".threadtree/check": script})
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says(
+            "@threadtree-bot\nwrite notes.txt: hello\nmend write mended.txt: mended\\nsay Mended.\nsay I wrote it."
+        )
+        answer = await issue.hears("I wrote it.\n\n**After the check**\n\nMended.", "check passed · ")
+        assert "The agent was told once, and mended it." in answer
+        assert (await world.files("threadtree/issue-1"))["mended.txt"] == "mended"
+    # A shorter one asks for a title of the session.
+    told = max((one.body for one in models.requests if b"The repository's check fails on what" in one.body), key=len)
+    assert b"canary-output" in told
+    assert b"say I wrote it." in told, "it is the same session"
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
 async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:

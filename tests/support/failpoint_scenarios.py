@@ -97,6 +97,28 @@ class SetUp(Create):
         await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
 
 
+class Checked(Create):
+    """The repository's check fails on what the agent did at first, and passes on the base."""
+
+    async def prepare(self) -> None:
+        script = "#!/bin/sh\necho junk | tee -a README.md > junk.txt\ntest ! -e hello.txt || test -e mended.txt\n"
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/check": script}, "Check")
+        await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
+
+    async def act(self) -> None:
+        self.issue = await self.here.ask(f"{HELLO}\nmend write mended.txt: mended\\nsay Mended.")
+
+    async def check(self) -> None:
+        was_told = self._name == "told-of-check"
+        await self.answers(self.issue, "check failed" if was_told else "check passed")
+        await self.pushed("threadtree/issue-1", hello="hello", **({} if was_told else {"mended": "mended"}))
+        assert "junk" not in str(await self.here.repository.git.files("threadtree/issue-1")).replace(
+            "junk | tee -a README.md > junk.txt", ""
+        )
+        assert not (self.here.data_dir / "checks").exists()
+        assert await self.here.value("select told_of_check from turns") is True
+
+
 class Picture(Scenario):
     """The first request of a repository with a file under Git LFS changes it."""
 
@@ -405,6 +427,9 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "kept-files-restored": RestoreKept,
     "kept-restore-begun": RestoreKept,
     "worktree-set-aside": RestoreKept,
+    "base-checked-out": Checked,
+    "check-ended": Checked,
+    "told-of-check": Checked,
     "metadata-deleted": CloseIssue,
     "next-branch-checked-out": Merged,
     "operation-carried-out": Reset,

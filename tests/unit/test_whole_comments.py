@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, plans, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
+from bot.messages import (
+    checks,
+    links,
+    notices,
+    plans,
+    pull_requests,
+    reasons,
+    replies,
+    sanitize,
+    tracking,
+    worktree_replies,
+)
+from bot.messages.checks import Base, Ran
+from bot.messages.formatting import clause
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
@@ -48,6 +61,8 @@ RAN = TurnResult(
     tokens=48_211,
     model="claude-opus-4-5",
 )
+TESTS = frozenset(f"cart_test.test_{n}" for n in range(36))
+ON_MAIN = Base("main", Ran("ended with exit status 1", TESTS | {"cart_test.test_total"}, {"shop_test.test_mail"}))
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -124,6 +139,39 @@ COMMENTS: dict[str, str | TurnResult] = {
         asked=ASKED,
         model="codex",
     ),
+    "check-passed": replace(
+        RAN,
+        check=checks.told(
+            Ran(None, TESTS | {"cart_test.test_total", "cart_test.test_empty", "shop_test.test_mail"}, skipped=2),
+            38,
+            ON_MAIN,
+            Ran("ended with exit status 1", TESTS, {"cart_test.test_empty"}),
+        )
+        + "\n\n"
+        + checks.pictures({"1-cart.png": links.raw_file(f"{SERVER}/acme/shop", "9b3e5a6", "1-cart.png")}),
+    ),
+    "check-failed": replace(
+        RAN,
+        check=checks.told(
+            Ran("ended with exit status 1", TESTS | {"shop_test.test_mail"}, {"cart_test.test_total"}, unread=1),
+            75,
+            Base("main", Ran(None, TESTS | {"cart_test.test_total"}, frozenset())),
+            Ran("ended with exit status 1"),
+        ),
+        check_output="FAILED cart_test.py::test_total - assert None == 0",
+        notices=(checks.changed_in_branch("main"), checks.left(["report.html"])),
+    ),
+    "check-failed-on-the-base-too": replace(
+        RAN,
+        check=checks.told(
+            Ran("ended with exit status 1", TESTS | {"cart_test.test_total"}, {"shop_test.test_mail"}), 75, ON_MAIN
+        ),
+        check_output="FAILED shop_test.py::test_mail - ConnectionError",
+    ),
+    "check-without-reports": replace(
+        RAN, check=checks.told(Ran("was stopped after 10 min 0 s"), 600, None), check_output="waiting for the database"
+    ),
+    "check-not-run": replace(RAN, check=checks.not_run(f"`{checks.SCRIPT}` {notices.setup_unusable('main', 1 << 20)}")),
     "answer-to-a-question": TurnResult(
         "done",
         answer="The total is counted in `src/cart.py`.",
@@ -324,9 +372,13 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         notices.off_branch(foreign, other),
         notices.files_left_out("large", [other, foreign]),
     )
+    base = Base(other, Ran("x", {foreign}, {other}))
+    checked = checks.told(Ran("x", {other}, {foreign, "new"}), 3, base, Ran("x", failed={foreign}), same_commit=True)
     for result in (
         TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
+        TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
+        TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part

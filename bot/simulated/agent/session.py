@@ -16,18 +16,19 @@ class Session:
         history: Iterable[tuple[str, str]] = (),
         remembered: Iterable[str] = (),
         describes: Iterable[str] = (),
+        mends: Iterable[str] = (),
     ) -> None:
         self.id = name
         self.history = list(history)
         self.remembered = list(remembered)
         self.describes = list(describes)
+        self.mends = list(mends)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         new = folder / f"{self.id}.new"
-        new.write_text(
-            json.dumps({"history": self.history, "remembered": self.remembered, "describes": self.describes})
-        )
+        kept = {name: value for name, value in vars(self).items() if name != "id"}
+        new.write_text(json.dumps(kept))
         new.rename(folder / f"{self.id}.json")
 
     @classmethod
@@ -38,7 +39,7 @@ class Session:
             raise not_found(session_id)
         stored = json.loads(path.read_text())
         history = [(request, answer) for request, answer in stored["history"]]
-        return cls(session_id, history, stored["remembered"], stored.get("describes", ()))
+        return cls(session_id, history, stored["remembered"], stored.get("describes", ()), stored.get("mends", ()))
 
 
 def not_found(session_id: str) -> RequestError:

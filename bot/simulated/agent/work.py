@@ -16,6 +16,7 @@ PLAY_DEAD = signal.SIGUSR1
 _WAIT_SECONDS = 0.02
 _MENTION = r"@[\w-]+(\[bot\])?[\s,:]*"
 _DESCRIBE = "# The description of the pull request"
+_MEND = "# The repository's check fails"
 _JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
 _GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
@@ -71,6 +72,8 @@ class Work:
         """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
         if request.startswith(_DESCRIBE):
             request = self._description()
+        elif request.startswith(_MEND):
+            request = next(iter(self.session.mends), "say I see nothing to mend.").replace("\\n", "\n")
         text = re.sub(rf"\A\s*{_MENTION}", "", request)
         self._obey_lines(text, last=True)
         if not self.said and not self.may_be_silent:
@@ -131,6 +134,8 @@ class Work:
             case "remember", _ if rest:
                 self.session.remembered.append(rest)
                 self._say(f"I will remember {rest}.")
+            case "mend", _ if rest:
+                self.session.mends = [rest]
             case "describe", _ if rest:
                 self.session.describes = [rest]
             case "recall", "":

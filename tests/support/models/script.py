@@ -7,9 +7,11 @@ The last text of a user that has commands is the request. One command a line; a 
     propose PLAN
     recall               hang                 empty              describe TEXT
     use TOOL
+    mend COMMANDS
     fail STATUS [RETRY-AFTER]
 
 Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
+Told that a check fails, it obeys the last COMMANDS, with ends of lines as in a TEXT.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
@@ -22,6 +24,7 @@ from typing import Literal, assert_never
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
 DESCRIBE = "# The description of the pull request"
+MEND = "# The repository's check fails"
 TITLE = "A title"
 """The answer to a request without tools: agents ask that way for titles and summaries of a session."""
 
@@ -102,7 +105,9 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
         return Answer(_description(conversation))
     request = _request(conversation)
-    commands = list(_commands(conversation[request].text, _plan_file(conversation))) if request is not None else []
+    commands = (
+        list(_commands(_meant(conversation[: request + 1]), _plan_file(conversation))) if request is not None else []
+    )
     if request is None or (not has_tools and any(isinstance(command, Act) for command in commands)):
         return Answer(TITLE if not has_tools else "There is nothing to do.")
     given_back = [text.text for text in conversation[request:] if text.role == "tool"]
@@ -121,7 +126,7 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
                 said.append(f"I remember: {', '.join(_remembered(conversation[:request])) or 'nothing'}.")
             case "tell", _:
                 said.append(given_back[acts - 1] if acts else "nothing")
-            case "describe", _:
+            case (("describe" | "mend"), _):
                 pass
             case "remember", word:
                 said.append(f"I will remember {word}.")
@@ -136,9 +141,20 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
 
 def _request(conversation: Sequence[Text]) -> int | None:
     for index in range(len(conversation) - 1, -1, -1):
-        if conversation[index].role == "user" and any(_commands(conversation[index].text)):
+        text = conversation[index].text
+        if conversation[index].role == "user" and (text.startswith(MEND) or any(_commands(text))):
             return index
     return None
+
+
+def _meant(conversation: Sequence[Text]) -> str:
+    """Return the commands of the last text, or those that an earlier one gave for it."""
+    last = conversation[-1].text
+    if not last.startswith(MEND):
+        return last
+    texts = (command for text in conversation if text.role == "user" for command in _commands(text.text))
+    mends = [command[1] for command in texts if isinstance(command, tuple) and command[0] == "mend"]
+    return mends[-1].replace("\\n", "\n") if mends else "say Nothing to mend."
 
 
 def _description(conversation: Sequence[Text]) -> str:
@@ -189,7 +205,7 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
             return Use(rest)
         case "ask", _ if rest:
             return Ask(rest)
-        case (("say" | "remember" | "describe"), _) if rest:
+        case (("say" | "remember" | "describe" | "mend"), _) if rest:
             return word, rest
         case (("recall" | "tell" | "empty"), ""):
             return word, ""

@@ -1,0 +1,140 @@
+"""What a check leaves in `$THREADTREE_REPORTS`: reports of tests (JUnit XML, TAP), and pictures.
+
+The code that is checked can write there what it likes: what is read is bounded, and names are foreign text.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, NoReturn
+from xml.parsers import expat
+
+from bot.messages.formatting import one_line
+from bot.sandbox.untrusted_files import entries_below, read_untrusted
+
+MAX_FILE_BYTES, MAX_TOTAL_BYTES = 8 << 20, 32 << 20
+MOST_ENTRIES, MOST_TESTS = 2000, 20_000
+LONGEST_NAME = 200
+MAX_PICTURE_BYTES, MOST_PICTURES = 1 << 20, 8
+_PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|RIFF.{4}WEBP", re.DOTALL)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+# https://testanything.org/tap-version-14-specification.html: a test point, after it a directive.
+_POINT = re.compile(r"(?P<indent> *)(?P<ok>ok|not ok)\b *(?P<number>\d*)(?: *-)? *(?P<name>.*)")
+_DIRECTIVE = re.compile(r"(?<!\\)#\s*(?:skip|todo)\b", re.IGNORECASE)
+_YAML = re.compile(r" *(---|\.\.\.)\s*")
+
+Outcome = bool | None
+"""Whether a test passed; None: it was skipped, or is not expected to pass yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The names of the tests by how they ended, and how many reports could not be read."""
+
+    passed: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
+    skipped: int = 0
+    unread: int = 0
+
+    @property
+    def tests(self) -> frozenset[str]:
+        """All tests that ran."""
+        return self.passed | self.failed
+
+
+class _RefusedError(ValueError):
+    """The file is no report, or one that nobody needs."""
+
+
+def read_reports(folder: Path) -> Report:
+    """Read all reports in a folder, at any depth; a test that is in several failed if it failed in one of them."""
+    found: dict[str, Outcome] = {}
+    room, unread = MAX_TOTAL_BYTES, 0
+    for entry in islice(entries_below(folder), MOST_ENTRIES):
+        path = PurePath(entry.path).relative_to(folder)
+        parse = _PARSERS.get(path.suffix.lower())
+        if parse is None or not entry.is_file(follow_symlinks=False):
+            continue
+        try:
+            data = read_untrusted(folder, path, min(MAX_FILE_BYTES, room))
+            room -= len(data)
+            for name, passed in parse(data):
+                _take_in(found, name, passed)
+        except (OSError, expat.ExpatError, LookupError, ValueError):
+            unread += 1
+    return Report(
+        frozenset(name for name, passed in found.items() if passed),
+        frozenset(name for name, passed in found.items() if passed is False),
+        sum(passed is None for passed in found.values()),
+        unread,
+    )
+
+
+def read_pictures(folder: Path) -> dict[str, bytes]:
+    """Return the first pictures in a folder (PNG, JPEG, WebP), at any depth, by names that mean nothing to git."""
+    found: dict[str, bytes] = {}
+    entries = islice(entries_below(folder), MOST_ENTRIES)
+    for path in sorted(PurePath(entry.path).relative_to(folder) for entry in entries):
+        if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp") and len(found) < MOST_PICTURES:
+            with suppress(OSError):
+                data = read_untrusted(folder, path, MAX_PICTURE_BYTES)
+                if _PICTURE.match(data):
+                    found[f"{len(found) + 1}-{_NOT_IN_NAMES.sub('-', path.stem)[:60]}{path.suffix.lower()}"] = data
+    return found
+
+
+def _take_in(found: dict[str, Outcome], name: str, passed: Outcome) -> None:
+    name = one_line("".join(c if c.isprintable() else "\ufffd" for c in name))
+    name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    known = found.get(name)
+    if name not in found and len(found) >= MOST_TESTS:
+        raise _RefusedError("too many tests")
+    found[name] = passed if known is None else known and passed is not False
+
+
+def junit(data: bytes) -> list[tuple[str, Outcome]]:
+    """Return the test cases of a report in JUnit's XML, with their classes. Raises ExpatError, LookupError, ValueError.
+
+    There is no schema; these names are what all tools write: https://github.com/testmoapp/junitxml
+    """
+    cases: list[tuple[str, Outcome]] = []
+
+    def begins(tag: str, attributes: dict[str, Any]) -> None:
+        if tag == "testcase":
+            names = (attributes.get("classname"), attributes.get("name"))
+            cases.append((".".join(filter(None, names)) or f"test {len(cases) + 1}", True))
+        elif tag in ("failure", "error", "skipped") and cases:
+            cases[-1] = cases[-1][0], None if tag == "skipped" else False
+
+    def refuses(*_: object) -> NoReturn:
+        raise _RefusedError("a report needs no document type, and entities grow without end")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = begins
+    parser.StartDoctypeDeclHandler = refuses
+    parser.Parse(data, True)
+    return cases
+
+
+def tap(data: bytes) -> Iterator[tuple[str, Outcome]]:
+    """Yield the test points of a report in TAP; not one that sums up the points of its subtest."""
+    depth, in_yaml, below_failed = 0, False, False
+    for line in data.decode(errors="replace").splitlines():
+        if (mark := _YAML.fullmatch(line)) is not None:
+            in_yaml = mark[1] == "---"
+            continue
+        point = None if in_yaml else _POINT.match(line)
+        if point is None:
+            continue
+        sums_up, before, depth = len(point["indent"]) < depth, below_failed, len(point["indent"])
+        name, *directive = _DIRECTIVE.split(point["name"], maxsplit=1)
+        passed = None if directive else point["ok"] == "ok"
+        below_failed = passed is False
+        if not sums_up or (passed is False and not before):
+            yield name.strip() or f"test {point['number']}".strip(), passed
+
+
+_PARSERS = {".xml": junit, ".tap": tap}

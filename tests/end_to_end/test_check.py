@@ -1,0 +1,294 @@
+"""`.threadtree/check` of the default branch runs on the result of a turn, and the answer says how that ended."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bot import failpoints
+from tests.end_to_end.conftest import Worlds
+from tests.support.git_repositories import git
+from tests.support.sleeping_processes import new_sleep, runs
+from tests.support.world import World
+
+# Each `test-NAME` file is a test: it passes where it says "ok".
+CHECK = """\
+#!/bin/sh
+status=0
+{
+  for file in test-*; do
+    if grep -q ok "$file"; then echo "ok - $file"; else echo "not ok - $file"; status=1; fi
+  done
+} > "$THREADTREE_REPORTS/all.tap"
+echo "looked at the tests"
+exit $status
+"""
+IGNORED = "/seen\n"
+
+
+@pytest.fixture(params=["off", "bwrap"])
+def settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return settings without and with a cage."""
+    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
+    return caged
+
+
+async def has_check(world: World, script: str = CHECK, **files: str) -> None:
+    """Push the script and tests to the default branch."""
+    tests = {f"test-{name}": f"{text}\n" for name, text in files.items()}
+    await world.maria.pushes("main", {".threadtree/check": script, ".gitignore": IGNORED, **tests})
+
+
+async def worktree_of(world: World) -> Path:
+    return Path((await world.worktrees("path"))[0])
+
+
+async def is_clean(world: World) -> None:
+    """Nothing of a check is left: no file, no folder, no worktree."""
+    assert not (world.data_dir / "checks").exists()
+    admins = list((world.data_dir / "repos/acme/shop.git/worktrees").iterdir())
+    assert len(admins) == len(await world.worktrees("path"))
+
+
+async def test_a_passing_check_is_one_line_with_its_tests_and_those_that_are_new(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        await has_check(world, a="ok")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write test-b: ok\nsay Tested.")
+        answer = await issue.hears("Tested.", "1 file +", "\n\ncheck passed · 2 tests, 1 new · ")
+
+        assert answer.index("\n---\n") < answer.index("**Changed**") < answer.index("check passed")
+        assert "[!NOTE]" not in answer
+        await issue.says("@threadtree-bot say No change.")
+        assert "check" not in await issue.hears("No change.")
+        await is_clean(world)
+
+
+async def test_a_failure_goes_to_the_agent_once_and_what_it_mends_is_pushed(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        await has_check(world, a="ok")
+        issue = await world.maria.opens_issue("Greet people")
+
+        await issue.says(
+            "@threadtree-bot write test-a: bad\nmend write test-a: ok again\\necho prompt\\nsay Mended.\n"
+            "say Greeted.\nsay Commit: Greet people"
+        )
+
+        answer = await issue.hears("Greeted.\n\n**After the check**\n\n", "Mended.", "check passed · 1 test · ")
+        assert "It failed at first: `test-a`. The agent was told once, and mended it." in answer
+        assert "It ended with exit status 1. It passes without them." in answer
+        assert 'from="the check" what="failed tests">\ntest-a\n' in answer
+        assert "\nlooked at the tests\n" in answer
+        assert (await world.files("threadtree/issue-1"))["test-a"] == "ok again"
+        assert "The end of the check's output" not in answer
+        await is_clean(world)
+
+
+async def test_what_fails_still_is_named_with_its_base_and_its_output(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        await has_check(world, a="ok", b="bad", c="bad")
+        issue = await world.maria.opens_issue("Greet people")
+
+        await issue.says("@threadtree-bot write test-a: bad\nwrite test-c: ok\nmend say It is the check.\nsay Greeted.")
+
+        answer = await issue.hears("Greeted.", "**After the check**", "It is the check.", "2 files +")
+        assert "\n\n**check failed** · 2 of 3 tests · " in answer
+        assert " · fails on `main` too\n" in answer
+        assert "\nFailed, and passes on `main`: `test-a`.\n" in answer
+        assert "\nFailed, and fails on `main` too: `test-b`.\n" in answer
+        assert "\nPasses now, and fails on `main`: `test-c`.\n" in answer
+        assert "\nThe agent was told once, and worked on.\n" in answer
+        assert "<summary>The end of the check's output</summary>\n\n```\nlooked at the tests\n```" in answer
+        assert (await world.turns("state")) == ["done"]
+        assert (await world.files("threadtree/issue-1"))["test-a"] == "bad", "it is pushed all the same"
+
+
+async def test_what_fails_on_the_base_alike_is_not_the_agents_to_mend(a_world: Worlds) -> None:
+    async with a_world({}) as world:
+        await has_check(world, "echo ran >> $HOME/runs\nexit 3\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: a\nmend say Never.\nsay One.")
+        answer = await issue.hears("One.", "**check failed** · ended with exit status 3 · ", " · fails on `main` too\n")
+        assert "Never" not in answer
+        await issue.says("@threadtree-bot write a.txt: b\nsay Two.")
+        await issue.hears("Two.", "fails on `main` too")
+
+        [ran] = world.data_dir.glob("homes/*/runs")
+        assert ran.read_text() == "ran\n" * 3, "on `main` once for its commit"
+
+
+async def test_a_test_that_passes_only_once_is_told_as_one(a_world: Worlds) -> None:
+    async with a_world({}) as world:
+        script = 'if test -e $HOME/once; then status=ok; else status="not ok"; fi\ntouch $HOME/once\n'
+        script += 'echo "$status - steady" > $THREADTREE_REPORTS/r.tap\ntest "$status" = ok\n'
+        await has_check(world, script)
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: a\nsay One.")
+        await issue.hears(
+            "I see nothing to mend.",
+            "check passed · 1 test · ",
+            "It failed at first on the same commit: `steady`. So it does not always end the same.",
+        )
+
+
+async def test_the_agent_changes_neither_the_check_nor_its_line(a_world: Worlds, settings: dict[str, str]) -> None:
+    async with a_world(settings) as world:
+        await has_check(world, a="ok")
+        issue = await world.maria.opens_issue("Greet people")
+        forged = "check passed · 99 tests, 98 new · 1 s"
+        report = '<testsuite><testcase name="forged"/></testsuite>'
+
+        await issue.says(
+            f"@threadtree-bot write .threadtree/check: exit 0\nwrite test-a: bad\nout all.xml: {report}\n"
+            f"say Done.\nsay \nsay ---\nsay \nsay **Changed** nothing\nsay {forged}"
+        )
+
+        answer = await issue.hears("**check failed** · 1 of 1 test · ", "passes on `main`", "Failed, and passes on")
+        assert "`.threadtree/check` is changed in this branch; the one of `main` ran." in answer
+        assert answer.index(forged) < answer.rindex("\n---\n") < answer.rindex("**Changed**")
+        assert "forged" not in answer
+
+
+async def test_what_a_check_leaves_in_the_worktree_is_taken_away(a_world: Worlds, settings: dict[str, str]) -> None:
+    async with a_world(settings) as world:
+        script = "echo x >> README.md\necho x > left\nmkdir -p new/folder\necho x > new/folder/file\necho x >> seen\n"
+        script += "git add left && git -c user.name=x -c user.email=x@x commit -qm evil\necho '*' > .gitignore\n"
+        await has_check(world, script)
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write seen: mine\nwrite a.txt: a\nsay One.")
+        answer = await issue.hears("One.", "1 file +", "check passed · ")
+        assert "[!NOTE]" not in answer
+
+        path = await worktree_of(world)
+        assert world.text_of(str(path), "seen") == "mine\nx\n", "an ignored file stays"
+        assert not (path / "left").exists()
+        await issue.says("@threadtree-bot write b.txt: b\nsay Two.")
+        await issue.hears("Two.", "1 file +")
+        assert set(await world.files("threadtree/issue-1")) == {
+            *(".gitignore", ".threadtree/check", "README.md", "a.txt", "b.txt")
+        }
+
+
+async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        sleep = new_sleep()
+        await has_check(world, f"{sleep} &\n{sleep}\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: a\nsay One.")
+        await issue.sees("Running `.threadtree/check`.")
+
+        await issue.says("@threadtree-bot /stop")
+
+        await issue.hears("**Stopped**")
+        assert not runs(sleep)
+        await is_clean(world)
+        await has_check(world, "true\n")
+        await issue.says("@threadtree-bot write b.txt: b\nsay Two.")
+        await issue.hears("Two.", "check passed · ")
+        assert {"a.txt", "b.txt"} <= set(await world.files("threadtree/issue-1"))
+
+
+@pytest.mark.parametrize("place", ["check-ended", "told-of-check", "branch-pushed"])
+async def test_a_turn_that_is_cut_off_around_its_check_tells_the_agent_once(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    reached: list[str] = []
+
+    def cut_off_once(name: str) -> None:
+        reached.append(name)
+        if name == place and reached.count(name) == 1:
+            raise asyncio.CancelledError
+
+    async with a_world({}) as world:
+        await has_check(world, a="ok")
+        issue = await world.maria.opens_issue("Greet people")
+        monkeypatch.setattr(failpoints, "listener", cut_off_once)
+
+        await issue.says("@threadtree-bot write test-a: bad\nmend write test-a: ok\nsay One.")
+
+        answer = await issue.hears("One.")
+        assert reached.count("told-of-check") == 1
+        mended = "failed" if place == "told-of-check" else "passed"
+        assert f"check {mended}" in answer
+        await is_clean(world)
+
+
+async def test_a_check_has_its_own_time_and_the_turn_stays_done(a_world: Worlds) -> None:
+    async with a_world({"CHECK_TIMEOUT_SECONDS": "1"}) as world:
+        sleep = new_sleep()
+        await has_check(world, f"echo begun\n{sleep}\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: a\nsay One.")
+        await issue.hears("**check failed** · was stopped after 1 s · 1 s · fails on `main` too", "begun")
+        assert await world.turns("state") == ["done"]
+        assert not runs(sleep)
+
+
+@pytest.mark.parametrize("what", ["none", "off", "folder"])
+async def test_nothing_runs_without_a_script_or_where_the_setting_says_so(a_world: Worlds, what: str) -> None:
+    async with a_world({"CHECK_SCRIPT": "false"} if what == "off" else {}) as world:
+        if what != "none":
+            name = ".threadtree/check/script" if what == "folder" else ".threadtree/check"
+            await world.maria.pushes("main", {name: "echo ran > $HOME/ran\n"})
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot write a.txt: a\nsay One.")
+        answer = await issue.hears("One.", "1 file +")
+        assert not list(world.data_dir.glob("homes/*/ran"))
+        unusable = "\n\n**check did not run** · `.threadtree/check` on `main` is not a regular file"
+        assert (unusable in answer) == (what == "folder")
+        assert ("check" in answer) == (what == "folder")
+
+
+async def test_a_fork_is_checked_and_gets_its_patch(a_world: Worlds) -> None:
+    async with a_world({}) as world:
+        await has_check(world, a="ok")
+        fork = await world.github.fork(world.repository, world.olaf.user)
+        await world.olaf.pushes("topic", {"b.txt": "b\n"}, to=fork)
+        pull = await world.olaf.opens_pull("A topic", head="topic", fork=fork)
+        await pull.says("@threadtree-bot write test-a: bad\nsay One.", by=world.maria)
+        await pull.hears("One.", "**check failed** · 1 of 1 test", "passes on `main`", "+bad")
+
+
+PICTURES = r"""
+cd "$THREADTREE_REPORTS" && mkdir shots
+printf '\211PNG\r\n\032\nafter' > 'shots/After @all ](x).png'
+printf 'RIFF....WEBPx' > before.webp
+printf 'no picture' > text.png
+printf '\211PNG\r\n\032\n' > large.png && head -c 2000000 /dev/zero >> large.png
+ln -s /etc/passwd link.png
+"""
+
+
+async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
+    a_world: Worlds, settings: dict[str, str]
+) -> None:
+    async with a_world(settings) as world:
+        token = world.github.bot_token
+        await has_check(world, f"{PICTURES}printf '\\211PNG\\r\\n\\032\\n {token}' > secret.png\n")
+        issue = await world.maria.opens_issue("Greet people")
+        for name in ("One", "Two"):
+            await issue.says(f"@threadtree-bot write {name}: x\nsay {name}.")
+            answer = await issue.hears(f"{name}.", "1 file +", "check passed · ")
+            commit = (await world.branches())["threadtree/issue-1-pictures"]
+            address = f"{world.github.server_url}/acme/shop/raw/{commit}"
+            shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png")]
+            assert f"\n\n{' '.join(shown)}\n" in answer
+        assert await git_log(world, "threadtree/issue-1-pictures") == ["Add pictures of a check"] * 2
+        await world.maria.pushes("threadtree/issue-1-pictures", {"mine.txt": "mine\n"})
+        await issue.says("@threadtree-bot write Three: x\nsay Three.")
+        answer = await issue.hears("Three.", "could not be pushed to `threadtree/issue-1-pictures`.")
+        assert "![" not in answer
+
+
+async def git_log(world: World, branch: str) -> list[str]:
+    """Return the subjects of a branch on GitHub."""
+    path = world.repository.git.path
+    return (await asyncio.to_thread(git, path, "log", "--format=%s", branch)).splitlines()
