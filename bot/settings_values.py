@@ -29,7 +29,6 @@ from pydantic import (
     WrapValidator,
 )
 
-from bot.agents.presets import PRESETS
 from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
@@ -94,7 +93,6 @@ def _matching(pattern: str, otherwise: str) -> AfterValidator:
 _Agents = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
 _Sandboxes = Literal["auto", "bwrap", "off"]
 _Networks = Literal["internet", "none", "host"]
-Agent = Annotated[_Agents, _one_of(_Agents)]
 Sandbox = Annotated[_Sandboxes, _one_of(_Sandboxes)]
 Network = Annotated[_Networks, _one_of(_Networks)]
 WhenToPropose = Annotated[AutoPullRequest, _one_of(AutoPullRequest)]
@@ -300,6 +298,14 @@ def _numeric_ids(text: str) -> frozenset[int]:
     return frozenset(map(int, _items(text)))
 
 
+def _agents(text: str) -> tuple[str, ...]:
+    """Return the names of agents, each once."""
+    found, known = tuple(dict.fromkeys(_items(text))), get_args(_Agents)
+    if not found or set(found) - set(known):
+        raise ValueError(f"must be one of {', '.join(known)}, or several with commas between; correct or unset it.")
+    return found
+
+
 def _agent_command(text: str, info: ValidationInfo) -> tuple[str, ...]:
     variables: Mapping[str, str] = info.data["variables"]
     try:
@@ -332,13 +338,6 @@ def _agent_env(text: str, info: ValidationInfo) -> dict[str, str]:
     return {name: variables[name] for name in _items(text)}
 
 
-def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]:
-    """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
-    found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
-    names = [name for api in found for name in (api.key, api.base_url) if name in variables]
-    return {name: SecretStr(variables[name]) for name in names}
-
-
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
@@ -357,5 +356,6 @@ Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
 Logins = Annotated[tuple[str, ...], BeforeValidator(_logins)]
 People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
+Agents = Annotated[tuple[str, ...], BeforeValidator(_agents)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
 AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

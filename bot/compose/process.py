@@ -111,7 +111,7 @@ async def _opened(
             parser=CommentParser(policy.bot_name, HANDLERS.values()),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             rules=rules_of(settings),
-            agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
+            agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
             launcher=launcher,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
@@ -132,7 +132,8 @@ async def _opened(
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(pool, deliveries.add_name, policy.bot_name)
         # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
-        await asyncio.to_thread(load_library, settings.agent)
+        for agent in settings.agent:
+            await asyncio.to_thread(load_library, agent)
         yield ctx, node, runner
 
 
@@ -144,7 +145,9 @@ async def _run_loops(
     """
     platform, server_url = settings.platform, settings.github_server_url
     everywhere = Nodes(node.id, settings.node_timeout_seconds)
-    decider = Decider(ctx.pool, ctx.github, platform, server_url, ctx.policy, everywhere, ctx.clock, ctx.sleep)
+    decider = Decider(
+        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.clock, ctx.sleep
+    )
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()
 

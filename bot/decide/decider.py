@@ -30,6 +30,7 @@ from bot.messages import replies, worktree_replies
 from bot.model import Actor, Thread, ThreadRef
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations, deliveries, operations, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
@@ -76,6 +77,7 @@ class Decider:
     platform: str
     server_url: str
     policy: Policy
+    rules: Rules
     nodes: Nodes
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -236,7 +238,9 @@ class Decider:
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         thread = (thread_ref, request.thread.number, folder, facts.pull)
-        ctx = RequestContext(connection, self.nodes, *thread, request, self.policy, self.server_url, self.clock())
+        ctx = RequestContext(
+            connection, self.nodes, *thread, request, self.policy, self.rules, self.server_url, self.clock()
+        )
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):
@@ -296,7 +300,7 @@ class Decider:
         seen = text if request.is_gesture else None
         if seen is None and request.target.id is None:
             seen = await asyncio.to_thread(strip_hidden, text)
-        return AgentRequest(text, request.context, seen=seen)
+        return AgentRequest(text, request.context, seen=seen, agent=request.agent)
 
 
 async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree | Ignore:

@@ -9,6 +9,7 @@ from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
 from bot.model import Actor, Repository, Target, Thread, ThreadRef
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection
 
@@ -52,6 +53,7 @@ class RequestContext(ThreadContext):
 
     request: Request
     policy: Policy
+    rules: Rules
     server_url: str
     now: datetime
 

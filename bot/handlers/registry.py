@@ -2,6 +2,7 @@
 
 from typing import Final, assert_never
 
+from bot.handlers.agent_choice import AGENT, MODEL
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
@@ -30,7 +31,10 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         first = await requests.why_turns_wait(ctx.connection, waiting[:1], ctx.now, SILENT_AFTER_SECONDS)
         # Without the word before it, "Queued." or "Waiting."
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
-    await ctx.reply(replies.status(now, unfinished, ctx.server_url, ctx.repository, ctx.number, ctx.now, wait))
+    chosen = await conversations.chosen(ctx.connection, ctx.conversation_id)
+    next_one = chosen.within(ctx.rules) if chosen.agent else None
+    place = ctx.server_url, ctx.repository, ctx.number, ctx.now
+    await ctx.reply(replies.status(now, unfinished, *place, wait, next_one))
 
 
 async def _retry(ctx: RequestContext, _: str | None) -> None:
@@ -81,7 +85,7 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 HANDLERS: dict[str, Handler] = {
-    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, PR, RESET_CONTEXT, RESET, WORKTREE)
+    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, PR, AGENT, MODEL, RESET_CONTEXT, RESET, WORKTREE)
 }
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

@@ -18,6 +18,7 @@ from bot.messages.formatting import (
 from bot.messages.links import branch_page
 from bot.messages.worktree_replies import threads
 from bot.model import Overview, Repository, UnfinishedTurn
+from bot.rules import Rules
 
 _MOST_QUEUED = 10
 
@@ -65,10 +66,12 @@ def status(
     number: int,
     at: datetime,
     wait: str | None = None,
+    chosen: Rules | None = None,
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `wait` says why the first of them does not run.
+    `wait` says why the first of them does not run; `chosen` has the agent and the model of the next request, where they
+    were chosen for this thread.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -89,7 +92,7 @@ def status(
         parts.append(f"Queued:\n\n{shown}" + (f"\n\nAnd {left} more." if left > 0 else ""))
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
-    parts.append("\n".join(f"- {line}" for line in _facts(now, f"{server_url}/{repository.full_name}", at)))
+    parts.append("\n".join(f"- {line}" for line in _facts(now, f"{server_url}/{repository.full_name}", at, chosen)))
     if now.not_posted is not None:
         parts.append(
             f"GitHub did not accept the answer of turn {now.not_posted}. The bot's operator finds the reason in "
@@ -102,7 +105,7 @@ def status(
     return "\n\n".join(parts)
 
 
-def _facts(now: Overview, web: str, at: datetime) -> Iterator[str]:
+def _facts(now: Overview, web: str, at: datetime, chosen: Rules | None) -> Iterator[str]:
     """Yield what is known of the thread's branch, pull request, worktree, session, rescues and cost."""
     branch = now.branch or now.pushed_to
     shown = inline_code(branch) if branch else ""
@@ -124,10 +127,15 @@ def _facts(now: Overview, web: str, at: datetime) -> Iterator[str]:
         yield f"Pull request #{now.pull_request}"
     if now.others:
         yield f"Files shared with {threads(now.others)}"
-    if now.agent is not None and now.session_since is not None:
+    model = f", with the model {inline_code(chosen.model)}" if chosen and chosen.model else ""
+    if chosen is not None and chosen.agent != now.agent:
+        yield f"The next request starts a new conversation with {inline_code(chosen.agent)}{model}"
+    elif now.agent is not None and now.session_since is not None:
         agent = f"{clause(now.agent)}, {clause(now.model)}" if now.model else clause(now.agent)
         since, requests = format_duration(at - now.session_since), format_count(now.session_turns or 0, "request")
         yield f"The agent ({agent}) remembers {requests}, of the last {since}"
+        if model:
+            yield f"The next request goes to it{model}"
     else:
         yield "The next request starts a new conversation with the agent"
     if now.rescues:

@@ -13,7 +13,7 @@ import structlog
 
 from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, PromptLimits, Usage
 from bot.agents.opening import driver_for
-from bot.agents.presets import preset, variables_of
+from bot.agents.presets import api_of, preset, variables_of
 from bot.authority import Policy
 from bot.git.errors import GitError
 from bot.git.runner import Identity
@@ -28,6 +28,7 @@ from bot.run import thread_answers
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
+from bot.store import conversations
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 
@@ -44,7 +45,8 @@ class TurnContext(NodeContext):
     policy: Policy
     parser: CommentParser
     author: Identity
-    agent_variables: Mapping[str, str]
+    agent_variables: Mapping[str, Mapping[str, str]]
+    """Of each agent."""
     allow_workflow_changes: bool
     limits: PromptLimits
     include_outsiders: bool = False
@@ -69,8 +71,9 @@ class TurnContext(NodeContext):
         """See `NodeContext`. The agent can change nothing in the worktree."""
         session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
         directory = self.directory(worktree.path)
-        if session is None or known_as is None or its_agent != self.rules.agent or not directory.is_dir():
+        if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
             return None
+        rules = (await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, shown, answers, usage = asyncio.Event(), Bind(directory), ModelAnswers(), Usage()
 
@@ -80,8 +83,8 @@ class TurnContext(NodeContext):
 
         try:
             async with (
-                self._launching(worktree, conversation_id, answers, shown) as (launch, disk),
-                driver_for(self.rules.agent, launch) as agent,
+                replace(self, rules=rules)._launching(worktree, conversation_id, answers, shown) as (launch, disk),
+                driver_for(rules.agent, launch) as agent,
                 watched(disk, lambda _: stop.set()),
             ):
                 if not (await agent.open(known_as)).resumed:
@@ -102,13 +105,13 @@ class TurnContext(NodeContext):
         self, worktree: WorktreeRow, conversation_id: int, answers: ModelAnswers, shown: Bind
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         home = self.home(conversation_id)
-        chosen, route = preset(self.rules.agent), None
-        api = next((one for one in chosen.apis if one.key in self.agent_variables), None) if chosen else None
+        agent, route = self.rules.agent, None
+        chosen, own = preset(agent), self.agent_variables[agent]
+        api = api_of(chosen, own)
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
-            upstream = self.agent_variables.get(api.base_url, api.upstream)
-            route = ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints, answers)
-        given = {**self.agent_variables, "THREADTREE_OUT": str(home / thread_answers.OUT)}
+            route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
+        given = {**own, "THREADTREE_OUT": str(home / thread_answers.OUT)}
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             async with self.launcher.open(
                 self.clone(worktree.folder),
@@ -119,7 +122,7 @@ class TurnContext(NodeContext):
                 route=route,
                 variables=partial(variables_of, chosen, api, self.rules.model, given),
             ) as (launch, disk):
-                yield launch(self.launcher.agent_command, (shown,)), disk
+                yield launch(self.launcher.agents[agent], (shown,)), disk
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from bot.model import (
     Start,
     ThreadKind,
 )
+from bot.rules import Chosen
 from bot.store.database import Connection, read, start_columns, statement
 from bot.store.jobs import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -274,6 +275,21 @@ async def end_use(connection: Connection, conversation_id: int, worktree_id: int
 @statement("select worktree_id from conversations where id = $1")
 async def worktree_of(connection: Connection, conversation_id: int) -> int | None:
     """Return the worktree of a conversation, live or not."""
+
+
+@statement("update conversations set agent = $2, model = $3, updated_at = now() where id = $1")
+async def choose(connection: Connection, conversation_id: int, agent: str | None, model: str | None) -> None:
+    """Let the conversation's turns that start from now on have this agent and model; None for the usual ones."""
+
+
+@statement("update conversations set agent = null, model = null where id = $1 and agent = $2")
+async def forget_agent(connection: Connection, conversation_id: int, agent: str) -> None:
+    """Let the conversation have the usual agent, if this one is still its choice."""
+
+
+@statement("select agent, model from conversations where id = $1")
+async def chosen(connection: Connection, conversation_id: int) -> Chosen:
+    """Return what the conversation's people chose."""
 
 
 @statement("select state = 'closed' from conversations where id = $1")

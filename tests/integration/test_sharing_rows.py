@@ -13,6 +13,7 @@ from bot.handlers.context import Nodes, RequestContext, save_thread
 from bot.handlers.parsing import ParsedComment, Request
 from bot.messages import notices
 from bot.model import Actor, HeadBranch, LiveWorktree, Target, Thread, ThreadRef
+from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
@@ -55,6 +56,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
             identity=b"",
         ),
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
+        rules=Rules(agents=("custom",), agent="custom"),
         server_url="https://github.example",
         now=NOON,
     )

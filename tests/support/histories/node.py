@@ -116,7 +116,7 @@ class HistoryNode:
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
-            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", ("true",)),
+            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", {"custom": ("true",)}),
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),
@@ -211,6 +211,7 @@ class HistoryNode:
                 "github.example",
                 "https://github.example",
                 self.ctx.policy,
+                self.ctx.rules,
                 Nodes(NODE),
                 lambda: self.now,
             )
