@@ -17,8 +17,9 @@ RequirePlan = Literal["never", "outsiders", "always"]
 class Rules:
     """What holds for the requests of one repository, or of all where none chose anything.
 
-    `agents` are those that can be asked, `agent` is the one for a conversation that chose none, with `model`. Caps are in US dollars,
-    None for none. `decided` are the names of the rules that the operator set: a repository can only make them narrower.
+    `agents` are those that can be asked, `agent` is the one for a conversation that chose none, `model` is that one's.
+    Caps are in US dollars, None for none. `decided` are the names of the rules that the operator set: a repository can
+    only make them narrower.
     """
 
     agents: tuple[str, ...]

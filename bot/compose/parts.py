@@ -116,7 +116,9 @@ async def jobs_of_node(ctx: NodeContext, policy_at: Policies) -> AsyncIterator[C
 
 
 def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
-    """Return what starts programs in worktrees. Raises CannotStartError if one of AGENT is missing, unless `optional`."""
+    """Return what starts programs in worktrees. Raises CannotStartError where one of AGENT is missing, unless that is
+    `optional`.
+    """
     agents: dict[str, tuple[str, ...]] = {}
     for agent in settings.agent:
         chosen = preset(agent)

@@ -99,7 +99,7 @@ def _named(settings: Settings) -> list[str]:
 
 async def model_checks(settings: Settings, http: httpx.AsyncClient) -> list[Check]:
     """Ask each API whose key the agents use for its list of models, which costs nothing."""
-    found = {}
+    found: dict[str, tuple[ModelApi, Mapping[str, str]]] = {}
     for agent in settings.agent:
         handed = settings.variables_for(agent)
         if (chosen := preset(agent)) is not None:

@@ -24,7 +24,7 @@ Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What all programs in worktrees of this node have in common. `agents` are the commands of those that are installed."""
+    """What all programs in worktrees of this node have in common. `agents`: the commands of those of AGENT."""
 
     network: NetworkMode
     search_path: str

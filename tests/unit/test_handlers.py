@@ -4,7 +4,9 @@ from bot.handlers.registry import HANDLERS
 
 
 def test_help_lists_the_commands_in_this_order() -> None:
-    assert list(HANDLERS) == ["help", "status", "stop", "retry", "pr", "reset-context", "reset", "worktree"]
+    assert list(HANDLERS) == [
+        *("help", "status", "stop", "retry", "pr", "agent", "model", "reset-context", "reset", "worktree"),
+    ]
 
 
 def test_only_retry_may_start_a_turn() -> None:
