@@ -39,6 +39,11 @@ class Rules:
     max_cost_usd_per_repository_per_day: float | None = None
     decided: frozenset[str] = frozenset()
 
+    @property
+    def worker(self) -> tuple[str, str | None]:
+        """The agent and its model."""
+        return self.agent, self.model
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -66,7 +66,14 @@ BEDROCK = ModelApi(
     "AWS_BEARER_TOKEN_BEDROCK",
     "ANTHROPIC_BEDROCK_BASE_URL",
     "",
-    (("POST", "/model/[A-Za-z0-9][A-Za-z0-9._:%-]*/(invoke|invoke-with-response-stream|count-tokens)"),),
+    # An ARN as a model's id has colons and slashes.
+    (
+        (
+            "POST",
+            "/model/[A-Za-z0-9]([A-Za-z0-9._:-]|%3[Aa]|%2[Ff](?=[A-Za-z0-9]))*"
+            "/(invoke|invoke-with-response-stream|count-tokens)",
+        ),
+    ),
 )
 OPENAI = ModelApi(
     "OPENAI_API_KEY",

@@ -16,24 +16,25 @@ def _first_word(text: str) -> tuple[str | None, str]:
 
 
 async def _agent(ctx: RequestContext, name: str | None) -> None:
-    chosen = await conversations.chosen(ctx.connection, ctx.conversation_id)
+    chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     before = chosen.within(ctx.rules)
     agent = name.lower() if name else None
     if agent is None:
-        await ctx.reply(words.agent_shown(before, is_chosen=chosen.agent in ctx.rules.agents))
+        await ctx.reply(words.agent_shown(before.worker, ctx.rules.agents, is_chosen=chosen.agent in ctx.rules.agents))
     elif agent != USUAL and agent not in ctx.rules.agents:
         await ctx.reply(words.no_such_agent(agent, ctx.rules.agents))
     else:
         of_thread = Chosen() if agent == USUAL else Chosen(agent, chosen.model if agent == chosen.agent else None)
         await conversations.choose(ctx.connection, ctx.conversation_id, of_thread.agent, of_thread.model)
-        await ctx.reply(words.agent_chosen(before, of_thread.within(ctx.rules)))
+        now = of_thread.within(ctx.rules)
+        await ctx.reply(words.agent_chosen(before.worker, now.worker, chosen.model))
 
 
 async def _model(ctx: RequestContext, name: str | None) -> None:
-    chosen = await conversations.chosen(ctx.connection, ctx.conversation_id)
+    chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     now = chosen.within(ctx.rules)
     if name is None:
-        await ctx.reply(words.model_shown(now, is_chosen=now.model is not None and now.model == chosen.model))
+        await ctx.reply(words.model_shown(now.worker, is_chosen=now.model is not None and now.model == chosen.model))
     elif now.agent == "custom":
         await ctx.reply(words.NO_MODEL_OF_CUSTOM)
     elif not is_model_name(name):
@@ -43,7 +44,7 @@ async def _model(ctx: RequestContext, name: str | None) -> None:
         is_usual = name.lower() == USUAL
         of_thread = Chosen(chosen.agent) if is_usual else Chosen(now.agent, name)
         await conversations.choose(ctx.connection, ctx.conversation_id, of_thread.agent, of_thread.model)
-        await ctx.reply(words.model_chosen(of_thread.within(ctx.rules)))
+        await ctx.reply(words.model_chosen(of_thread.within(ctx.rules).worker))
 
 
 AGENT = Handler("agent", _first_word, summary=words.AGENT_SUMMARY, run=_agent)

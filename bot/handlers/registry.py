@@ -9,6 +9,7 @@ from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 from bot.messages import pull_requests, replies, tracking
+from bot.rules import Chosen
 from bot.store import conversations, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -31,8 +32,8 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         first = await requests.why_turns_wait(ctx.connection, waiting[:1], ctx.now, SILENT_AFTER_SECONDS)
         # Without the word before it, "Queued." or "Waiting."
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
-    chosen = await conversations.chosen(ctx.connection, ctx.conversation_id)
-    next_one = chosen.within(ctx.rules) if chosen.agent else None
+    chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
+    next_one = chosen.within(ctx.rules).worker if chosen.agent else None
     place = ctx.server_url, ctx.repository, ctx.number, ctx.now
     await ctx.reply(replies.status(now, unfinished, *place, wait, next_one))
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from bot.messages import reasons, tracking
+from bot.messages.agent_choice import Worker
 from bot.messages.formatting import (
     clause,
     format_count,
@@ -18,7 +19,6 @@ from bot.messages.formatting import (
 from bot.messages.links import branch_page
 from bot.messages.worktree_replies import threads
 from bot.model import Overview, Repository, UnfinishedTurn
-from bot.rules import Rules
 
 _MOST_QUEUED = 10
 
@@ -66,12 +66,11 @@ def status(
     number: int,
     at: datetime,
     wait: str | None = None,
-    chosen: Rules | None = None,
+    chosen: Worker | None = None,
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `wait` says why the first of them does not run; `chosen` has the agent and the model of the next request, where they
-    were chosen for this thread.
+    `wait` says why the first of them does not run; `chosen`: who works on the next one, where that was chosen.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -105,7 +104,7 @@ def status(
     return "\n\n".join(parts)
 
 
-def _facts(now: Overview, web: str, at: datetime, chosen: Rules | None) -> Iterator[str]:
+def _facts(now: Overview, web: str, at: datetime, chosen: Worker | None) -> Iterator[str]:
     """Yield what is known of the thread's branch, pull request, worktree, session, rescues and cost."""
     branch = now.branch or now.pushed_to
     shown = inline_code(branch) if branch else ""
@@ -127,9 +126,9 @@ def _facts(now: Overview, web: str, at: datetime, chosen: Rules | None) -> Itera
         yield f"Pull request #{now.pull_request}"
     if now.others:
         yield f"Files shared with {threads(now.others)}"
-    model = f", with the model {inline_code(chosen.model)}" if chosen and chosen.model else ""
-    if chosen is not None and chosen.agent != now.agent:
-        yield f"The next request starts a new conversation with {inline_code(chosen.agent)}{model}"
+    model = f", with the model {inline_code(chosen[1])}" if chosen and chosen[1] else ""
+    if chosen is not None and chosen[0] != now.agent:
+        yield f"The next request starts a new conversation with {inline_code(chosen[0])}{model}"
     elif now.agent is not None and now.session_since is not None:
         agent = f"{clause(now.agent)}, {clause(now.model)}" if now.model else clause(now.agent)
         since, requests = format_duration(at - now.session_since), format_count(now.session_turns or 0, "request")

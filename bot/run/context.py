@@ -24,6 +24,7 @@ from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
+from bot.rules import Chosen
 from bot.run import thread_answers
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
@@ -73,7 +74,7 @@ class TurnContext(NodeContext):
         directory = self.directory(worktree.path)
         if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
             return None
-        rules = (await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
+        rules = Chosen(*await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, shown, answers, usage = asyncio.Event(), Bind(directory), ModelAnswers(), Usage()
 

@@ -15,7 +15,6 @@ from bot.model import (
     Start,
     ThreadKind,
 )
-from bot.rules import Chosen
 from bot.store.database import Connection, read, start_columns, statement
 from bot.store.jobs import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -288,8 +287,8 @@ async def forget_agent(connection: Connection, conversation_id: int, agent: str)
 
 
 @statement("select agent, model from conversations where id = $1")
-async def chosen(connection: Connection, conversation_id: int) -> Chosen:
-    """Return what the conversation's people chose."""
+async def chosen(connection: Connection, conversation_id: int) -> tuple[str | None, str | None]:
+    """Return the agent and the model that the conversation's people chose."""
 
 
 @statement("select state = 'closed' from conversations where id = $1")

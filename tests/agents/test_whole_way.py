@@ -240,9 +240,11 @@ async def test_a_thread_goes_from_claude_to_codex_and_back_with_what_was_answere
         await issue.says("@threadtree-bot\nremember plum\nsay The canary-of-claude is ready.")
         await issue.hears("The canary-of-claude is ready.")
 
-        await issue.says("/agent codex\n/model some-model-7\n@threadtree-bot\nrecall\nsay The canary-of-codex is ready.")
-        await issue.hears("`codex` works here")
-        await issue.hears("`codex` works here with the model `some-model-7`.")
+        await issue.says(
+            "/agent codex\n/model some-model-7\n@threadtree-bot\nrecall\nsay The canary-of-codex is ready."
+        )
+        await issue.hears("`codex` with its own default model is asked")
+        await issue.hears("`codex` with the model `some-model-7` is asked")
         await issue.hears("The agent is `codex` now.", "I remember: nothing.", "some-model-7")
         [told] = {one.path: one for one in models.requests if b"say The canary-of-codex" in one.body}.values()
         assert told.path == "/v1/responses"
@@ -250,7 +252,7 @@ async def test_a_thread_goes_from_claude_to_codex_and_back_with_what_was_answere
         assert json.loads(told.body)["model"] == "some-model-7"
 
         await issue.says("/agent claude\n@threadtree-bot\nrecall\nsay Back.")
-        await issue.hears("The model `some-model-7` was `codex`'s.")
+        await issue.hears("The choice of the model `some-model-7` ended")
         assert "some-model-7" not in await issue.hears("The agent is `claude` now.", "I remember: nothing.", "Back.")
         told = next(one for one in reversed(models.requests) if b"say Back." in one.body)
         assert told.path == "/v1/messages"

@@ -35,19 +35,19 @@ async def test_a_thread_changes_its_agent_and_its_model_and_goes_on_with_what_wa
     await issue.hears("Blue it is.")
 
     await issue.says("/agent claude-acp\n@threadtree-bot recall\necho prompt\nenv")
-    await issue.hears("From the next request on, `claude-acp` works here with its own usual model.")
+    await issue.hears("From the next request on, `claude-acp` with its own default model is asked on this thread.")
     said = await issue.hears("The agent is `claude-acp` now.", "I remember: nothing.", "Blue it is.")
     assert "ANTHROPIC_API_KEY" in said
     assert "ANTHROPIC_MODEL" not in said
 
     await issue.says("/model claude-opus-4-5\n/status")
-    await issue.hears("`claude-acp` works here with the model `claude-opus-4-5`.")
+    await issue.hears("`claude-acp` with the model `claude-opus-4-5` is asked")
     await issue.hears("The next request goes to it, with the model `claude-opus-4-5`")
     await issue.says("@threadtree-bot remember green\nenv")
     await issue.hears("ANTHROPIC_MODEL")
 
     await issue.says("@threadtree-bot /agent custom please")
-    await issue.hears("The model `claude-opus-4-5` was `claude-acp`'s.")
+    await issue.hears("The choice of the model `claude-opus-4-5` ended: it was for `claude-acp`.")
     await issue.says("@threadtree-bot recall\necho prompt")
     await issue.hears("The agent is `custom` now.", "I remember: nothing.", "I will remember green.")
     await issue.says("@threadtree-bot env")
@@ -63,13 +63,13 @@ async def test_a_name_that_cannot_be_chosen_changes_nothing(world: World) -> Non
     await issue.says("/model opus")
     await issue.hears("The model of the agent `custom` is set by the bot's operator")
     await issue.says("/agent CLAUDE-ACP\n/model a{b}")
-    await issue.hears("`claude-acp` works here")
+    await issue.hears("`claude-acp` with its own default model is asked")
     await issue.hears("`a{b}` cannot be a model's name.")
     await issue.says("/agent\n/model opus\n/model default\n/agent default")
     await issue.hears("`/agent default` takes that back. Choose with `/agent custom`.")
     await issue.hears("with the model `opus`")
-    await issue.hears("with its own usual model")
-    await issue.hears("From the next request on, `custom` works here")
+    await issue.hears("with its own default model")
+    await issue.hears("From the next request on, `custom` with")
     await issue.says("/agent claude-acp", by=world.olaf)
     await issue.hears("Nothing was done for `olaf`")
     assert await world.database.fetchval("select agent from conversations") is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
+from bot.messages import agent_choice, notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
 from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
@@ -83,11 +83,27 @@ WORKED = Overview(
 )
 
 
-def status(now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None) -> str:
-    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, NOON + timedelta(seconds=75), wait)
+def status(
+    now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None, chosen: tuple[str, str] | None = None
+) -> str:
+    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, NOON + timedelta(seconds=75), wait, chosen)
 
 
 COMMENTS: dict[str, str | TurnResult] = {
+    "agent-shown": agent_choice.agent_shown(("claude", None), ("claude", "codex", "gemini"), is_chosen=False),
+    "agent-chosen": agent_choice.agent_chosen(("claude", "claude-opus-4-5"), ("codex", None), "claude-opus-4-5"),
+    "model-shown": agent_choice.model_shown(("codex", "gpt-5"), is_chosen=True),
+    "model-chosen": agent_choice.model_chosen(("codex", "gpt-5")),
+    "no-such-agent": agent_choice.no_such_agent("hal", ("claude", "codex")),
+    "no-name-of-a-model": agent_choice.no_name_of_model("a{b}"),
+    "status-of-another-agent-next": status(WORKED, chosen=("codex", "gpt-5")),
+    "answer-instead-of-an-agent-that-is-gone": TurnResult(
+        "done",
+        answer="Renamed both.",
+        notices=(notices.agent_gone("gemini", "codex"), notices.agent_changed("codex")),
+        asked=ASKED,
+        model="codex",
+    ),
     "queued": tracking.queued(2),
     "running": tracking.running(PLAN, ["pytest -q"], timedelta(seconds=48)),
     "fetching": tracking.running(
