@@ -374,6 +374,7 @@ def _agent_problems(given: Mapping[str, str]) -> Iterator[str]:
         apis = PRESETS[agent].apis if agent in PRESETS else ()
         found = next((api for api in apis if api.key in given), None)
         if apis and found is None and "AGENT_ENV" not in given:
-            yield f"{' or '.join(api.key for api in apis)} is not set; AGENT={agent} needs it."
+            usual = [api.key for api in apis if api.key.endswith("_API_KEY")]  # docs/agents.md tells of the others
+            yield f"{' or '.join(usual)} is not set; AGENT={agent} needs it."
         elif found and not found.address(given):
             yield f"{found.base_url} is not set; set it to your region's address: docs/agents.md."

@@ -150,9 +150,9 @@ def preset(agent: str) -> Preset | None:
     return None if agent == "custom" else PRESETS[agent]
 
 
-def model_variables(agents: Iterable[str] = ()) -> frozenset[str]:
+def model_variables(agents: Iterable[str] | None = None) -> frozenset[str]:
     """Return the names that hold the model keys of these presets, or of all, and the addresses for them."""
-    rows = [PRESETS[agent] for agent in agents or PRESETS if agent in PRESETS]
+    rows = [PRESETS[agent] for agent in (PRESETS if agents is None else agents) if agent in PRESETS]
     return frozenset(name for row in rows for api in row.apis for name in (api.key, api.base_url))
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 
-from bot.agents.presets import ANTHROPIC, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
+from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
 from bot.dashboard.login import CALLBACK
 from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
@@ -112,6 +112,7 @@ async def _model_check(settings: Settings, api: ModelApi, handed: Mapping[str, s
     headers = {
         # https://docs.anthropic.com/en/api/models-list, https://ai.google.dev/api/models, https://platform.openai.com/docs/api-reference/models
         ANTHROPIC: {"x-api-key": key, "anthropic-version": "2023-06-01"},
+        ANTHROPIC_TOKEN: {"authorization": f"Bearer {key}", "anthropic-version": "2023-06-01"},
         GEMINI: {"x-goog-api-key": key},
     }.get(api, {"authorization": f"Bearer {key}"})
     name = f"model of {api.key}"
