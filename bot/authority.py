@@ -31,6 +31,13 @@ class Policy:
     comments_per_hour: int = 30
     bare_commands: bool = True
 
+    def agent_of_label(self, name: str) -> str | None:
+        """Return the agent that a label asks, "" for the usual one; None for a label that does not ask the bot."""
+        label, own = name.casefold(), self.label.casefold()
+        if label == own:
+            return ""
+        return (label.removeprefix(f"{own}:") or None) if label.startswith(f"{own}:") else None
+
     def is_own(self, author: Actor, text: str) -> bool:
         """Return whether the bot wrote this itself.
 

@@ -45,10 +45,10 @@ _MOST_UNKNOWN = 8
 class Rules:
     """What holds for the requests of one repository, or of all where none chose anything.
 
-    `agents` are those that can be asked, `agent` is the one for a conversation that chose none. `allowed` are the
-    repository's own logins and teams, in lower case: None for all, empty for those with admin or maintain. Caps are in
-    US dollars, None for none. `decided` are the names of the rules that the operator set: a repository can only make
-    them narrower.
+    `agents` are those that can be asked, `agent` is the one for a conversation that chose none, `model` is that one's.
+    `allowed` are the repository's own logins and teams, in lower case: None for all, empty for those with admin or
+    maintain. Caps are in US dollars, None for none. `decided` are the names of the rules that the operator set: a
+    repository can only make them narrower.
     """
 
     agents: tuple[str, ...]
@@ -67,6 +67,28 @@ class Rules:
     max_cost_usd_per_turn: float | None = None
     max_cost_usd_per_repository_per_day: float | None = None
     decided: frozenset[str] = frozenset()
+
+    @property
+    def worker(self) -> tuple[str, str | None]:
+        """The agent and its model."""
+        return self.agent, self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a conversation's people chose: its agent, and a model of that agent; None for the usual ones."""
+
+    agent: str | None = None
+    model: str | None = None
+
+    def within(self, rules: Rules, asked: str | None = None) -> Rules:
+        """Return the rules with the agent and the model of a request, which may itself name the agent `asked`.
+
+        What cannot be asked by now is passed over. A model belongs to the agent it was chosen for.
+        """
+        agent = next((name for name in (asked, self.agent) if name in rules.agents), None) or rules.agent
+        usual = rules.model if agent == rules.agent else None
+        return replace(rules, agent=agent, model=(self.model if agent == self.agent else None) or usual)
 
 
 def _person(text: str) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bot import settings_values as values
-from bot.agents.presets import PRESETS
+from bot.agents.presets import PRESETS, model_variables
 from bot.maintenance.retention_rules import Kind, RetentionPolicy
 from bot.model import BRANCH_PREFIX
 
@@ -96,12 +96,10 @@ class Settings(BaseSettings):
     ssl_cert_file: values.CertificateFile | None = None
     allowed_hosts: values.Hosts = frozenset()
 
-    agent: values.Agent = "claude"
+    agent: values.Agents = ("claude",)
     agent_model: values.ModelName | None = None
     agent_command: values.AgentCommand = ()
-    agent_env: values.AgentEnv = Field(
-        default_factory=lambda known: values.preset_env(known["variables"], known["agent"])
-    )
+    agent_env: values.AgentEnv = Field(default_factory=dict)
     agent_sandbox: values.Sandbox = "auto"
     agent_network: values.Network = "internet"
     allow_workflow_changes: values.Switch = False
@@ -180,6 +178,18 @@ class Settings(BaseSettings):
         """The arguments of `bot.outbound.Outbound`, whose import takes memory."""
         proxy = self.https_proxy.get_secret_value() if self.https_proxy else None
         return proxy, self.no_proxy, self.ssl_cert_file
+
+    def variables_for(self, agent: str) -> dict[str, str]:
+        """Return the variables of one of the agents: those in AGENT_ENV, and the keys of its own models."""
+        given = {name: value.get_secret_value() for name, value in self.agent_env.items()}
+        if agent not in PRESETS:
+            return given
+        own = [api for api in PRESETS[agent].apis if api.key in self.variables]
+        names = [name for api in own for name in (api.key, api.base_url) if name in self.variables]
+        others = model_variables(self.agent) - model_variables([agent])
+        return {name: value for name, value in given.items() if name not in others} | {
+            name: self.variables[name] for name in names
+        }
 
     @property
     def disk_reserve_bytes(self) -> int:
@@ -276,10 +286,9 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
     file = _file(dotenv)
     given = {**file, **(os.environ if environ is None else environ)}
     handed = {name.strip() for name in given.get("AGENT_ENV", "").split(",")}
-    models = {name for preset in PRESETS.values() for api in preset.apis for name in (api.key, api.base_url)}
     names = [name.upper() for name in Settings.model_fields if name != "variables"]
     lines = []
-    for name in sorted(given.keys() - {*names, *handed, *models}):
+    for name in sorted(given.keys() - {*names, *handed, *model_variables()}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
         if near:
             lines.append(f"{name} is no setting and has no effect; did you mean {near[0]}?")
@@ -291,8 +300,9 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
 def known_secrets(settings: Settings) -> tuple[str, ...]:
     """Return every secret value in use, for redaction: the bot's own and the agent's."""
     own = [value for name, value in settings if isinstance(value, SecretStr) and name != "https_proxy"]
-    agents = [secret for name, secret in settings.agent_env.items() if values.SECRET_NAME.search(name)]
-    found = [secret.get_secret_value() for secret in (*own, *agents)]
+    agents = [item for agent in settings.agent for item in settings.variables_for(agent).items()]
+    found = [secret.get_secret_value() for secret in own]
+    found += [value for name, value in agents if values.SECRET_NAME.search(name)]
     found += [secret for server in settings.mcp_config for secret in server.secrets(values.SECRET_NAME)]
     for url in (settings.database_url, settings.https_proxy):
         found += _passwords(url.get_secret_value()) if url else ()
@@ -358,11 +368,16 @@ def _sign_in_problems(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _agent_problems(given: Mapping[str, str]) -> Iterator[str]:
-    agent = given.get("AGENT", "claude")
-    if agent == "custom" and "AGENT_COMMAND" not in given:
+    agents = [name.strip() for name in given.get("AGENT", "claude").split(",")]
+    if "custom" in agents and "AGENT_COMMAND" not in given:
         yield "AGENT_COMMAND is not set; set it to a command that speaks ACP on stdio."
-    if agent == "custom" and "AGENT_MODEL" in given:
+    if agents[0] == "custom" and "AGENT_MODEL" in given:
         yield "AGENT_MODEL is for the presets; name the model of AGENT=custom in AGENT_COMMAND or AGENT_ENV."
-    keys = [api.key for api in PRESETS[agent].apis] if agent in PRESETS else []
-    if keys and "AGENT_ENV" not in given and not given.keys() & keys:
-        yield f"{' or '.join(keys)} is not set; AGENT={agent} needs it."
+    for agent in agents:
+        apis = PRESETS[agent].apis if agent in PRESETS else ()
+        found = next((api for api in apis if api.key in given), None)
+        if apis and found is None and "AGENT_ENV" not in given:
+            usual = [api.key for api in apis if api.key.endswith("_API_KEY")]  # docs/agents.md tells of the others
+            yield f"{' or '.join(usual)} is not set; AGENT={agent} needs it."
+        elif found and not found.address(given):
+            yield f"{found.base_url} is not set; set it to your region's address: docs/agents.md."

@@ -30,7 +30,6 @@ from pydantic import (
 )
 
 from bot.agents.mcp import McpServer, read_servers
-from bot.agents.presets import PRESETS
 from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
@@ -94,7 +93,6 @@ def _matching(pattern: str, otherwise: str) -> AfterValidator:
 _Agents = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
 _Sandboxes = Literal["auto", "bwrap", "off"]
 _Networks = Literal["internet", "none", "host"]
-Agent = Annotated[_Agents, _one_of(_Agents)]
 Sandbox = Annotated[_Sandboxes, _one_of(_Sandboxes)]
 Network = Annotated[_Networks, _one_of(_Networks)]
 WhenToPropose = Annotated[AutoPullRequest, _one_of(AutoPullRequest)]
@@ -295,6 +293,14 @@ def _numeric_ids(text: str) -> frozenset[int]:
     return frozenset(map(int, _items(text)))
 
 
+def _agents(text: str) -> tuple[str, ...]:
+    """Return the names of agents, each once."""
+    found, known = tuple(dict.fromkeys(_items(text))), get_args(_Agents)
+    if not found or set(found) - set(known):
+        raise ValueError(f"must be one of {', '.join(known)}, or several with commas between; correct or unset it.")
+    return found
+
+
 def _agent_command(text: str, info: ValidationInfo) -> tuple[str, ...]:
     variables: Mapping[str, str] = info.data["variables"]
     try:
@@ -353,13 +359,6 @@ def _mcp_config(text: str, info: ValidationInfo) -> tuple[McpServer, ...]:
     return servers
 
 
-def preset_env(variables: Mapping[str, str], agent: str) -> dict[str, SecretStr]:
-    """Return the keys of the preset's model APIs that are set, with the addresses of these APIs that are set."""
-    found = [api for api in PRESETS[agent].apis if api.key in variables] if agent in PRESETS else []
-    names = [name for api in found for name in (api.key, api.base_url) if name in variables]
-    return {name: SecretStr(variables[name]) for name in names}
-
-
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
@@ -377,6 +376,7 @@ CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
 Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
 People = Annotated[tuple[str, ...], BeforeValidator(_people)]
 NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
+Agents = Annotated[tuple[str, ...], BeforeValidator(_agents)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
 McpConfig = Annotated[tuple[McpServer, ...], BeforeValidator(_mcp_config)]
 AgentEnv = Annotated[Mapping[str, SecretStr], BeforeValidator(_agent_env)]

@@ -3,8 +3,8 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -19,7 +19,7 @@ PLANNING = ("plan", "read-only", "ask")
 
 @dataclass(frozen=True, slots=True)
 class ModelApi:
-    """A vendor's API: the variables that hold its key and another address for it, and its own address.
+    """A vendor's API: the variables that hold its key and another address for it, and its own address ("" for none).
 
     `endpoints` are all the requests that agents need: a method, and a regular expression for the whole path.
     """
@@ -29,15 +29,28 @@ class ModelApi:
     upstream: str
     endpoints: tuple[tuple[str, str], ...]
 
+    def address(self, given: Mapping[str, str]) -> str:
+        """Return the address of its requests, whose paths begin with `/v1`; the gateway's if `given` names one."""
+        # OpenAI's own programs expect that the gateway's address ends with it.
+        return (given.get(self.base_url) or self.upstream).rstrip("/").removesuffix("/v1")
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An agent's settings for an API: a base URL instead of `upstream`, a key, and the model that AGENT_MODEL names."""
+    """An agent's settings for an API: a base URL instead of `upstream`, a key, and the model that was chosen.
 
-    api: ModelApi
-    url: str
-    key: str
+    Without an `api`, the agent has credentials of its own, which AGENT_ENV names.
+    """
+
+    api: ModelApi | None = None
+    url: str = ""
+    key: str = ""
     model: str | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that hold the key and the address."""
+        return {self.api.key: self.key, self.api.base_url: self.url} if self.api else {}
 
 
 _MODEL = "[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -46,6 +59,23 @@ ANTHROPIC = ModelApi(
     "ANTHROPIC_BASE_URL",
     "https://api.anthropic.com",
     (("POST", "/v1/messages(/count_tokens)?"), ("GET", f"/v1/models(/{_MODEL})?")),
+)
+# A gateway's token, and that of a subscription: https://code.claude.com/docs/en/authentication
+ANTHROPIC_TOKEN = replace(ANTHROPIC, key="ANTHROPIC_AUTH_TOKEN")
+SUBSCRIPTION = replace(ANTHROPIC, key="CLAUDE_CODE_OAUTH_TOKEN")
+# A key of Amazon's: https://code.claude.com/docs/en/amazon-bedrock. Each region has an address of its own.
+BEDROCK = ModelApi(
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "ANTHROPIC_BEDROCK_BASE_URL",
+    "",
+    # An ARN as a model's id has colons and slashes.
+    (
+        (
+            "POST",
+            "/model/[A-Za-z0-9]([A-Za-z0-9._:-]|%3[Aa]|%2[Ff](?=[A-Za-z0-9]))*"
+            "/(invoke|invoke-with-response-stream|count-tokens)",
+        ),
+    ),
 )
 OPENAI = ModelApi(
     "OPENAI_API_KEY",
@@ -124,6 +154,17 @@ def preset(agent: str) -> Preset | None:
     return None if agent == "custom" else PRESETS[agent]
 
 
+def model_variables(agents: Iterable[str] | None = None) -> frozenset[str]:
+    """Return the names that hold the model keys of these presets, or of all, and the addresses for them."""
+    rows = [PRESETS[agent] for agent in (PRESETS if agents is None else agents) if agent in PRESETS]
+    return frozenset(name for row in rows for api in row.apis for name in (api.key, api.base_url))
+
+
+def api_of(chosen: Preset | None, given: Mapping[str, str]) -> ModelApi | None:
+    """Return the first API of a preset whose key is given, None where the agent has other credentials or none."""
+    return next((api for api in chosen.apis if api.key in given), None) if chosen else None
+
+
 def variables_of(
     chosen: Preset | None,
     api: ModelApi | None,
@@ -135,9 +176,11 @@ def variables_of(
 
     Of a preset's model keys and addresses, the agent gets only the served ones.
     """
-    if chosen is None or api is None:
+    if chosen is None:
         return {**given, **served}
-    own = {name for known in chosen.apis for name in (known.key, known.base_url)}
+    if api is None:
+        return {**given, **served, **chosen.environment(Access(model=model))}
+    own = model_variables([chosen.agent])
     rest = {name: value for name, value in {**given, **served}.items() if name not in own}
     return {**rest, **chosen.environment(Access(api, served[api.base_url], served[api.key], model))}
 
@@ -179,6 +222,7 @@ def _bundled_claude() -> str | None:
     return str(program) if program.is_file() else shutil.which("claude")
 
 
+_OF_CLAUDE = (ANTHROPIC, ANTHROPIC_TOKEN, SUBSCRIPTION, BEDROCK)
 # As root, Claude works unattended only if it is told that it is in a sandbox.
 _CLAUDE = {
     "IS_SANDBOX": "1",
@@ -191,7 +235,8 @@ _CLAUDE = {
 
 
 def _claude(access: Access) -> dict[str, str]:
-    return {**_CLAUDE, ANTHROPIC.key: access.key, ANTHROPIC.base_url: access.url, **_named(access, "ANTHROPIC_MODEL")}
+    cloud = {"CLAUDE_CODE_USE_BEDROCK": "1"} if access.api == BEDROCK else {}
+    return {**_CLAUDE, **cloud, **access.variables, **_named(access, "ANTHROPIC_MODEL")}
 
 
 def _named(access: Access, variable: str) -> dict[str, str]:
@@ -209,7 +254,6 @@ _CODEX_MODE = "agent-full-access"
 def _codex(access: Access) -> dict[str, str]:
     """https://developers.openai.com/codex/config-reference. These settings win over a repository's."""
     config: dict[str, object] = {
-        "model_provider": "threadtree",
         **({"model": access.model} if access.model else {}),
         "check_for_update_on_startup": False,
         "analytics": {"enabled": False},
@@ -218,19 +262,18 @@ def _codex(access: Access) -> dict[str, str]:
         # The vendor would run it, and the proxy refuses such a tool with AGENT_NETWORK=none.
         "web_search": "disabled",
         "features": {"hooks": False, "plugins": False, "apps": False},
-        "model_providers": {
-            "threadtree": {
-                "name": "OpenAI",
-                "base_url": f"{access.url}/v1",
-                "env_key": OPENAI.key,
-                "wire_api": "responses",
-            }
-        },
     }
+    provider = {
+        "name": "OpenAI",
+        "base_url": f"{access.url}/v1",
+        "env_key": OPENAI.key,
+        "wire_api": "responses",
+    }
+    if access.api:
+        config |= {"model_provider": "threadtree", "model_providers": {"threadtree": provider}}
     return {
-        OPENAI.key: access.key,
+        **({OPENAI.key: access.key, "MODEL_PROVIDER": "threadtree"} if access.api else {}),
         "CODEX_CONFIG": json.dumps(config),
-        "MODEL_PROVIDER": "threadtree",
         # Its own sandbox cannot be set up inside ours.
         "INITIAL_AGENT_MODE": _CODEX_MODE,
         "NO_BROWSER": "1",
@@ -243,8 +286,7 @@ _GEMINI_SETTINGS = Path(__file__).with_name("gemini.json")
 
 def _gemini(access: Access) -> dict[str, str]:
     return {
-        GEMINI.key: access.key,
-        GEMINI.base_url: access.url,
+        **access.variables,
         "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(_GEMINI_SETTINGS),
         # In an untrusted folder it does not read the folder's settings, hooks, extensions and MCP servers.
         "GEMINI_CLI_TRUST_WORKSPACE": "false",
@@ -260,26 +302,24 @@ _OPENCODE_PROVIDERS = {ANTHROPIC: ("anthropic", "/v1"), OPENAI: ("openai", "/v1"
 
 def _opencode(access: Access) -> dict[str, str]:
     """https://opencode.ai/docs/config"""
-    provider, suffix = _OPENCODE_PROVIDERS[access.api]
-    options: dict[str, object] = {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
-    config: dict[str, object] = {
-        "provider": {provider: options},
+    config: dict[str, object] = {"permission": "allow", "share": "disabled", "autoupdate": False}
+    if access.api:
+        provider, suffix = _OPENCODE_PROVIDERS[access.api]
+        options: dict[str, object] = {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
         # Otherwise it uses a free model of its own vendor if no model is chosen.
-        "enabled_providers": [provider],
-        "permission": "allow",
-        "share": "disabled",
-        "autoupdate": False,
-    }
-    if access.model:
-        name = access.model.removeprefix(f"{provider}/")
-        options["models"] = {name: {}}  # it may be newer than its own list
-        config["model"] = f"{provider}/{name}"
+        config |= {"provider": {provider: options}, "enabled_providers": [provider]}
+        if access.model:
+            name = access.model.removeprefix(f"{provider}/")
+            options["models"] = {name: {}}  # it may be newer than its own list
+            config["model"] = f"{provider}/{name}"
+    elif access.model:
+        config["model"] = access.model
     off = (
         *("PROJECT_CONFIG", "DEFAULT_PLUGINS", "EXTERNAL_SKILLS", "CLAUDE_CODE"),
         *("AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE"),
     )
     return {
-        access.api.key: access.key,
+        **({access.api.key: access.key} if access.api else {}),
         "OPENCODE_CONFIG_CONTENT": json.dumps(config),
         **{f"OPENCODE_DISABLE_{what}": "1" for what in off},
         "OPENCODE_PURE": "1",
@@ -298,7 +338,7 @@ PRESETS = {
             command=("claude",),
             package=CLAUDE_SDK,
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
-            apis=(ANTHROPIC,),
+            apis=_OF_CLAUDE,
             environment=_claude_sdk,
         ),
         Preset(
@@ -307,7 +347,7 @@ PRESETS = {
             package="@agentclientprotocol/claude-agent-acp",
             oldest_node=22,
             tested="0.100.0",
-            apis=(ANTHROPIC,),
+            apis=_OF_CLAUDE,
             environment=_claude,
             session_options=SessionOptions(
                 meta={

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from bot.agents.presets import PRESETS
+from bot.agents.presets import model_variables
 from bot.cli.calls import print_json, print_table, unix_user
 from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
@@ -71,10 +71,9 @@ def unset_one(repository: RepositoryName, name: Name) -> None:
 def refused_name(name: str) -> str | None:
     """Return why a variable of a repository may not have this name, None if it may."""
     own = {field.upper() for field in Settings.model_fields}
-    models = {known for preset in PRESETS.values() for api in preset.apis for known in (api.key, api.base_url)}
     if not _NAME.fullmatch(name):
         return "is no variable's name; use letters, digits and underscores."
-    if name.upper() in own | models:
+    if name.upper() in own | model_variables():
         return "is a setting of the bot; choose another name."
     if _NOT_FOR_OTHERS.fullmatch(name):
         return "changes how programs or the sandbox work; set it in `.threadtree/setup` for what needs it."

@@ -106,15 +106,19 @@ async def jobs_of_node(ctx: NodeContext, policy_at: Policies) -> AsyncIterator[C
 
 
 def launcher_of(settings: Settings, *, optional: bool = False) -> Launcher:
-    """Return what starts programs in worktrees. Raises CannotStartError without an agent, unless that is `optional`."""
-    chosen = preset(settings.agent)
-    found = settings.agent_command if chosen is None else command_of(chosen, settings.path)
-    if isinstance(found, NotInstalled):
-        if not optional:
-            raise CannotStartError(f"AGENT={settings.agent}: {found.reason} {found.next_step}")
-        found = ()
+    """Return what starts programs in worktrees. Raises CannotStartError where one of AGENT is missing, unless that is
+    `optional`.
+    """
+    agents: dict[str, tuple[str, ...]] = {}
+    for agent in settings.agent:
+        chosen = preset(agent)
+        found = settings.agent_command if chosen is None else command_of(chosen, settings.path)
+        if not isinstance(found, NotInstalled):
+            agents[agent] = found
+        elif not optional:
+            raise CannotStartError(f"AGENT={agent}: {found.reason} {found.next_step}")
     outside = Outside(outbound_of(settings), settings.allowed_hosts)
-    return Launcher(settings.agent_network, settings.path, settings.lang, found, outside, settings.mcp_config)
+    return Launcher(settings.agent_network, settings.path, settings.lang, agents, outside, settings.mcp_config)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -122,7 +126,7 @@ def rules_of(settings: Settings) -> Rules:
     decided = frozenset(rule for rule, name in SETTINGS.items() if name in settings.model_fields_set)
     decided |= frozenset({"network"} if settings.agent_network == "none" else ())
     chosen = {rule: getattr(settings, name) for rule, name in SETTINGS.items()}
-    return Rules(agents=(settings.agent,), agent=settings.agent, model=settings.agent_model, decided=decided, **chosen)
+    return Rules(agents=settings.agent, agent=settings.agent[0], model=settings.agent_model, decided=decided, **chosen)
 
 
 def outbound_of(settings: Settings) -> Outbound:

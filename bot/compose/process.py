@@ -108,7 +108,7 @@ async def _opened(
             policy=policy,
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             rules=rules_of(settings),
-            agent_variables={key: value.get_secret_value() for key, value in settings.agent_env.items()},
+            agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
             launcher=launcher,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
@@ -130,7 +130,8 @@ async def _opened(
         # Before the first decision: what does not mention a known name is not decided on.
         await persist(pool, deliveries.add_name, policy.bot_name)
         # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
-        await asyncio.to_thread(load_library, settings.agent)
+        for agent in settings.agent:
+            await asyncio.to_thread(load_library, agent)
         yield ctx, node, runner
 
 

@@ -34,7 +34,8 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
             parsed = parser.parse(event.remark.body, event.body_before or "")
     except MarkdownError as problem:
         return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
-    return _request(event, parsed) if parsed else Ignore("nothing asked")
+    agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
+    return replace(_request(event, parsed), agent=agent or None) if parsed else Ignore("nothing asked")
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:
@@ -44,7 +45,7 @@ def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) ->
         return replace(unreadable, addressed=None)
     is_addressed = (
         parser.addresses(found.body)
-        or found.label.casefold() == policy.label.casefold()
+        or policy.agent_of_label(found.label) is not None
         or found.assignee_id == policy.bot_id
     )
     return unreadable if is_addressed else replace(unreadable, addressed=None)
@@ -53,7 +54,7 @@ def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) ->
 def _why_ignored(event: Written | Gesture, policy: Policy) -> str | None:
     """Return why the event is nothing for the bot, whatever the text says."""
     if isinstance(event, Gesture):
-        if event.assignee_id is None and event.label.casefold() != policy.label.casefold():
+        if event.assignee_id is None and policy.agent_of_label(event.label) is None:
             return "another label"
         if event.assignee_id is not None and event.assignee_id != policy.bot_id:
             return "another assignee"

@@ -342,7 +342,7 @@ class Decider:
         seen = text if request.is_gesture else None
         if seen is None and request.target.id is None:
             seen = await asyncio.to_thread(strip_hidden, text)
-        return AgentRequest(text, request.context, seen=seen)
+        return AgentRequest(text, request.context, seen=seen, agent=request.agent)
 
 
 async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree | Ignore:

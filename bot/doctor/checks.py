@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from bot import settings
 from bot.agents.driver import CannotOpenError, Launch
 from bot.agents.opening import driver_for
-from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, preset
+from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, model_variables, preset
 from bot.clones.shared_blocks import can_share_blocks
 from bot.doctor.scratch import scratch
 from bot.doctor.services import Check, State, database_checks, github_checks, model_checks
@@ -28,6 +28,7 @@ from bot.sandbox.cage import Cage, Unusable, cage_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.system import UnsafeCommandError
 from bot.settings import Settings, known_secrets
+from bot.settings_values import SECRET_NAME
 
 VERSION_SECONDS = 30.0
 VERSION_BYTES = 4096
@@ -56,7 +57,7 @@ async def examine(
     No model is asked, no process and no directory is left, no secret is shown. `github` is None without credentials;
     `database` opens the database and yields its address.
     """
-    chosen = None if any(line.startswith("AGENT ") for line in problems) else given.agent
+    chosen = () if any(line.startswith("AGENT ") for line in problems) else given.agent
     cage = await asyncio.to_thread(cage_for, given.data_dir, given.path)
     probed = await asyncio.to_thread(cage.probe)
     caged = given.agent_sandbox != "off"
@@ -92,6 +93,12 @@ def settings_checks(problems: Iterable[str]) -> list[Check]:
 def setting_warnings(given: Settings) -> list[Check]:
     """Return a warning for each setting that is accepted but unwise, or has no effect."""
     checks = [Check("settings", "warning", *_two_sentences(line)) for line in settings.doubtful_names()]
+    proxied = model_variables(agent for agent in given.agent if agent != "custom")
+    inside = [name for name in given.agent_env if SECRET_NAME.search(name) and name not in proxied]
+    if inside:
+        found = f"AGENT_ENV hands {', '.join(inside)} to the agents: what runs inside the sandbox can read it"
+        step = "Use a key that the bot adds to the requests, where there is one: docs/agents.md."
+        checks.append(Check("settings", "warning", found, step))
     secret = given.github_webhook_secret
     if secret is not None and len(secret.get_secret_value()) < SHORT_SECRET:
         found = f"GITHUB_WEBHOOK_SECRET has fewer than {SHORT_SECRET} characters and can be guessed"
@@ -201,18 +208,23 @@ async def try_agent(agent: str, command: Command, launch_of: Callable[[Command],
     return Trial(version)
 
 
-async def _agents(given: Settings, chosen: str | None, caged: bool, probed: str | Unusable) -> list[Check]:
-    """Return checks of agents: the chosen one, the other installed ones, and the missing ones in one line."""
-    commands = dict(sorted(_commands(given).items(), key=lambda named: named[0] != chosen))
+async def _agents(given: Settings, chosen: Sequence[str], caged: bool, probed: str | Unusable) -> list[Check]:
+    """Return checks of agents: the chosen ones, the other installed ones, and the missing ones in one line."""
+    commands = dict(sorted(_commands(given).items(), key=lambda named: named[0] not in chosen))
     installed = {name: command for name, command in commands.items() if not isinstance(command, NotInstalled)}
-    checks = []
-    if isinstance(missing := commands.get(chosen or ""), NotInstalled):
-        checks.append(Check(f"agent {chosen}", "problem", "chosen by AGENT; not installed", missing.next_step))
+    checks = [
+        Check(f"agent {name}", "problem", "chosen by AGENT; not installed", command.next_step)
+        for name, command in commands.items()
+        if name in chosen and isinstance(command, NotInstalled)
+    ]
     checks += await _tried(given, installed, chosen, caged, probed)
-    row = preset(chosen) if chosen and not (caged and isinstance(probed, Unusable)) else None
-    if row and row.oldest_node and any(check.state == "problem" for check in checks):
-        checks.append(await _program("node", "node", given.path, "problem", (row.oldest_node,), node_advice(row)))
-    absent = [name for name in commands if name not in installed and name != chosen]
+    failed = {check.check.removeprefix("agent ") for check in checks if check.state == "problem"}
+    known = [PRESETS[name] for name in chosen if name in PRESETS and not (caged and isinstance(probed, Unusable))]
+    from_npm = [row for row in known if row.oldest_node and failed & {row.agent, "worktree"}]
+    for row in sorted(from_npm, key=lambda row: row.oldest_node or 0)[-1:]:
+        oldest = (row.oldest_node or 0,)
+        checks.append(await _program("node", "node", given.path, "problem", oldest, node_advice(row)))
+    absent = [name for name in commands if name not in installed and name not in chosen]
     if absent:
         found = f"not installed: {', '.join(absent)}"
         checks.append(Check("other agents", "ok", found, "Needed only if AGENT names one; README.md says how."))
@@ -220,7 +232,7 @@ async def _agents(given: Settings, chosen: str | None, caged: bool, probed: str 
 
 
 async def _tried(
-    given: Settings, installed: Mapping[str, Command], chosen: str | None, caged: bool, probed: str | Unusable
+    given: Settings, installed: Mapping[str, Command], chosen: Sequence[str], caged: bool, probed: str | Unusable
 ) -> list[Check]:
     checks: list[Check] = []
     why_not = "there is no sandbox"
@@ -228,17 +240,18 @@ async def _tried(
         try:
             async with scratch(given) as stage:
                 for name, command in installed.items():
-                    async with stage.launching(preset(name), given.agent_env if name == chosen else {}) as launch_of:
+                    handed = given.variables_for(name) if name in chosen else {}
+                    async with stage.launching(preset(name), handed) as launch_of:
                         trial = await try_agent(name, command, launch_of)
                     place = "in the sandbox" if caged else "without a sandbox"
-                    checks.append(agent_check(name, trial, name == chosen, place))
+                    checks.append(agent_check(name, trial, name in chosen, place))
                 return checks
         except (GitError, OSError) as error:
             why_not = "there is no worktree"
             failed = f"no worktree can be made in the folder for temporary files: {error}"
             checks = [Check("worktree", "problem", failed)]
     untried = Trial(problem=f"installed; not started: {why_not}")
-    return [*checks, *(agent_check(name, untried, name == chosen, "") for name in installed)]
+    return [*checks, *(agent_check(name, untried, name in chosen, "") for name in installed)]
 
 
 def _commands(given: Settings) -> dict[str, Command | NotInstalled]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from bot.agents.driver import Launch
-from bot.agents.presets import Preset, variables_of
+from bot.agents.presets import Preset, api_of, variables_of
 from bot.clones.admin import real_path
 from bot.clones.clone import Clone, clone_at, clone_lock
 from bot.clones.fetch import update
@@ -48,7 +46,7 @@ class Scratch:
 
     @asynccontextmanager
     async def launching(
-        self, chosen: Preset | None, handed: Mapping[str, SecretStr]
+        self, chosen: Preset | None, handed: Mapping[str, str]
     ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
         """Return how to start a command of this agent; its home and its network last until the block ends.
 
@@ -56,18 +54,18 @@ class Scratch:
         OSError; the function it returns raises UnsafeCommandError.
         """
         given, cage = self.settings, self.clone.git.cage
-        model = given.agent_model if chosen and chosen.agent == given.agent else None
-        api = next((api for api in chosen.apis if api.key in handed), chosen.apis[0]) if chosen else None
+        model = given.agent_model if chosen and chosen.agent == given.agent[0] else None
+        # One that is not set up starts with a key too; credentials of AGENT_ENV are as in a turn.
+        api = api_of(chosen, handed) or (chosen.apis[0] if chosen and not handed else None)
         with (
             tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
             tempfile.TemporaryDirectory(dir=self.directory) as sockets,
         ):
-            values = {name: secret.get_secret_value() for name, secret in handed.items()}
 
             def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
                 # Without a cage the agent's temporary files must go with everything else.
                 own = {} if cage.isolates else {"TMPDIR": sockets}
-                return variables_of(chosen, api, model, values, of_network) | own
+                return variables_of(chosen, api, model, handed, of_network) | own
 
             outside = Outside(Outbound(*given.outbound).with_bundle(self.directory), given.allowed_hosts)
             async with Launcher(given.agent_network, given.path, given.lang, outside=outside).open(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx
 
-from bot.agents.presets import ANTHROPIC, GEMINI, ModelApi, preset
+from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
 from bot.dashboard.login import CALLBACK
 from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
@@ -35,6 +35,8 @@ MAX_CLOCK_SKEW = timedelta(seconds=60)
 FEW_REQUESTS = 500
 """With fewer requests left in this hour, the check warns."""
 DATABASE_SECONDS: Final = 10.0
+_WITHOUT_LIST = (BEDROCK, SUBSCRIPTION)
+"""What has no list of models, or shows it to no such key."""
 _GLOB_CHARACTERS = frozenset("*?[")
 State = Literal["ok", "warning", "problem"]
 
@@ -109,23 +111,26 @@ def _named(settings: Settings) -> list[str]:
 
 
 async def model_checks(settings: Settings, http: httpx.AsyncClient) -> list[Check]:
-    """Ask each API whose key is handed to the agent for its list of models, which costs nothing."""
-    chosen = preset(settings.agent)
-    handed = {name: value.get_secret_value() for name, value in settings.agent_env.items()}
-    apis = [api for api in chosen.apis if api.key in handed] if chosen else []
-    return [await _model_check(settings, api, handed, http) for api in apis]
+    """Ask each API whose key the agents use for its list of models, which costs nothing."""
+    found: dict[str, tuple[ModelApi, Mapping[str, str]]] = {}
+    for agent in settings.agent:
+        handed = settings.variables_for(agent)
+        if (chosen := preset(agent)) is not None:
+            found |= {api.key: (api, handed) for api in chosen.apis if api.key in handed and api not in _WITHOUT_LIST}
+    return [await _model_check(settings, api, handed, http) for api, handed in found.values()]
 
 
 async def _model_check(settings: Settings, api: ModelApi, handed: Mapping[str, str], http: httpx.AsyncClient) -> Check:
-    key, base_url = handed[api.key], handed.get(api.base_url, api.upstream)
+    key, base_url = handed[api.key], api.address(handed)
     headers = {
         # https://docs.anthropic.com/en/api/models-list, https://ai.google.dev/api/models, https://platform.openai.com/docs/api-reference/models
         ANTHROPIC: {"x-api-key": key, "anthropic-version": "2023-06-01"},
+        ANTHROPIC_TOKEN: {"authorization": f"Bearer {key}", "anthropic-version": "2023-06-01"},
         GEMINI: {"x-goog-api-key": key},
     }.get(api, {"authorization": f"Bearer {key}"})
     name = f"model of {api.key}"
     try:
-        answer = await http.get(f"{base_url.rstrip('/')}/v1/models", headers=headers)
+        answer = await http.get(f"{base_url}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as problem:
         why, step = why_unreachable(problem, base_url)
         found = f"{base_url} does not answer{_way(settings, base_url)}: {why}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import notices, reasons, tracking
+from bot.messages import agent_choice, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Target, TurnMode
@@ -57,10 +57,15 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
+    if asked.agent is not None and asked.agent not in ctx.rules.agents:
+        words = agent_choice.no_such_agent(asked.agent, ctx.rules.agents)
+        await thread_comments.decline(ctx.connection, ctx.thread_ref, ctx.request.target, words)
+        return
+    await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if ctx.silent_until is None:
         await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if asked.seen is not None and await requests.is_repeated(
-        ctx.connection, ctx.conversation_id, asked.seen, ctx.request.asked_at
+        ctx.connection, ctx.conversation_id, asked.seen, ctx.request.asked_at, asked.agent, ctx.author.id
     ):
         return
     if (review := asked.review) is not None:

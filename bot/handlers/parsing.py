@@ -92,7 +92,8 @@ class ParsedComment:
 class Request:
     """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
 
-    `is_gesture`: a label or an assignment asks, on the thread's own text. `is_operators`: an operator asks it again.
+    `is_gesture`: a label or an assignment asks, on the thread's own text, and the label may name an `agent`.
+    `is_operators`: an operator asks it again.
     """
 
     repository: Repository
@@ -105,6 +106,7 @@ class Request:
     context: str = ""
     review_id: int | None = None
     is_gesture: bool = False
+    agent: str | None = None
     is_operators: bool = False
 
     def effect(self, index: int) -> bytes:

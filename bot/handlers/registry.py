@@ -2,6 +2,7 @@
 
 from typing import Final, assert_never
 
+from bot.handlers.agent_choice import AGENT, MODEL
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
@@ -10,6 +11,7 @@ from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 from bot.messages import pull_requests, replies, tracking, undo, update
 from bot.model import TurnMode
+from bot.rules import Chosen
 from bot.store import conversations, plans, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
@@ -34,8 +36,10 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
     plan = await plans.newest(ctx.connection, ctx.conversation_id)
     open_plan = plan.turn_id if plan is not None and is_open(plan) and not asks_back(plan) else None
-    place = (ctx.server_url, ctx.repository, ctx.number, ctx.now)
-    await ctx.reply(replies.status(now, unfinished, *place, wait, open_plan=open_plan))
+    chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
+    next_one = chosen.within(ctx.rules).worker if chosen.agent else None
+    place = ctx.server_url, ctx.repository, ctx.number, ctx.now
+    await ctx.reply(replies.status(now, unfinished, *place, wait, next_one, open_plan=open_plan))
 
 
 async def _retry(ctx: RequestContext, _: str | None) -> None:
@@ -101,7 +105,22 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 HANDLERS: dict[str, Handler] = {
     handler.name: handler
-    for handler in (HELP, STATUS, STOP, RETRY, PLAN, APPROVE, UNDO, UPDATE, PR, RESET_CONTEXT, RESET, WORKTREE)
+    for handler in (
+        HELP,
+        STATUS,
+        STOP,
+        RETRY,
+        PLAN,
+        APPROVE,
+        UNDO,
+        UPDATE,
+        PR,
+        AGENT,
+        MODEL,
+        RESET_CONTEXT,
+        RESET,
+        WORKTREE,
+    )
 }
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

@@ -66,10 +66,18 @@ def taken_over(node: str) -> str:
 
 
 def agent_changed(agent: str) -> str:
-    """The thread's session is another agent's; `agent` is the one of AGENT."""
+    """The thread's session is another agent's; `agent` is the one that works now."""
     return (
         f"The agent is {inline_code(agent)} now. It started without the earlier agent's conversation and was told this "
         "thread's last answers."
+    )
+
+
+def agent_gone(gone: str, agent: str) -> str:
+    """The agent that was chosen cannot be asked any more; `agent` works instead."""
+    return (
+        f"The agent {inline_code(gone)} is not available any more, so {inline_code(agent)} did this. `/agent` shows "
+        "which ones are."
     )
 
 

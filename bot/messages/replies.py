@@ -5,6 +5,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from bot.messages import plans, reasons, tracking
+from bot.messages.agent_choice import Worker
 from bot.messages.formatting import (
     clause,
     format_count,
@@ -70,12 +71,14 @@ def status(
     number: int,
     at: datetime,
     wait: str | None = None,
+    chosen: Worker | None = None,
     *,
     open_plan: int | None = None,
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `wait` says why the first of them does not run. The plan of turn `open_plan` waits for its approval.
+    `wait` says why the first of them does not run; `chosen`: who works on the next one, where that was chosen. The plan
+    of turn `open_plan` waits for its approval.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -98,7 +101,7 @@ def status(
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
     waits = [plans.waits_for_approval(open_plan)] if open_plan is not None else []
-    facts = _facts(now, f"{server_url}/{repository.full_name}", at)
+    facts = _facts(now, f"{server_url}/{repository.full_name}", at, chosen)
     parts.append("\n".join(f"- {line}" for line in (*waits, *facts)))
     if now.not_posted is not None:
         parts.append(
@@ -112,7 +115,7 @@ def status(
     return "\n\n".join(parts)
 
 
-def _facts(now: Overview, web: str, at: datetime) -> Iterator[str]:
+def _facts(now: Overview, web: str, at: datetime, chosen: Worker | None) -> Iterator[str]:
     """Yield what is known of the thread's branch, pull request, worktree, session, rescues and cost."""
     branch = now.branch or now.pushed_to
     shown = inline_code(branch) if branch else ""
@@ -134,10 +137,15 @@ def _facts(now: Overview, web: str, at: datetime) -> Iterator[str]:
         yield f"Pull request #{now.pull_request}"
     if now.others:
         yield f"Files shared with {threads(now.others)}"
-    if now.agent is not None and now.session_since is not None:
+    model = f", with the model {inline_code(chosen[1])}" if chosen and chosen[1] else ""
+    if chosen is not None and chosen[0] != now.agent:
+        yield f"The next request starts a new conversation with {inline_code(chosen[0])}{model}"
+    elif now.agent is not None and now.session_since is not None:
         agent = f"{clause(now.agent)}, {clause(now.model)}" if now.model else clause(now.agent)
         since, requests = format_duration(at - now.session_since), format_count(now.session_turns or 0, "request")
         yield f"The agent ({agent}) remembers {requests}, of the last {since}"
+        if model:
+            yield f"The next request goes to it{model}"
     else:
         yield "The next request starts a new conversation with the agent"
     if now.rescues:

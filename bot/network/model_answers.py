@@ -1,5 +1,6 @@
 """What the answers of an agent's model tell, whatever agent asks: its usage limit, the tokens it counts, its name."""
 
+import base64
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,9 @@ MOST_LINE_BYTES = 1 << 20
 # A stream that began well can end in one of these:
 # https://docs.claude.com/en/api/errors · https://platform.openai.com/docs/guides/error-codes
 _BUSY_ERRORS = ("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_is_overloaded", "slow_down")
+# Amazon's frames hold events of the Messages API:
+# https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_PayloadPart.html
+_FRAMED = re.compile(rb'"bytes":\s?"((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)"')
 _TELLS = re.compile(rb'"usage|overloaded|rate_limit|slow_down')
 # https://docs.claude.com/en/api/messages · https://platform.openai.com/docs/api-reference · https://ai.google.dev/api
 _SUMS = ("total_tokens", "totalTokenCount")
@@ -100,7 +104,9 @@ class ModelAnswer:
     def __init__(self, all_answers: ModelAnswers, kind: str, status: int, headers: Mapping[str, str]) -> None:
         self._all = all_answers
         self._kind, self._status, self._headers = kind, status, headers
-        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        kind_of_body = headers.get("content-type", "")
+        self._is_stream = kind_of_body.startswith("text/event-stream")
+        self._is_framed = kind_of_body.startswith("application/vnd.amazon.eventstream")
         self._line = bytearray()
         self._is_long = False
         self._model: str | None = None
@@ -109,6 +115,13 @@ class ModelAnswer:
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next piece of the body."""
+        if self._is_framed:
+            self._add(chunk)
+            events = list(_FRAMED.finditer(self._line))
+            for event in events:
+                self._read_json(base64.b64decode(event[1]))
+            del self._line[: events[-1].end() if events else 0]
+            return
         first, *others = chunk.split(b"\n") if self._is_stream else [chunk]
         self._add(first)
         for piece in others:
@@ -130,6 +143,9 @@ class ModelAnswer:
 
     def _read_line(self) -> None:
         line, self._line, self._is_long = self._line, bytearray(), False
+        self._read_json(line)
+
+    def _read_json(self, line: bytes | bytearray) -> None:
         if not 200 <= self._status < 300 or _TELLS.search(line) is None:
             return
         try:

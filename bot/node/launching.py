@@ -25,12 +25,12 @@ Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What all programs in worktrees of this node have in common. `agent_command` is () where no agent is installed."""
+    """What all programs in worktrees of this node have in common. `agents`: the commands of those of AGENT."""
 
     network: NetworkMode
     search_path: str
     lang: str
-    agent_command: tuple[str, ...] = ()
+    agents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     outside: Outside = field(default_factory=Outside)
     mcp_servers: tuple[McpServer, ...] = ()
     """For agents, not for scripts."""
@@ -107,7 +107,7 @@ class Launcher:
             opened = self.open(clone, worktree, home, Path(sockets), chosen=None, route=None, variables=variables)
             async with opened as (launch, disk):
                 # The same cage as the agent's, whatever the script's first line names.
-                agent = self.agent_command or ("true",)
+                agent = next(iter(self.agents.values()), ("true",))
                 started = launch(agent, (Bind(script), *binds))
                 yield replace(started, argv=(*started.argv[: -len(agent)], *command)), disk
 

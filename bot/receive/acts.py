@@ -191,7 +191,7 @@ class Acts:
             at = _time(item["createdAt"])
             parts = {"sender": _account(item["actor"])}
             if "label" in item:
-                is_ours = item["label"]["name"].casefold() == self._policy.label.casefold()
+                is_ours = self._policy.agent_of_label(item["label"]["name"]) is not None
                 parts |= {"action": "labeled", "label": item["label"]}
             else:
                 is_ours = (item.get("assignee") or {}).get("databaseId") == self._policy.bot_id

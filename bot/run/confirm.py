@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bot.authority import Denied
+from bot.authority import Denied, Policy
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
@@ -99,10 +99,13 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     authors = frozenset(text.author for text in texts)
     person, shown = first.requested_by_id, ctx.redactor.redact_known
     asked, plans = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
-    if shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts):
+    is_own = shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts)
+    if is_own and turn.asked_agent is None:
         return Confirmed(turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
-    gestures = {(person, ctx.policy.label.casefold()), (person, ctx.policy.bot_id)} & known[0].gestures
+    gestures = {what for by, what in known[0].gestures if by == person and _asks(ctx.policy, what)}
+    if turn.asked_agent not in (None, *(ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str))):
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
         asked = (*asked, labelled.request or "")
     last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
@@ -117,6 +120,11 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
     return Confirmed(turn.request if is_same else asked[0], authors, plans)
+
+
+def _asks(policy: Policy, gesture: str | int | None) -> bool:
+    """Return whether a label or an assignment asks the bot."""
+    return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits, Usage
 from bot.agents.opening import driver_for
-from bot.agents.presets import preset, variables_of
+from bot.agents.presets import api_of, preset, variables_of
 from bot.authority import Policy
 from bot.git.errors import GitError
 from bot.git.runner import Identity
@@ -25,10 +25,12 @@ from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
+from bot.rules import Chosen
 from bot.run import thread_answers
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
+from bot.store import conversations
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 
@@ -44,7 +46,8 @@ class TurnContext(NodeContext):
     github: GitHub
     policy: Policy
     author: Identity
-    agent_variables: Mapping[str, str]
+    agent_variables: Mapping[str, Mapping[str, str]]
+    """Of each agent."""
     allow_workflow_changes: bool
     limits: PromptLimits
     include_outsiders: bool = False
@@ -75,9 +78,11 @@ class TurnContext(NodeContext):
 
     async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
         """See `NodeContext`. The agent can change nothing in the worktree."""
-        session, directory = await self._session(conversation_id), self.directory(worktree.path)
-        if session is None or not directory.is_dir():
+        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
+        directory = self.directory(worktree.path)
+        if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
             return None
+        rules = Chosen(*await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
 
@@ -85,12 +90,13 @@ class TurnContext(NodeContext):
             nonlocal usage
             usage = event if isinstance(event, Usage) else usage
 
-        launching = self._launching(worktree, conversation_id, answers, (), read_only=True)
-        outcome = await self._prompt(launching, session[1], prompt, limits, stop, note, lambda _: stop.set())
+        its_own = replace(self, rules=rules)
+        launching = its_own._launching(worktree, conversation_id, answers, (), read_only=True)
+        outcome = await its_own._prompt(launching, known_as, prompt, limits, stop, note, lambda _: stop.set())
         if outcome is None:
             return None
         tokens = answers.tokens or usage.tokens
-        await persist(self.pool, record_use_of_text, session[0], usage.session_cost_usd, tokens)
+        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens)
         if not isinstance(outcome, AgentDone):
             _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
             return None
@@ -109,15 +115,10 @@ class TurnContext(NodeContext):
         """Prompt the agent of a turn once more in its session, in the worktree that it may change; None where it cannot
         be asked.
         """
-        if (session := await self._session(turn.conversation_id)) is None:
+        _, known_as, its_agent = await active_session(self.pool, turn.conversation_id) or (None, None, None)
+        if known_as is None or its_agent != self.rules.agent:
             return None
-        launching = self.launching(turn, answers)
-        return await self._prompt(launching, session[1], prompt, limits, stop, note, on_overflow)
-
-    async def _session(self, conversation_id: int) -> tuple[int, str] | None:
-        """Return the conversation's session and the agent's own id of it, where this agent can go on with it."""
-        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
-        return None if session is None or known_as is None or its_agent != self.rules.agent else (session, known_as)
+        return await self._prompt(self.launching(turn, answers), known_as, prompt, limits, stop, note, on_overflow)
 
     async def _prompt(
         self,
@@ -153,13 +154,13 @@ class TurnContext(NodeContext):
         plans: bool = False,
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         home = self.home(conversation_id)
-        chosen, route = preset(self.rules.agent), None
-        api = next((one for one in chosen.apis if one.key in self.agent_variables), None) if chosen else None
+        agent, route = self.rules.agent, None
+        chosen, own = preset(agent), self.agent_variables[agent]
+        api = api_of(chosen, own)
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
-            upstream = self.agent_variables.get(api.base_url, api.upstream)
-            route = ModelRoute(upstream, self.agent_variables[api.key], api.base_url, api.key, api.endpoints, answers)
-        given = {**self.agent_variables, "THREADTREE_OUT": str(home / thread_answers.OUT)}
+            route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
+        given = {**own, "THREADTREE_OUT": str(home / thread_answers.OUT)}
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             async with self.launcher.open(
                 self.clone(worktree.folder),
@@ -172,7 +173,7 @@ class TurnContext(NodeContext):
                 servers=self.launcher.mcp_servers,
                 read_only=read_only,
             ) as (launch, disk):
-                yield replace(launch(self.launcher.agent_command, shown), plans=plans), disk
+                yield replace(launch(self.launcher.agents[agent], shown), plans=plans), disk
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from bot.node.variables import values_of, variables_in
 from bot.prompt import remarks
 from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
+from bot.rules import Chosen
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
@@ -200,7 +201,8 @@ async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
-    run.ctx = replace(ctx, agent_variables={**ctx.agent_variables, **found})
+    # The repository's, of each agent: which one it is follows from rows and rules that are read meanwhile.
+    run.ctx = replace(ctx, agent_variables={agent: {**own, **found} for agent, own in ctx.agent_variables.items()})
 
 
 async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Ready | TurnResult:
@@ -216,6 +218,7 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
         return TurnResult("done")
     refused, ctx = await use_fetched_rules(run), run.ctx
     run.notices += ready.notices
+    await _choose_agent(run)
     run.branch = ready.branch
     run.head_before, context_ended = await run.write(_save_worktree, turn, ready)
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
@@ -228,6 +231,17 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
         return ready
     await settle_mode(run, asked)
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
+
+
+async def _choose_agent(run: TurnRun) -> None:
+    """Let the turn have the agent and the model of its request, else of its conversation, else of its rules."""
+    turn, rules = run.turn, run.ctx.rules
+    asked, chosen = turn.began_with or turn.asked_agent, Chosen(turn.chosen_agent, turn.chosen_model)
+    run.ctx = replace(run.ctx, rules=chosen.within(rules, asked))
+    for gone in dict.fromkeys((asked, chosen.agent)):
+        if gone is not None and gone not in rules.agents:
+            run.notices.append(notices.agent_gone(gone, run.ctx.rules.agent))
+            await run.write(conversations.forget_agent, turn.conversation_id, gone)
 
 
 async def _set_up(run: TurnRun) -> tuple[Told, ...]:

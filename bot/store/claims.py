@@ -37,8 +37,9 @@ from next where turns.id = next.id returning turns.id
 CLAIMED_TURN = """
 select t.*, r.*, r.text as request, t.claim as token, t.not_before is not null as was_put_back,
        case when t.resuming then array(select words from steps s where s.turn_id = t.id order by place) end as steps,
-       c.number, c.kind, c.title, w.*,
-       (select p.asked_at from requests p where p.turn_id = r.plan_of) as planned_at
+       (select p.asked_at from requests p where p.turn_id = r.plan_of) as planned_at,
+       c.number, c.kind, c.title, r.agent as asked_agent, case when t.resuming then t.agent end as began_with,
+       c.agent as chosen_agent, c.model as chosen_model, w.*
 from turns t join requests r on r.turn_id = t.id
 join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id

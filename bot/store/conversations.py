@@ -302,6 +302,21 @@ async def worktree_of(connection: Connection, conversation_id: int) -> int | Non
     """Return the worktree of a conversation, live or not."""
 
 
+@statement("update conversations set agent = $2, model = $3, updated_at = now() where id = $1")
+async def choose(connection: Connection, conversation_id: int, agent: str | None, model: str | None) -> None:
+    """Let the conversation's turns that start from now on have this agent and model; None for the usual ones."""
+
+
+@statement("update conversations set agent = null, model = null where id = $1 and agent = $2")
+async def forget_agent(connection: Connection, conversation_id: int, agent: str) -> None:
+    """Let the conversation have the usual agent, if this one is still its choice."""
+
+
+@statement("select agent, model from conversations where id = $1")
+async def chosen(connection: Connection, conversation_id: int) -> tuple[str | None, str | None]:
+    """Return the agent and the model that the conversation's people chose."""
+
+
 @statement("select state = 'closed' from conversations where id = $1")
 async def is_closed(connection: Connection, conversation_id: int) -> bool:
     """Return whether the thread is closed, as far as the bot knows."""

@@ -147,13 +147,26 @@ async def join_turn_of_review(
 
 
 @statement("""
--- Events with the same text within a minute (opened, labelled, assigned) are one request.
-select exists (select from requests
-               where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
-                 and hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60)
+-- Events with the same text within a minute (opened, labelled, assigned) are one request. The agent that one of them
+-- names is asked, if it is the same person's and waits.
+with same as (
+    select turn_id from requests
+    where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
+      and hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60
+), named as (
+    update requests r set agent = $4 from same, turns t
+    where r.turn_id = same.turn_id and t.id = r.turn_id and t.state = 'queued' and t.requested_by_id = $5
+      and r.agent is null and $4::text is not null
+)
+select exists (select from same)
 """)
-async def is_repeated(connection: Connection, conversation_id: int, seen: str, asked_at: datetime) -> bool:
-    """Return whether the text of the thread itself was a request within a minute of `asked_at` already."""
+async def is_repeated(
+    connection: Connection, conversation_id: int, seen: str, asked_at: datetime, agent: str | None, person_id: int
+) -> bool:
+    """Return whether the text of the thread itself was a request within a minute of `asked_at` already.
+
+    That gets the `agent` that a label of the person names, unless it has begun.
+    """
 
 
 @statement("""

@@ -85,6 +85,13 @@ class ClaimedTurn:
     steps: tuple[str, ...] = ()
     plan_of: int | None = None
     planned_at: datetime | None = None
+    asked_agent: str | None = None
+    """The agent that the request names."""
+    began_with: str | None = None
+    """The agent of a run that was cut off or put back, which goes on."""
+    chosen_agent: str | None = None
+    chosen_model: str | None = None
+    """What the conversation's people chose."""
 
     @property
     def id(self) -> int:

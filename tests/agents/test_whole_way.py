@@ -272,3 +272,34 @@ def in_homes(data_dir: Path, command: bytes = b"") -> list[str]:
                 if home in (process / "environ").read_bytes() and command in (process / "cmdline").read_bytes():
                     found.append((process / "cmdline").read_bytes().decode(errors="replace"))
     return found
+
+
+async def test_a_thread_goes_from_claude_to_codex_and_back_with_what_was_answered(
+    models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of("claude", models), **settings_of("codex", models), "AGENT": "claude,codex"}
+    async with open_world(database_url, tmp_path, {**more, "AGENT_SANDBOX": "bwrap"}) as world:
+        issue = await world.maria.opens_issue("Colours")
+        await issue.says("@threadtree-bot\nremember plum\nsay The canary-of-claude is ready.")
+        await issue.hears("The canary-of-claude is ready.")
+
+        await issue.says(
+            "/agent codex\n/model some-model-7\n@threadtree-bot\nrecall\nsay The canary-of-codex is ready."
+        )
+        await issue.hears("`codex` with its own default model is asked")
+        await issue.hears("`codex` with the model `some-model-7` is asked")
+        await issue.hears("The agent is `codex` now.", "I remember: nothing.", "some-model-7")
+        [told] = {one.path: one for one in models.requests if b"say The canary-of-codex" in one.body}.values()
+        assert told.path == "/v1/responses"
+        assert b"The canary-of-claude is ready." in told.body
+        assert json.loads(told.body)["model"] == "some-model-7"
+
+        await issue.says("/agent claude\n@threadtree-bot\nrecall\nsay Back.")
+        await issue.hears("The choice of the model `some-model-7` ended")
+        assert "some-model-7" not in await issue.hears("The agent is `claude` now.", "I remember: nothing.", "Back.")
+        told = next(one for one in reversed(models.requests) if b"say Back." in one.body)
+        assert told.path == "/v1/messages"
+        assert b"The canary-of-codex is ready." in told.body
+        assert b"The canary-of-claude is ready." in told.body
+        ended = [("claude", "agent-changed"), ("codex", "agent-changed"), ("claude", None)]
+        assert await world.sessions("agent", "end_reason") == ended

@@ -100,7 +100,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "last request not done": (requests.last_not_done.sql, (5,)),
     "newest plan": (plans.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
-    "asked just now": (requests.is_repeated.sql, (5, "do it", NOON)),
+    "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
     "active session": (turns.active_session.sql, (5,)),
     "end a session": (conversations.END_SESSION, (5, "reset-requested")),
     "find a thread": (conversations.find_conversation.sql, ("github.com", 5, 44)),

@@ -477,13 +477,23 @@ async def test_a_threads_text_asked_within_a_minute_is_one_request(world: TurnRo
     await world.ask(conversation, "the body", target=Target("issue"))
     at = NOON + timedelta(seconds=seconds)
 
-    assert await requests.is_repeated(world.db, conversation, "the body", at) is found
-    assert not await requests.is_repeated(world.db, conversation, "another body", at)
-    assert not await requests.is_repeated(world.db, elsewhere, "the body", at)
+    assert await requests.is_repeated(world.db, conversation, "the body", at, None, 7) is found
+    assert not await requests.is_repeated(world.db, conversation, "another body", at, None, 7)
+    assert not await requests.is_repeated(world.db, elsewhere, "the body", at, None, 7)
 
 
 async def test_a_comment_with_the_same_text_is_another_request(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("comment", 11))
 
-    assert not await requests.is_repeated(world.db, conversation, "the body", NOON)
+    assert not await requests.is_repeated(world.db, conversation, "the body", NOON, None, 7)
+
+
+async def test_a_label_of_the_same_person_names_the_agent_of_the_request_that_waits(world: TurnRows) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation, "the body", target=Target("issue"))
+    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "codex", 8)
+    assert await world.db.fetchval("select agent from requests") is None, "it is another person's"
+    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "codex", 7)
+    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "claude", 7)
+    assert (await world.claimed()).asked_agent == "codex"

@@ -184,6 +184,34 @@ async def test_a_model_that_does_not_answer_is_a_problem() -> None:
     assert (check.state, check.next_step) == ("problem", "Correct GOOGLE_GEMINI_BASE_URL, or the network.")
 
 
+async def test_every_agents_model_is_asked_once_at_its_gateway_and_one_without_a_list_is_not() -> None:
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((str(request.url), request.headers.get("authorization", "")))
+        return httpx.Response(200)
+
+    keys = {"ANTHROPIC_AUTH_TOKEN": "one", "ANTHROPIC_BASE_URL": "https://gw.example/a", "OPENAI_API_KEY": "two"}
+    keys |= {"CLAUDE_CODE_OAUTH_TOKEN": "three", "OPENAI_BASE_URL": "https://gw.example/o/v1"}
+    await model_checks(with_agent("claude,claude-acp,codex", **keys), client(answer))
+    assert asked == [
+        ("https://gw.example/a/v1/models", "Bearer one"),
+        ("https://gw.example/o/v1/models", "Bearer two"),
+    ]
+
+
+def test_secrets_that_the_agents_can_read_are_named() -> None:
+    given = with_agent(
+        "claude,codex",
+        AGENT_ENV="AWS_SECRET_ACCESS_KEY,AWS_REGION,OPENAI_API_KEY",
+        AWS_SECRET_ACCESS_KEY="a-secret",
+        AWS_REGION="eu-west-1",
+        OPENAI_API_KEY="a-key",
+    )
+    [found] = [check.found for check in setting_warnings(given) if "AGENT_ENV" in check.found]
+    assert found == "AGENT_ENV hands AWS_SECRET_ACCESS_KEY to the agents: what runs inside the sandbox can read it"
+
+
 def with_agent(agent: str, **variables: str) -> Settings:
     return load({"DATA_DIR": "/data", "AGENT": agent, **variables}, dotenv=None, needs=frozenset({Need.AGENT}))
 

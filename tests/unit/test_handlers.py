@@ -14,6 +14,8 @@ def test_help_lists_the_commands_in_this_order() -> None:
         "undo",
         "update",
         "pr",
+        "agent",
+        "model",
         "reset-context",
         "reset",
         "worktree",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bot.network import model_answers
 from bot.network.model_answers import ModelAnswers, reset_of
 from tests.support.models.anthropic import Messages
+from tests.support.models.bedrock import Invoke
 from tests.support.models.gemini import GenerateContent
 from tests.support.models.openai import ChatCompletions, Responses
 from tests.support.models.script import Text
@@ -21,6 +22,7 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR = NOW + timedelta(hours=1)
 EPOCH = int(HOUR.timestamp())
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+FRAMES = {"content-type": Invoke.media_type}
 JSON = {"content-type": "application/json"}
 ASKED = Asked((Text("user", "four tokens here"),), frozenset(), "a-model/x-1", streams=True)
 TOLD = Told(1, 'Two "usage": {"input_tokens": 9} more.', None)
@@ -35,13 +37,14 @@ def passed(answers: ModelAnswers, headers: dict[str, str], *chunks: bytes, statu
     answer.end()
 
 
-@pytest.mark.parametrize("api", [Messages(), Responses(), ChatCompletions(), GenerateContent()])
+@pytest.mark.parametrize("api", [Messages(), Responses(), ChatCompletions(), GenerateContent(), Invoke()])
 @given(cuts=st.lists(st.integers(0, 3000)))
 def test_tokens_and_model_are_counted_wherever_a_stream_is_cut(api: Api, cuts: list[int]) -> None:
     stream = b"".join(api.events(ASKED, TOLD))
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     answers = ModelAnswers()
-    passed(answers, EVENTS, *(stream[start:end] for start, end in pairwise(places)))
+    headers = FRAMES if isinstance(api, Invoke) else EVENTS
+    passed(answers, headers, *(stream[start:end] for start, end in pairwise(places)))
     assert (answers.tokens, answers.model) == (TOKENS, "a-model/x-1")
 
 

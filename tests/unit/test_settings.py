@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot import settings
-from bot.agents.presets import PRESETS
+from bot.agents.presets import OPENAI, PRESETS
 from bot.settings import (
     DATABASE_ONLY,
     ON_NODE,
@@ -129,8 +129,40 @@ def test_a_preset_is_handed_the_keys_of_its_models_and_their_addresses() -> None
     given = loaded(
         AGENT="opencode", AGENT_COMMAND="", OPENAI_API_KEY="sk-1", OPENAI_BASE_URL="http://127.0.0.1:9", EDITOR="vi"
     )
-    handed = {name: value.get_secret_value() for name, value in given.agent_env.items()}
-    assert handed == {"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "http://127.0.0.1:9"}
+    assert given.variables_for("opencode") == {"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "http://127.0.0.1:9"}
+
+
+def test_each_of_several_agents_gets_its_own_models_keys_and_all_get_those_of_agent_env() -> None:
+    keys = {"ANTHROPIC_API_KEY": "sk-1", "OPENAI_API_KEY": "sk-2", "EDITOR": "vi"}
+    named = "EDITOR, OPENAI_API_KEY"
+    given = loaded(AGENT="claude, codex,custom,codex", AGENT_COMMAND="/bin/true", AGENT_ENV=named, **keys)
+    assert given.agent == ("claude", "codex", "custom")
+    assert given.variables_for("claude") == {"EDITOR": "vi", "ANTHROPIC_API_KEY": "sk-1"}
+    assert given.variables_for("codex") == {"EDITOR": "vi", "OPENAI_API_KEY": "sk-2"}
+    assert given.variables_for("custom") == {"EDITOR": "vi", "OPENAI_API_KEY": "sk-2"}
+    assert {"sk-1", "sk-2"} <= set(known_secrets(given))
+
+
+@pytest.mark.parametrize(
+    ("agents", "keys", "complaint"),
+    [
+        ("claude,codex", {"ANTHROPIC_API_KEY": "x"}, "OPENAI_API_KEY is not set; AGENT=codex needs it."),
+        ("codex,custom", {"OPENAI_API_KEY": "x"}, "AGENT_COMMAND is not set"),
+        ("claude", {"AWS_BEARER_TOKEN_BEDROCK": "x"}, "ANTHROPIC_BEDROCK_BASE_URL is not set"),
+        ("claude,", {"CLAUDE_CODE_OAUTH_TOKEN": "x"}, None),
+        ("claude", {"ANTHROPIC_AUTH_TOKEN": "x", "ANTHROPIC_BASE_URL": "https://gateway.example/anthropic"}, None),
+        (",", {}, "AGENT must be one of claude, "),
+    ],
+)
+def test_every_agent_of_the_list_needs_its_key(agents: str, keys: dict[str, str], complaint: str | None) -> None:
+    _, problems = read({**GIVEN, "AGENT": agents, "AGENT_COMMAND": "", **keys}, dotenv=None, needs=SERVE)
+    assert [line[: len(complaint)] for line in problems] == [complaint] if complaint else problems == []
+
+
+@pytest.mark.parametrize("given", ["https://gw.example/openai", "https://gw.example/openai/v1/"])
+def test_the_path_of_a_gateways_address_is_kept(given: str) -> None:
+    assert OPENAI.address({"OPENAI_BASE_URL": given}) == "https://gw.example/openai"
+    assert OPENAI.address({}) == "https://api.openai.com"
 
 
 def test_an_unknown_agent_is_answered_with_the_choices() -> None:
@@ -473,13 +505,13 @@ def test_the_example_with_its_blanks_filled_starts_the_bot(tmp_path: Path) -> No
     filled = re.sub(r"^(GITHUB_WEBHOOK_SECRET|GITHUB_TOKEN|ANTHROPIC_API_KEY)=$", r"\1=x", example, flags=re.M)
     (tmp_path / ".env").write_text(filled)
     given = load({"HOME": "/home/ada"}, dotenv=tmp_path / ".env", needs=SERVE)
-    assert (given.agent, list(given.agent_env)) == ("claude", ["ANTHROPIC_API_KEY"])
+    assert (given.agent, list(given.variables_for("claude"))) == (("claude",), ["ANTHROPIC_API_KEY"])
 
 
 def test_a_setting_that_is_wrong_takes_no_other_with_it() -> None:
     given, problems = read({**GIVEN, "AGENT": "hal", "PORT": "high", "HOST": "::1"}, dotenv=None, needs=SERVE)
     assert [problem.split()[0] for problem in problems] == ["PORT", "AGENT"]
-    assert (given.host, given.port, given.agent) == ("::1", 8000, "claude")
+    assert (given.host, given.port, given.agent) == ("::1", 8000, ("claude",))
     assert given.github_token is not None
 
 

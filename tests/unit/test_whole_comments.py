@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
 from bot.messages import (
+    agent_choice,
     checks,
     links,
     notices,
@@ -99,9 +100,15 @@ WORKED = Overview(
 )
 
 
-def status(now: Overview, *unfinished: UnfinishedTurn, wait: str | None = None, open_plan: int | None = None) -> str:
+def status(
+    now: Overview,
+    *unfinished: UnfinishedTurn,
+    wait: str | None = None,
+    chosen: tuple[str, str] | None = None,
+    open_plan: int | None = None,
+) -> str:
     at = NOON + timedelta(seconds=75)
-    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, open_plan=open_plan)
+    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, open_plan=open_plan)
 
 
 PLANNED = TurnResult(
@@ -115,9 +122,21 @@ PLANNED = TurnResult(
     cost_usd=0.05,
     model="claude-opus-4-5",
 )
-
-
 COMMENTS: dict[str, str | TurnResult] = {
+    "agent-shown": agent_choice.agent_shown(("claude", None), ("claude", "codex", "gemini"), is_chosen=False),
+    "agent-chosen": agent_choice.agent_chosen(("claude", "claude-opus-4-5"), ("codex", None), "claude-opus-4-5"),
+    "model-shown": agent_choice.model_shown(("codex", "gpt-5"), is_chosen=True),
+    "model-chosen": agent_choice.model_chosen(("codex", "gpt-5")),
+    "no-such-agent": agent_choice.no_such_agent("hal", ("claude", "codex")),
+    "no-name-of-a-model": agent_choice.no_name_of_model("a{b}"),
+    "status-of-another-agent-next": status(WORKED, chosen=("codex", "gpt-5")),
+    "answer-instead-of-an-agent-that-is-gone": TurnResult(
+        "done",
+        answer="Renamed both.",
+        notices=(notices.agent_gone("gemini", "codex"), notices.agent_changed("codex")),
+        asked=ASKED,
+        model="codex",
+    ),
     "queued": tracking.queued(2),
     "running": tracking.running(PLAN, ["pytest -q"], timedelta(seconds=48)),
     "fetching": tracking.running(

@@ -114,7 +114,7 @@ class HistoryNode:
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={},
-            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", ("true",)),
+            launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", {"custom": ("true",)}),
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),

@@ -11,11 +11,12 @@ from typing import Any, assert_never
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from bot.simulated.github.serving import listen, serving
 from tests.support.models import gemini
 from tests.support.models.anthropic import Messages
+from tests.support.models.bedrock import Invoke
 from tests.support.models.gemini import GenerateContent
 from tests.support.models.openai import ChatCompletions, Responses
 from tests.support.models.script import Answer, Hang, Refuse, next_step
@@ -76,14 +77,19 @@ class SimulatedModels:
 
             return Route(path, endpoint, methods=["POST"])
 
+        apis = [
+            Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
+            route("/v1/messages", Messages()),
+            route("/v1/responses", Responses()),
+            route("/v1/chat/completions", ChatCompletions()),
+            route("/v1beta/models/{call:path}", GenerateContent()),
+            route("/model/{call:path}", Invoke()),
+            Route("/v1/models", self._models),
+        ]
         return Starlette(
             routes=[
-                Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
-                route("/v1/messages", Messages()),
-                route("/v1/responses", Responses()),
-                route("/v1/chat/completions", ChatCompletions()),
-                route("/v1beta/models/{call:path}", GenerateContent()),
-                Route("/v1/models", self._models),
+                *apis,
+                Mount("/gateway", routes=apis),
                 Route("/{path:path}", self._not_here, methods=["GET", "HEAD", "POST", "PUT", "DELETE"]),
             ]
         )
@@ -147,5 +153,6 @@ async def _hung_up(request: Request) -> None:
 
 def _in_form(api: Api, asked: Asked, answer: Told) -> Response:
     if asked.streams:
-        return StreamingResponse(api.events(asked, answer), media_type="text/event-stream")
+        media_type = api.media_type if isinstance(api, Invoke) else "text/event-stream"
+        return StreamingResponse(api.events(asked, answer), media_type=media_type)
     return JSONResponse(api.whole(asked, answer))

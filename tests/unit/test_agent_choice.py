@@ -1,0 +1,48 @@
+"""Which agent and model a request gets, and the labels that name an agent."""
+
+import pytest
+
+from bot.authority import Policy
+from bot.rules import Chosen, Rules
+
+RULES = Rules(agents=("claude", "codex", "custom"), agent="claude", model="opus")
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "asked", "gets"),
+    [
+        (None, None, None, ("claude", "opus")),
+        ("claude", "sonnet", None, ("claude", "sonnet")),
+        ("claude", None, None, ("claude", "opus")),
+        ("codex", None, None, ("codex", None)),
+        ("codex", "gpt-5", None, ("codex", "gpt-5")),
+        # A label wins for its request, and no model of another agent comes along.
+        ("codex", "gpt-5", "claude", ("claude", "opus")),
+        (None, None, "codex", ("codex", None)),
+        ("codex", "gpt-5", "codex", ("codex", "gpt-5")),
+        # What cannot be asked any more is passed over.
+        ("gemini", "pro", None, ("claude", "opus")),
+        ("codex", "gpt-5", "gemini", ("codex", "gpt-5")),
+    ],
+)
+def test_the_request_comes_before_the_conversation_and_that_before_the_rules(
+    agent: str | None, model: str | None, asked: str | None, gets: tuple[str, str | None]
+) -> None:
+    found = Chosen(agent, model).within(RULES, asked)
+    assert (found.agent, found.model) == gets
+
+
+@pytest.mark.parametrize(
+    ("label", "agent"),
+    [
+        ("threadtree", ""),
+        ("ThreadTree:Codex", "codex"),
+        ("threadtree:", None),
+        ("threadtree-codex", None),
+        ("threadtrees:codex", None),
+        ("bug", None),
+        ("", None),
+    ],
+)
+def test_a_label_may_name_an_agent_after_a_colon(label: str, agent: str | None) -> None:
+    assert Policy(99, "tree-bot[bot]", "tree-bot", "Threadtree").agent_of_label(label) == agent
