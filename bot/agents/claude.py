@@ -4,8 +4,10 @@ This module and `claude_progress` need the extra `claude`. `driver_for` imports 
 """
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -19,7 +21,7 @@ from claude_agent_sdk import (
     Transport,
 )
 
-from bot.agents.claude_progress import ASKS_PERSON, ClaudeProgress
+from bot.agents.claude_progress import ASKS_PERSON, COST_TOLD, ClaudeProgress
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver, Inbox, Link
@@ -41,6 +43,18 @@ _OPTIONS = (
 )
 
 
+_ASK_COST = (
+    json.dumps(
+        {
+            "type": "control_request",
+            "request_id": "cost",
+            "request": {"subtype": "get_usage", "skip_behaviors": True},
+        }
+    )
+    + "\n"
+)
+
+
 async def _permission(tool: str, _: dict[str, Any], __: ToolPermissionContext) -> PermissionResultDeny:
     """Deny what needs a person. A question ends Claude's work: the person answers in the next prompt."""
     return PermissionResultDeny(message="Nobody answers while you work.", interrupt=tool == ASKS_PERSON)
@@ -55,6 +69,7 @@ class _ClaudeTransport(Transport):
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
         self.ended = asyncio.Event()
+        self._asks_cost = False
 
     async def connect(self) -> None:
         """Do nothing: the process is running."""
@@ -64,6 +79,18 @@ class _ClaudeTransport(Transport):
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
         while (message := await self._process.read_object()) is not None:
+            match message:
+                case {"type": "control_response", "response": {"request_id": "cost", **answer}}:
+                    self._asks_cost = False
+                    yield {"type": "system", "subtype": COST_TOLD, "usage": answer.get("response")}
+                    continue
+                case {"type": "user"} if not self._asks_cost:
+                    # A tool was called: the model's answer is counted. Until the end of a prompt Claude tells nothing.
+                    self._asks_cost = True
+                    with suppress(ConnectionError):
+                        await self.write(_ASK_COST)
+                case _:
+                    pass
             if isinstance(message.get("type"), str):
                 yield message
         # The SDK does not tell a caller that waits for an answer that there will be none.

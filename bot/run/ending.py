@@ -47,6 +47,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         read=run.read,
         steps=tuple(run.progress.steps),
         cost_usd=run.progress.use.cost_usd,
+        cost_is_part=run.progress.use.cost_is_part,
         tokens=run.progress.use.tokens,
         model=run.progress.use.model or ctx.rules.agent,
         asked=tracking.asked(

@@ -8,6 +8,7 @@ The last text of a user that has commands is the request. One command a line; a 
     fail STATUS [RETRY-AFTER]
 
 Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
+Asked to finish, it does.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
@@ -17,9 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from bot.prompt.remarks import FINISH_NOW
+
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
 DESCRIBE = "# The description of the pull request"
+FINISHED = "I stop here. Nothing is left."
+"""The answer to the bot's request to finish."""
 TITLE = "A title"
 """The answer to a request without tools: agents ask that way for titles and summaries of a session."""
 
@@ -87,6 +92,8 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     newest = next((at for at in range(len(conversation), 0, -1) if conversation[at - 1].role != "user"), 0)
     if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
         return Answer(_description(conversation))
+    if any(FINISH_NOW in text.text for text in conversation[newest:]):
+        return Answer(FINISHED)
     request = _request(conversation)
     commands = list(_commands(conversation[request].text)) if request is not None else []
     if request is None or (not has_tools and any(isinstance(command, Act) for command in commands)):
