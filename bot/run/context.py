@@ -19,7 +19,7 @@ from bot.git.errors import GitError
 from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommentParser
-from bot.model import WorktreeRow
+from bot.model import CapReached, Repository, WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
@@ -28,6 +28,7 @@ from bot.run import thread_answers
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
+from bot.store.costs import spent_today
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 
@@ -49,8 +50,31 @@ class TurnContext(NodeContext):
     limits: PromptLimits
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
+    max_cost_usd_per_day: float | None = None
+    """Of all repositories of this database."""
     notifies: bool = False
     """Whether there is a NOTIFY_URL."""
+
+    async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
+        """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.
+
+        The caps of the day count what is known of all turns on all nodes, also of those that run.
+        """
+        per_turn, per_repository, per_day = (
+            self.rules.max_cost_usd_per_turn,
+            self.rules.max_cost_usd_per_repository_per_day,
+            self.max_cost_usd_per_day,
+        )
+        if per_turn is not None and turn_usd is not None and turn_usd >= per_turn:
+            return CapReached("turn", turn_usd, per_turn)
+        if per_repository is None and per_day is None:
+            return None
+        spent = await persist(self.pool, spent_today, repository)
+        if per_repository is not None and spent.repository_usd >= per_repository:
+            return CapReached("repository", spent.repository_usd, per_repository)
+        if per_day is not None and spent.all_usd >= per_day:
+            return CapReached("day", spent.all_usd, per_day)
+        return None
 
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
@@ -69,6 +93,8 @@ class TurnContext(NodeContext):
         """See `NodeContext`. The agent can change nothing in the worktree."""
         session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
         directory = self.directory(worktree.path)
+        if await self.cap_reached(worktree.repository) is not None:
+            return None
         if session is None or known_as is None or its_agent != self.rules.agent or not directory.is_dir():
             return None
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
@@ -91,7 +117,7 @@ class TurnContext(NodeContext):
             _log.warning("agent-not-asked-again", problem=str(problem))
             return None
         tokens = answers.tokens or usage.tokens
-        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens)
+        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens, answers.cost_usd)
         if not isinstance(outcome, AgentDone):
             _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
             return None

@@ -36,7 +36,7 @@ from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
-from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.store.turns import ClaimedTurn, ClaimLostError, Use
 from bot.tasks import concurrently, unless
 
 DISK_FULL_BELOW_BYTES = 4 << 20
@@ -202,6 +202,10 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
     await _care_for_new_clone(run)
     if turn.answer is not None:
         return ready
+    run.cap = await ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
+    if run.cap is not None:
+        # An agent that worked before the turn was cut off is not asked again, but its work is published.
+        return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
 
 

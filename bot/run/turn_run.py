@@ -7,7 +7,7 @@ from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.clones.clone import StoppedError
 from bot.messages import notices, reasons
-from bot.model import ThreadRef
+from bot.model import CapReached, ThreadRef
 from bot.node.transactions import persist
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
@@ -41,6 +41,8 @@ class TurnRun:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the turn is to stop: the agent and a push end by themselves then."""
     disk_full: str | None = None
+    cap: CapReached | None = None
+    """The cap on cost at which the agent was told to finish."""
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bot.handlers.registry import HANDLERS
 from bot.messages import notices, pull_requests, reasons, replies, sanitize, tracking, worktree_replies
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
-from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
+from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from tests.support.rendered import html
 
@@ -94,6 +94,22 @@ COMMENTS: dict[str, str | TurnResult] = {
         [], [], timedelta(seconds=9), tracking.fetching("Receiving objects 43%, 1.2 GiB", first=True)
     ),
     "answer-with-changes": RAN,
+    "answer-at-the-cost-limit": replace(
+        RAN,
+        answer="The total of an empty cart is `0` now. Left: a test for it.",
+        notices=(notices.cost_limit_reached(CapReached("turn", 5.117, 5)),),
+        cost_usd=5.117,
+        cost_is_part=True,
+    ),
+    "answer-at-the-cost-limit-of-the-day": replace(
+        RAN,
+        answer=notices.STOPPED_AT_COST_LIMIT,
+        notices=(notices.cost_limit_reached(CapReached("repository", 10.02, 10)),),
+        cost_usd=0.81,
+    ),
+    "refused-at-the-cost-limit": TurnResult(
+        "refused", reasons.cost_limit(CapReached("day", 50.31, 50)), asked=ASKED, duration=timedelta(seconds=1)
+    ),
     "answer-to-a-question": TurnResult(
         "done",
         answer="The total is counted in `src/cart.py`.",
