@@ -50,15 +50,21 @@ async def by_repository(
 
 
 @statement("""
-select day::date, null as codebase, r.requested_by as person, sums.turns, sums.untold, sums.cost_usd, sums.tokens
-from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
-    select requested_by_id, max(turn_id) as newest, count(*) as turns, count(*) filter (where untold) as untold,
-           sum(cost_usd) as cost_usd, sum(tokens)::bigint as tokens
-    from costs_on(day::date)
-    where ($2::text is null or (platform, repository_id) in (
-               select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
-      and threadtree_sees($3, $4, platform, repository_id)
-    group by 1) sums join requests r on r.turn_id = sums.newest
+with sums as (
+    select day::date as day, of_day.*
+    from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
+        select requested_by_id, max(turn_id) as newest, count(*) as turns, count(*) filter (where untold) as untold,
+               sum(cost_usd) as cost_usd, sum(tokens)::bigint as tokens
+        from costs_on(day::date)
+        where ($2::text is null or (platform, repository_id) in (
+                   select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
+          and threadtree_sees($3, $4, platform, repository_id)
+        group by 1) of_day
+), people as (
+    select p.requested_by_id, r.requested_by as person
+    from (select requested_by_id, max(newest) as newest from sums group by 1) p join requests r on r.turn_id = p.newest
+)
+select day, null as codebase, person, turns, untold, cost_usd, tokens from sums join people using (requested_by_id)
 order by 1 desc, cost_usd desc nulls last, 3
 """)
 async def by_person(connection: Connection, since: date, repository: str | None, scope: Scope) -> list[dict[str, Any]]:
