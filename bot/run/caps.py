@@ -1,8 +1,8 @@
 """The caps on cost within a turn: its agent is told to finish, then it is ended (DESIGN.md §4, Money)."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 
 import structlog
@@ -44,13 +44,20 @@ async def record_use(run: TurnRun, *, is_whole: bool = False) -> None:
     )
 
 
-async def prompt_capped(run: TurnRun, agent: AgentDriver, prompt: Sequence[Block]) -> Outcome:
-    """Prompt the agent. Where a cap is reached meanwhile it is interrupted, told to finish, and ended if it does not.
+@asynccontextmanager
+async def capped(run: TurnRun) -> AsyncIterator[asyncio.Event]:
+    """Yield an event that ends a prompt: it is set when the turn is to stop, or has reached a cap (`run.cap`).
 
     The cost of the turn is in its row meanwhile, so that all nodes see it, and a crash loses nothing of it.
     """
     ending = asyncio.Event()
     async with concurrently(_follow(run.stop, ending)), concurrently(_watch(run, ending)):
+        yield ending
+
+
+async def prompt_capped(run: TurnRun, agent: AgentDriver, prompt: Sequence[Block]) -> Outcome:
+    """Prompt the agent. At a cap it is interrupted, told to finish, and ended if it does not."""
+    async with capped(run) as ending:
         outcome = await agent.prompt(prompt, run.ctx.limits, ending, run.progress.note)
     if isinstance(outcome, Cancelled) and run.cap is not None and not run.stop.is_set():
         return await _finish(run, agent, run.cap)

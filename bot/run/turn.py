@@ -202,7 +202,7 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[None]) -> Ready | TurnResu
     await _care_for_new_clone(run)
     if turn.answer is not None:
         return ready
-    run.cap = await ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
+    run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
     if run.cap is not None:
         # An agent that worked before the turn was cut off is not asked again, but its work is published.
         return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))

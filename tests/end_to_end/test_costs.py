@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.messages import notices
+from bot.prompt import remarks
 from bot.run import caps
 from tests.support.world import World, open_world
 
@@ -64,3 +65,19 @@ async def test_a_turn_is_told_to_finish_when_others_reach_the_limit_of_the_day(w
     await issue.hears(limit, "Ask it to go on after 00:00 UTC, when it resets.", "1 file +")
     world.clock.move(700)
     await waiting.hears(limit, notices.STOPPED_AT_COST_LIMIT, "1 file +")
+
+
+async def test_a_stop_wins_while_the_agent_finishes_and_it_has_little_time_for_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remarks, "FINISH_NOW", "write last.txt: words\nhang")
+    issue = await world.maria.opens_issue("Spend much")
+    await issue.says("@threadtree-bot write a.txt: one\ncost 5.50\nhang")
+    await issue.sees("Edit last.txt")
+    await issue.says("/stop")
+    assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
+    assert list(await world.branches()) == ["main"]
+
+    monkeypatch.setattr(caps, "FINISH_SECONDS", 1.0)
+    await issue.says("@threadtree-bot cost 11.00\nhang")
+    await issue.hears(notices.STOPPED_AT_COST_LIMIT, "**Changed**")
