@@ -104,7 +104,7 @@ async def _finish(run: TurnRun, agent: AgentDriver, reached: CapReached) -> Agen
     if agent.is_open:
         limits = replace(limits, total_seconds=min(FINISH_SECONDS, limits.total_seconds))
         ended = await agent.prompt((remarks.FINISH_NOW,), limits, run.stop, run.progress.note)
-        if isinstance(ended, AgentDone) or run.stop.is_set():
-            return ended if isinstance(ended, AgentDone) else Cancelled()
+        if isinstance(ended, AgentDone):
+            return ended
         _log.warning("agent-did-not-finish", outcome=type(ended).__name__)
     return Cancelled() if run.stop.is_set() else AgentDone(notices.STOPPED_AT_COST_LIMIT)
