@@ -12,7 +12,7 @@ import asyncpg
 import orjson
 
 from bot.postgres.embedded import embedded_postgres
-from bot.store import deliveries, listings, outbox, requests
+from bot.store import costs, deliveries, listings, outbox, requests
 from bot.store.database import Connection
 from bot.store.migrate import migrate
 from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
@@ -23,6 +23,7 @@ SLOWER_MS = {
     "requests found by a word of some": 20.0,
     "costs of 30 days of a repository": 20.0,
     "costs of 30 days": 50.0,
+    "costs of 30 days by person": 100.0,
     "how 30 days ended": 50.0,
 }
 """Limits of those that read many rows: a thousand that a word finds, or 86,000 turns in an index."""
@@ -119,8 +120,10 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "requests found by a word of some": (listings.FOUND, (50, None, None, None, "77")),
     "requests found by a rare word": (listings.FOUND, (50, None, None, None, "'n4711':*")),
     "a page of deliveries": (listings.NEWEST.format("deliveries", ""), (50, None, None)),
-    "costs of 30 days": (listings.costs.sql, (MONTH, None)),
-    "costs of 30 days of a repository": (listings.costs.sql, (MONTH, "octo/repo-7")),
+    "costs of 30 days": (costs.by_repository.sql, (MONTH, None)),
+    "costs of 30 days by person": (costs.by_person.sql, (MONTH, None)),
+    "costs of 30 days of a repository": (costs.by_repository.sql, (MONTH, "octo/repo-7")),
+    "cost of today": (costs.spent_today.sql, ("github.com", 1)),
     "how 30 days ended": (listings.days.sql, (MONTH,)),
 }
 

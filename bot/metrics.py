@@ -26,7 +26,7 @@ HELP: Final = {
     "turns": "Turns that run, are queued, or wait until a time",
     "turns_oldest_seconds": "Age of the oldest one",
     "turns_ended": "Turns by their end",
-    "cost_usd": "Cost of turns in US dollars, as reported by the agent",
+    "cost_usd": "Cost of turns in US dollars, as far as it is known",
     "tokens": "Tokens of turns, as their models count them",
     "operations": "Operations on worktrees",
     "outbox": "Writes to GitHub that wait, are sent or failed",

@@ -30,6 +30,15 @@ TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 
 
 @dataclass(frozen=True, slots=True)
+class CapReached:
+    """A cap on cost that is reached, in dollars: of one request, of its repository's day, or of the day of all."""
+
+    cap: Literal["turn", "repository", "day"]
+    spent_usd: float
+    limit_usd: float
+
+
+@dataclass(frozen=True, slots=True)
 class Repository:
     """A GitHub repository as the last payload named it; identity is `(platform, id)`, never the name."""
 
@@ -286,8 +295,8 @@ class Overview:
 
     `pushed_to` is the branch where work was pushed last, and `net` what it then was against `base_branch`: changed
     files, commits ahead and behind. `agent` and what follows are of the session, None without one. `rescues` were not
-    restored. `cost_usd` is of the ended `turns`, without those whose cost is `untold`. `not_posted` is the last turn
-    whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
+    restored. `cost_usd` is what is known of the `turns`; of the `untold` that is nothing, or not all. `not_posted` is
+    the last turn whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
     `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
     """
 

@@ -4,8 +4,10 @@ This module and `claude_progress` need the extra `claude`. `driver_for` imports 
 """
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -19,7 +21,7 @@ from claude_agent_sdk import (
     Transport,
 )
 
-from bot.agents.claude_progress import ASKS_PERSON, PROPOSES_PLAN, ClaudeProgress, Interim, Item
+from bot.agents.claude_progress import ASKS_PERSON, COST_TOLD, PROPOSES_PLAN, ClaudeProgress, Interim, Item
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver, Inbox, Link
@@ -43,6 +45,18 @@ _OPTIONS = (
 )
 
 
+_ASK_COST = (
+    json.dumps(
+        {
+            "type": "control_request",
+            "request_id": "cost",
+            "request": {"subtype": "get_usage", "skip_behaviors": True},
+        }
+    )
+    + "\n"
+)
+
+
 class _ClaudeTransport(Transport):
     """The connection of the SDK to a running Claude Code.
 
@@ -52,6 +66,7 @@ class _ClaudeTransport(Transport):
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
         self.ended = asyncio.Event()
+        self._asks_cost = False
 
     async def connect(self) -> None:
         """Do nothing: the process is running."""
@@ -61,6 +76,18 @@ class _ClaudeTransport(Transport):
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
         while (message := await self._process.read_object()) is not None:
+            match message:
+                case {"type": "control_response", "response": {"request_id": "cost", **answer}}:
+                    self._asks_cost = False
+                    yield {"type": "system", "subtype": COST_TOLD, "usage": answer.get("response")}
+                    continue
+                case {"type": "user"} if not self._asks_cost:
+                    # A tool was called: the model's answer is counted. Until the end of a prompt Claude tells nothing.
+                    self._asks_cost = True
+                    with suppress(ConnectionError):
+                        await self.write(_ASK_COST)
+                case _:
+                    pass
             if isinstance(message.get("type"), str):
                 yield message
         # The SDK does not tell a caller that waits for an answer that there will be none.

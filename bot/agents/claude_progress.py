@@ -31,6 +31,8 @@ _STATUSES: dict[str, Literal["pending", "in_progress", "completed"]] = {
     "completed": "completed",
 }
 _DONE = (None, "end_turn", "stop_sequence")
+COST_TOLD = "threadtree_cost"
+"""The kind of message that tells what the session has cost so far: the answer to a request of our own."""
 ASKS_PERSON = "AskUserQuestion"
 """The tool with which Claude asks a person: https://docs.claude.com/en/docs/agent-sdk/user-input"""
 
@@ -65,6 +67,10 @@ class ClaudeProgress(PromptProgress[Item]):
         match item:
             case SystemMessage(subtype="init", data={"model": str(model)}):
                 self._model = model
+            case SystemMessage(
+                subtype=subtype, data={"usage": {"session": {"total_cost_usd": float() | int() as cost}}}
+            ) if subtype == COST_TOLD:
+                yield Usage(None, cost, self._model)
             case ResultMessage(total_cost_usd=cost):
                 yield Usage(None, cost, self._model)  # the model's own answers tell the tokens
             case Interim(result=ResultMessage(total_cost_usd=cost)):

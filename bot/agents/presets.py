@@ -130,6 +130,8 @@ class Preset:
     """Folders of a worktree whose files the agent runs as its own code, whatever its settings say."""
     plugin_lists: tuple[str, ...] = ()
     """Files of a worktree that can name such files. Those that hold the word `plugin` count."""
+    tells_cost: Literal["while it works", "at the end of an answer", "never"] = "never"
+    """When the agent tells what its session has cost, in US dollars."""
     oldest_node: int | None = None
     """The first version of node that runs the package from npm; None for a package from PyPI."""
 
@@ -336,6 +338,7 @@ PRESETS = {
         Preset(
             agent="claude",
             command=("claude",),
+            tells_cost="while it works",
             package=CLAUDE_SDK,
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=_OF_CLAUDE,
@@ -343,6 +346,7 @@ PRESETS = {
         ),
         Preset(
             agent="claude-acp",
+            tells_cost="at the end of an answer",
             command=("claude-agent-acp",),
             package="@agentclientprotocol/claude-agent-acp",
             oldest_node=22,
@@ -380,6 +384,7 @@ PRESETS = {
         ),
         Preset(
             agent="opencode",
+            tells_cost="while it works",
             command=("opencode", "acp"),
             package="opencode-ai",
             oldest_node=18,

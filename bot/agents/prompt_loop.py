@@ -264,6 +264,11 @@ class Driver(ABC, Generic[Item]):
             await self.aclose()
             raise
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session to prompt: an agent that did not end its prompt was ended."""
+        return self._link is not None
+
     async def aclose(self) -> None:
         """End the agent and its process group. May be called twice."""
         link, self._link = self._link, None

@@ -95,6 +95,9 @@ class CostsQuery(Asked):
     """The costs of the last days."""
 
     days: Annotated[int, Field(ge=1, le=366, description="the days up to today, 1 to 366")] = 30
+    by: Annotated[Literal["repository", "person"], Field(description="whose sums: each repository's or person's")] = (
+        "repository"
+    )
     repo: Repository = None
 
 

@@ -54,6 +54,7 @@ from bot.messages import tracking
 from bot.messages.formatting import plain
 from bot.model import TurnState
 from bot.store import audit as stored_audit
+from bot.store import costs as stored_costs
 from bot.store import listings, operations, requests
 from bot.store import outcomes as stored_outcomes
 from bot.store.database import Connection
@@ -196,10 +197,11 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
     return {**row, "expires_at": row["created_at"] + call.ctx.rescues_kept_for}
 
 
-@endpoint("GET", "/costs", "What ended turns cost, by day (UTC) and repository, the latest day first")
+@endpoint("GET", "/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
 async def costs(call: Call, asked: CostsQuery) -> Page[Costs]:
     since = call.ctx.clock().astimezone(UTC).date() - timedelta(days=asked.days - 1)
-    rows = await listings.costs(call.connection, since, asked.repo, call.caller.scope)
+    sums = stored_costs.by_person if asked.by == "person" else stored_costs.by_repository
+    rows = await sums(call.connection, since, asked.repo, call.caller.scope)
     return Page(items=[Costs.model_validate(dict(row)) for row in rows], next=None)
 
 

@@ -441,18 +441,24 @@ class Space(Row):
 
 
 class Costs(Row):
-    """What the turns of one repository cost that ended on one day (UTC)."""
+    """What the turns of one repository, or of one person, cost on one day (UTC): that of their end, else today."""
 
-    COLUMNS = ("day", "codebase", "turns", "without_cost", "tokens", "cost_usd")
-    EMPTY = "No turn has ended in these days."
+    COLUMNS = ("day", "name", "turns", "without_cost", "tokens", "cost_usd")
+    EMPTY = "No turn has run in these days."
 
     day: date
-    codebase: str
+    codebase: str | None
+    person: str | None = None
+    """Who asked, by the login; then `codebase` is null."""
     turns: int
     untold: int
-    """Those whose agent told no cost."""
+    """Those whose cost is not known, or not all of it."""
     cost_usd: float | None
     tokens: int | None
+
+    @property
+    def name(self) -> str:
+        return self.person or self.codebase or ""
 
     @property
     def without_cost(self) -> int:

@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import orjson
 import typer
@@ -212,9 +212,14 @@ def list_audit(
     show_list("audit", json=json, limit=limit, repo=repository, person=person, since=since)
 
 
-def costs(json: Json = False, days: Annotated[int, typer.Option(min=1, max=366)] = 30, repository: Repo = None) -> None:
-    """Print what ended turns cost, by day (UTC) and repository."""
-    show_list("costs", json=json, days=str(days), repo=repository)
+def costs(
+    json: Json = False,
+    days: Annotated[int, typer.Option(min=1, max=366)] = 30,
+    repository: Repo = None,
+    by: Annotated[Literal["repository", "person"], typer.Option(help="Whose sums.")] = "repository",
+) -> None:
+    """Print what turns cost, by day (UTC) and repository, or person."""
+    show_list("costs", json=json, days=str(days), repo=repository, by=by)
 
 
 @sessions.command("prune")

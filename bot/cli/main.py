@@ -42,7 +42,7 @@ _COMMANDS = {
         "bot.cli.processes",
         "Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent.",
     ),
-    "costs": ("bot.cli.calls", "Print what ended turns cost, by day (UTC) and repository."),
+    "costs": ("bot.cli.calls", "Print what turns cost, by day (UTC) and repository, or person."),
     "disk": ("bot.cli.storage", "Show what takes the disk space of this node."),
     "backup": ("bot.cli.backup", "Save the database and this node's files while the bot runs."),
     "restore": ("bot.cli.backup", "Bring a backup to an empty DATA_DIR and an empty database."),

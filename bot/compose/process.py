@@ -121,6 +121,7 @@ async def _opened(
             include_outsiders=settings.include_outsiders,
             purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
+            max_cost_usd_per_day=settings.max_cost_usd_per_day,
             notifies=settings.notify_url is not None,
         )
         await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))

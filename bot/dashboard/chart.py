@@ -41,7 +41,7 @@ class Chart:
 
 def cost_chart(rows: Sequence[Costs], last: date, days: int) -> Chart:
     """Return the chart of the `days` until `last`. The repositories that cost most come first, at the bottom."""
-    values = [(row.day, row.codebase, row.cost_usd) for row in rows if row.cost_usd]
+    values = [(row.day, row.name, row.cost_usd) for row in rows if row.cost_usd]
     totals: dict[str, float] = {}
     for day, name, cost in values:
         if last - timedelta(days=days) < day <= last:

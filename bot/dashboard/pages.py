@@ -132,15 +132,14 @@ def _one(path: str, template: str, endpoint: Endpoint[Any, Any]) -> PageView:
 
 async def _costs(visit: Visit) -> Response:
     asked = visit.asked(lists.costs)
-    rows = (await visit.ask(lists.costs, asked)).items
-    names = {row.codebase for row in rows}
-    repositories = [{"codebase": name, **_sums([row for row in rows if row.codebase == name])} for name in names]
+    rows = (await visit.ask(lists.costs, asked.model_copy(update={"by": "repository"}))).items
+    of_people = (await visit.ask(lists.costs, asked.model_copy(update={"by": "person"}))).items
     return visit.page(
         "costs.html",
         items=rows,
         asked=asked,
         total=_sums(rows),
-        repositories=sorted(repositories, key=lambda row: (-row["cost_usd"], row["codebase"])),
+        sums={"Repository": _by_name(rows), "Person": _by_name(of_people)},
         chart=cost_chart(rows, visit.now.astimezone(UTC).date(), asked.days),
     )
 
@@ -153,6 +152,12 @@ async def _outcomes(visit: Visit) -> Response:
 async def _audit(visit: Visit) -> Response:
     asked = visit.asked(lists.audit)
     return visit.page("audit.html", page=await visit.ask(lists.audit, asked), asked=asked)
+
+
+def _by_name(rows: Sequence[Costs]) -> list[dict[str, Any]]:
+    """Return the sums of each repository or person, the dearest first."""
+    sums = [{"name": name, **_sums([row for row in rows if row.name == name])} for name in {row.name for row in rows}]
+    return sorted(sums, key=lambda row: (-row["cost_usd"], row["name"]))
 
 
 def _sums(rows: Sequence[Costs]) -> dict[str, Any]:

@@ -103,6 +103,14 @@ def setting_warnings(given: Settings) -> list[Check]:
     if secret is not None and len(secret.get_secret_value()) < SHORT_SECRET:
         found = f"GITHUB_WEBHOOK_SECRET has fewer than {SHORT_SECRET} characters and can be guessed"
         checks.append(Check("settings", "warning", found, "Set a long random one, here and at the webhook on GitHub."))
+    capped = [
+        name.upper() for name in type(given).model_fields if name.startswith("max_cost_usd_") and getattr(given, name)
+    ]
+    for chosen in filter(None, map(PRESETS.get, given.agent if capped else ())):
+        if chosen.tells_cost != "while it works":
+            told = "no cost" if chosen.tells_cost == "never" else "its cost at the end of its answer only"
+            found = f"AGENT={chosen.agent} tells {told}, so {capped[0]} does not stop it at its work"
+            checks.append(Check("settings", "warning", found, "See docs/costs.md for the agents that a limit holds."))
     return checks
 
 

@@ -10,14 +10,16 @@ from bot.messages.formatting import (
     code_block,
     details,
     format_count,
+    format_dollars,
     format_duration,
     format_list,
     inline_code,
     truncate,
     url_target,
 )
+from bot.messages.reasons import OF_CAP
 from bot.messages.worktree_replies import restored_clause
-from bot.model import Saved
+from bot.model import CapReached, Saved
 from bot.sharing_rules import Misfit, SharingRefused
 
 PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "filter", "lfs-object", "too-much"]
@@ -34,6 +36,7 @@ NOTHING_CHANGED = "No file was changed."
 CONTEXT_ENDED = "The agent started without its earlier context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."
 ANSWER_CUT = "The answer is longer than the bot posts, so its end is left out."
+STOPPED_AT_COST_LIMIT = "The agent was stopped before it could say what is done and what is left."
 RESUMED_AFTER_CUT_OFF = "This request was interrupted once and then continued."
 
 
@@ -53,6 +56,16 @@ def threads_left_out(answers: int, most: int, longest: int) -> str:
         f"Left out: {format_count(answers, 'answer')} of the agent to inline comments. An answer is posted if it is to "
         f"a comment that the agent was told of, the first one there, not empty, and at most {longest:,} characters; "
         f"{most} at most."
+    )
+
+
+def cost_limit_reached(reached: CapReached) -> str:
+    """The agent was told to finish in the middle of its work."""
+    when = "" if reached.cap == "turn" else " after 00:00 UTC, when it resets"
+    return (
+        f"The cost limit of {format_dollars(reached.limit_usd)} {OF_CAP[reached.cap]} was reached "
+        f"({format_dollars(reached.spent_usd)}), so the agent was told to finish early. Its work so far is kept. "
+        f"Ask it to go on{when}."
     )
 
 

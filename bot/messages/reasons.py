@@ -6,11 +6,13 @@ from typing import Literal
 from bot.messages.formatting import (
     clause,
     format_count,
+    format_dollars,
     format_duration,
     format_moment,
     inline_code,
     truncate,
 )
+from bot.model import CapReached
 
 COMMITS_GONE = "The branch and the commits of this thread no longer exist."
 NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push a first one, then ask again."
@@ -96,6 +98,15 @@ def over_daily_limit(limit: int) -> str:
 def over_hourly_limit(limit: int) -> str:
     used = format_count(limit, "comment")
     return f"The bot has written {used} in this thread within an hour (`MAX_COMMENTS_PER_HOUR`). Ask again later."
+
+
+OF_CAP: dict[str, str] = {"turn": "for one request", "repository": "for this repository today", "day": "for all today"}
+
+
+def cost_limit(reached: CapReached) -> str:
+    """A cap of the day is reached before the request began."""
+    spent = f"{format_dollars(reached.spent_usd)} of {format_dollars(reached.limit_usd)} {OF_CAP[reached.cap]}"
+    return f"The cost limit is reached: {spent}. It resets at 00:00 UTC. Write `/retry` then."
 
 
 def no_worktree(advice: str) -> str:

@@ -151,8 +151,9 @@ def _facts(now: Overview, web: str, at: datetime, chosen: Worker | None) -> Iter
     if now.rescues:
         yield f"Rescued work: {now.rescues} (`/worktree list` shows it)"
     if now.cost_usd is not None:
-        untold = f"; of {now.untold} the cost is unknown" if now.untold else ""
-        yield f"Cost of this thread: {format_dollars(now.cost_usd)} for {format_count(now.turns, 'request')}{untold}"
+        least, untold = ("≥ ", f"; of {now.untold} not all is known") if now.untold else ("", "")
+        cost = f"{least}{format_dollars(now.cost_usd)} for {format_count(now.turns, 'request')}"
+        yield f"Cost of this thread: {cost}{untold}"
 
 
 def _node_silent_since(node: str, since: datetime, now: datetime) -> str:

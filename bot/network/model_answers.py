@@ -31,6 +31,8 @@ _PARTS = (
 )
 MOST_TOKENS = 10**9
 """The most that one answer, or one prompt, can cost."""
+MOST_DOLLARS = 1e6
+"""A cost above this is wrong, whoever tells it."""
 _MODEL_NAME = re.compile(r"[\w./:@+\[\]-]{1,100}")
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 
@@ -49,6 +51,8 @@ class ModelAnswers:
         self._refused: set[str] = set()
         self._tokens: dict[str | None, int] = {}
         """By the model's name."""
+        self.cost_usd: float | None = None
+        """What the answers that tell their cost add up to."""
 
     @property
     def refuses(self) -> bool:
@@ -97,6 +101,11 @@ class ModelAnswers:
         self._tokens[model] = self._tokens.get(model, 0) + tokens
         self._on_change(self)
 
+    def charge(self, dollars: float) -> None:
+        """Note what an answer cost."""
+        self.cost_usd = (self.cost_usd or 0) + dollars
+        self._on_change(self)
+
 
 class ModelAnswer:
     """One answer while it passes: it is read by events, and none is kept."""
@@ -112,6 +121,7 @@ class ModelAnswer:
         self._model: str | None = None
         self._told: dict[str, int] = {}
         self._counted = 0
+        self._charged = 0.0
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next piece of the body."""
@@ -174,6 +184,11 @@ class ModelAnswer:
             if tokens > self._counted:
                 self._all.count(self._model, tokens - self._counted)
                 self._counted = tokens
+            # In US dollars, of the whole answer: https://openrouter.ai/docs/use-cases/usage-accounting
+            cost = usage.get("cost")
+            if isinstance(cost, float | int) and cost is not True and self._charged < cost <= MOST_DOLLARS:
+                self._all.charge(cost - self._charged)
+                self._charged = cost
 
 
 def is_model_name(text: str) -> bool:

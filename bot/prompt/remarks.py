@@ -2,6 +2,11 @@
 
 from bot.prompt.foreign import Foreign, Told
 
+FINISH_NOW = """\
+You were interrupted because the limit of what this request may cost is reached. Stop here: begin nothing new. If the \
+files are in a state that does not build, make the smallest change that corrects it. Then end with your final message: \
+say what is done, and what is left. What is in the worktree is committed and pushed."""
+
 
 def fast_forwarded(commits: int) -> Told:
     """`commits` were pushed since the last turn."""

@@ -16,6 +16,7 @@ from bot.messages.tracking import TurnResult
 from bot.model import EndReason
 from bot.network.model_answers import BUSY_STATUSES, ModelAnswers
 from bot.prompt.collect import Collected
+from bot.run.caps import prompt_capped, record_use
 from bot.run.checkout import Ready
 from bot.run.messages import pass_messages_on, told_before
 from bot.run.prompt import make_prompt
@@ -36,6 +37,9 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
 
     Raises StoppedError, ClaimLostError, GitError, OSError, UnsafeCommandError.
     """
+    if run.cap is not None:  # reached by an earlier run of the turn
+        run.notices.append(notices.cost_limit_reached(run.cap))
+        return await _save(run, notices.STOPPED_AT_COST_LIMIT)
     ctx, answers = run.ctx, ModelAnswers(run.ctx.clock, run.progress.model_answered)
     async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.rules.agent, launch) as agent:
         run.messages = await run.unless_stopped(told_before(run))
@@ -48,7 +52,7 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
             run.progress.agent_begins()
             over = asyncio.Event()
             async with watched(disk, run.disk_overflowed), concurrently(pass_messages_on(run, agent, over)) as passing:
-                outcome = await agent.prompt(prompt, ctx.limits, run.stop, run.progress.note)
+                outcome = await prompt_capped(run, agent, prompt)
                 over.set()
                 await passing
         # Now: an agent that is closed may still have asked something else.
@@ -56,7 +60,7 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
         reset = answers.until
     # Without a database this waits: by then the agent is gone.
     if not isinstance(prompt, TurnResult):
-        await _record_use(run)
+        await record_use(run, is_whole=isinstance(outcome, AgentDone) and run.cap is None)
     gave_up = ""
     if (is_busy or reset is not None) and isinstance(outcome, (TurnResult, Failed, TimedOut)):
         # An agent gives up after some attempts, or is silent until the limit's end.
@@ -105,12 +109,6 @@ async def _open(
         await run.write(_join_session, turn, ctx.rules.agent, session, opened, why)
         prompt = await prompting
     return await make_prompt(run, ready, thread, None) if is_lost else prompt
-
-
-async def _record_use(run: TurnRun) -> None:
-    """Record what the agent and its model used, however the prompt ended."""
-    use, session_cost = run.progress.use, run.progress.usage.session_cost_usd
-    run.progress.use = await run.write(turns.record_use, run.turn.claim, session_cost, use.tokens, use.model)
 
 
 async def _save(run: TurnRun, text: str) -> str:

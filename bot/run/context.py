@@ -20,7 +20,7 @@ from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
-from bot.model import READ_ONLY, WorktreeRow
+from bot.model import READ_ONLY, CapReached, Repository, WorktreeRow
 from bot.network.model_answers import ModelAnswers
 from bot.network.models import ModelRoute
 from bot.node.context import NodeContext
@@ -31,6 +31,7 @@ from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations
+from bot.store.costs import spent_today
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 
@@ -52,6 +53,8 @@ class TurnContext(NodeContext):
     limits: PromptLimits
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
+    max_cost_usd_per_day: float | None = None
+    """Of all repositories of this database."""
     notifies: bool = False
     """Whether there is a NOTIFY_URL."""
 
@@ -59,6 +62,27 @@ class TurnContext(NodeContext):
     def parser(self) -> CommentParser:
         """Return what reads texts as the repository's rules want."""
         return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.rules.bare_commands)
+
+    async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
+        """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.
+
+        The caps of the day count what is known of all turns on all nodes, also of those that run.
+        """
+        per_turn, per_repository, per_day = (
+            self.rules.max_cost_usd_per_turn,
+            self.rules.max_cost_usd_per_repository_per_day,
+            self.max_cost_usd_per_day,
+        )
+        if per_turn is not None and turn_usd is not None and turn_usd >= per_turn:
+            return CapReached("turn", turn_usd, per_turn)
+        if per_repository is None and per_day is None:
+            return None
+        spent = await persist(self.pool, spent_today, repository)
+        if per_repository is not None and spent.repository_usd >= per_repository:
+            return CapReached("repository", spent.repository_usd, per_repository)
+        if per_day is not None and spent.all_usd >= per_day:
+            return CapReached("day", spent.all_usd, per_day)
+        return None
 
     @asynccontextmanager
     async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
@@ -82,6 +106,8 @@ class TurnContext(NodeContext):
         directory = self.directory(worktree.path)
         if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
             return None
+        if await self.cap_reached(worktree.repository) is not None:
+            return None
         rules = Chosen(*await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
         limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
         stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
@@ -96,7 +122,7 @@ class TurnContext(NodeContext):
         if outcome is None:
             return None
         tokens = answers.tokens or usage.tokens
-        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens)
+        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens, answers.cost_usd)
         if not isinstance(outcome, AgentDone):
             _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
             return None

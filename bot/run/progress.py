@@ -15,7 +15,7 @@ from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import PlanEntry
 from bot.model import ThreadRef
-from bot.network.model_answers import MOST_TOKENS, ModelAnswers, is_model_name
+from bot.network.model_answers import MOST_DOLLARS, MOST_TOKENS, ModelAnswers, is_model_name
 from bot.reply import thread_comments
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
@@ -27,8 +27,6 @@ QUIET_SECONDS = 3.0
 # The earlier steps of a longer turn are forgotten.
 MAX_STEPS = 200
 SAVE_EVERY_SECONDS = 1.0
-MOST_DOLLARS = 1e6
-"""An agent that tells more is wrong."""
 MAX_WORDS_CHARACTERS = 600
 MAX_OUTPUT_CHARACTERS = 8 * 1024
 _MOST_UNSAVED_CHARACTERS = 256 * 1024
@@ -52,6 +50,11 @@ class Progress:
         self.usage = Usage()
         """As the agent tells it."""
         self._counted = 0
+        self._counted_when_told = 0
+        """The tokens of which the agent told the cost."""
+        self.charged_usd: float | None = None
+        """What the turn's model told of its cost, where the agent tells none."""
+        self.cost_changed = asyncio.Event()
         self.plan: tuple[PlanEntry, ...] = ()
         self._steps = dict(enumerate(earlier_steps, 1))
         """By place, the last ones."""
@@ -104,6 +107,9 @@ class Progress:
         if self.agent_began:
             self.enter(tracking.MODEL_REFUSES if answers.refuses else None)
         self._counted = answers.tokens
+        if answers.cost_usd is not None and self.usage.session_cost_usd is None:
+            self.charged_usd = (self._earlier_use.cost_usd or 0) + answers.cost_usd
+            self.cost_changed.set()
         self._set_use(answers.model)
 
     def _set_use(self, model: str | None) -> None:
@@ -112,6 +118,13 @@ class Progress:
         both = (before or 0) + tokens if tokens else before
         self.use = replace(self.use, tokens=both, model=model or self.use.model)
         self._save_soon()
+
+    @property
+    def cost_is_part(self) -> bool:
+        """Whether the agent used more than it told the cost of, where it tells one."""
+        if self.usage.session_cost_usd is None:
+            return self._earlier_use.cost_is_part
+        return self._counted > self._counted_when_told
 
     @property
     def steps(self) -> list[str]:
@@ -143,6 +156,9 @@ class Progress:
                     tokens if tokens is not None and 0 <= tokens <= MOST_TOKENS else known.tokens,
                     cost if cost is not None and 0 <= cost <= MOST_DOLLARS else known.session_cost_usd,
                 )
+                if cost is not None:
+                    self._counted_when_told = self._counted
+                    self.cost_changed.set()
                 self._set_use(self.use.model or (model if model and is_model_name(model) else None))
                 return
             case Said(text=text):
@@ -216,7 +232,7 @@ class Progress:
                 self._is_saved = True
                 plan = [f"{entry.state} {entry.text}" for entry in self.plan]
                 words = latest_words(self._heard, self._redact)
-                used = self.use.tokens, self.use.model
+                used = self.use.tokens, self.use.model, self.cost_is_part
                 phase = None if self.phase is None else self._redact(plain(self.phase))
                 await turns.save_progress(pool, turn.claim, plan, words, phase, *used)
         except DATABASE_AWAY as problem:

@@ -22,7 +22,7 @@ from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
 from bot.messages import checks as words
-from bot.messages import links
+from bot.messages import links, notices
 from bot.messages.checks import SCRIPT, Base, Ran
 from bot.messages.commit_message import split_subject
 from bot.messages.formatting import clause
@@ -32,6 +32,7 @@ from bot.network.model_answers import ModelAnswers
 from bot.node.setup_script import script_on
 from bot.prompt.check import ask_to_mend
 from bot.prompt.foreign import Fence
+from bot.run.caps import capped, record_use
 from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
 from bot.sandbox.system import UnsafeCommandError
@@ -172,8 +173,8 @@ class Proof:
             return False
         spent = (ctx.clock() - turn.started_at).total_seconds() - self._seconds
         limits = replace(ctx.limits, total_seconds=ctx.limits.total_seconds - spent)
-        cap, cost = ctx.rules.max_cost_usd_per_turn, run.progress.use.cost_usd or 0
-        is_short = limits.total_seconds < SHORTEST_SECONDS or (cap is not None and cost >= cap)
+        is_dear = run.cap or await ctx.cap_reached(turn.worktree.repository, run.progress.use.cost_usd)
+        is_short = limits.total_seconds < SHORTEST_SECONDS or is_dear
         if is_short or not await run.write(checks.may_tell, turn.claim):
             return False
         reached("told-of-check")
@@ -181,14 +182,15 @@ class Proof:
         prompt = ask_to_mend(Fence(secrets.token_hex(4)), default, _ran(done), done.output, passes_on_base=passes)
         run.progress.agent_goes_on()
         answers = ModelAnswers(ctx.clock, run.progress.model_answered)
-        hears = run.stop, run.progress.note, run.disk_overflowed
-        outcome = await ctx.go_on(turn, tuple(map(ctx.redactor.redact, prompt)), limits, answers, *hears)
+        asked = turn, tuple(map(ctx.redactor.redact, prompt)), limits, answers
+        async with capped(run) as ending:
+            outcome = await ctx.go_on(*asked, ending, run.progress.note, run.disk_overflowed)
         if outcome is None:
             return False
-        use, session_cost = run.progress.use, run.progress.usage.session_cost_usd
-        run.progress.use = await run.write(turns.record_use, turn.claim, session_cost, use.tokens, use.model)
-        if isinstance(outcome, Cancelled):
+        await record_use(run, is_whole=isinstance(outcome, AgentDone) and run.cap is None)
+        if run.stop.is_set() and isinstance(outcome, Cancelled):
             raise StoppedError
+        run.notices += [notices.cost_limit_reached(run.cap)] if run.cap is not None else []
         if isinstance(outcome, AgentDone):
             await self._save(outcome.text)
         return True

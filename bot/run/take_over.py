@@ -80,6 +80,7 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         steps=place.steps,
         asked=asked,
         cost_usd=place.use.cost_usd,
+        cost_is_part=place.use.cost_is_part,
         tokens=place.use.tokens,
         model=place.use.model or place.agent,
     )

@@ -45,7 +45,7 @@ from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.store.plans import is_by_outsider
-from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.store.turns import ClaimedTurn, ClaimLostError, Use
 from bot.tasks import concurrently, unless
 
 DISK_FULL_BELOW_BYTES = 4 << 20
@@ -230,6 +230,11 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
     if (asked := await confirmed) is None:
         return ready
     await settle_mode(run, asked)
+    if turn.mode != "undo":  # which asks no agent
+        run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
+    if run.cap is not None:
+        # An agent that worked before the turn was cut off is not asked again, but its work is published.
+        return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
 
 

@@ -8,7 +8,7 @@ from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 from bot.clones.clone import StoppedError
 from bot.messages import notices, reasons, tracking
 from bot.messages.tracking import AskedBy
-from bot.model import ThreadRef
+from bot.model import CapReached, ThreadRef
 from bot.node.transactions import persist
 from bot.rules import Rules
 from bot.run.context import TurnContext
@@ -48,6 +48,8 @@ class TurnRun:
     messages: tuple[Message, ...] = ()
     """What was added to the request in earlier runs and stands in the prompt."""
     disk_full: str | None = None
+    cap: CapReached | None = None
+    """The cap on cost at which the agent was told to finish."""
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
     by_outsider: bool = False

@@ -352,8 +352,8 @@ left join lateral (
     from sessions a left join turns t on t.session_id = a.id
     where a.conversation_id = c.id and a.active group by a.id) s on true
 cross join lateral (
-    select count(*) as turns, sum(t.cost_usd) as cost_usd, count(*) - count(t.cost_usd) as untold
-    from turns t where t.conversation_id = c.id and t.started_at is not null and t.finished_at is not null) spent
+    select count(*) as turns, sum(cost_usd) as cost_usd, count(*) filter (where untold) as untold
+    from turn_costs where conversation_id = c.id and (finished_at is not null or cost_usd is not null)) spent
 where c.id = $1
 """)
 async def overview(

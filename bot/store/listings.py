@@ -263,36 +263,21 @@ async def delivery(connection: Connection, guid: str, scope: Scope) -> dict[str,
 
 
 @statement("""
--- Each day is summed by the index of the ends, which has all of it; names and the day's date come to the sums.
-select day::date, b.owner || '/' || b.name as codebase, sums.turns, sums.untold, sums.cost_usd, sums.tokens
-from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
-    select queue_platform as platform, queue_repository_id as repository_id, count(*) as turns,
-           count(*) filter (where cost_usd is null and started_at is not null) as untold, sum(cost_usd) as cost_usd,
-           sum(tokens)::bigint as tokens
-    from turns
-    where finished_at >= day at time zone 'UTC' and finished_at < (day + interval '1 day') at time zone 'UTC'
-      and ($2::text is null or (queue_platform, queue_repository_id) in (
-               select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
-      and threadtree_sees($3, $4, queue_platform, queue_repository_id)
-    group by 1, 2) sums join codebases b using (platform, repository_id)
-order by 1 desc, cost_usd desc nulls last, 2
-""")
-async def costs(connection: Connection, since: date, repository: str | None, scope: Scope) -> list[dict[str, Any]]:
-    """Return what the turns cost that ended on that day (UTC) or later, by day and repository.
-
-    `untold`: the turns that ran, and whose agents reported no cost.
-    """
-
-
-@statement("""
-select (finished_at at time zone 'UTC')::date as day, count(*) as turns, count(*) filter (where state = 'done') as done,
+-- The cost is that of `costs_on`: what has not ended counts for today.
+select (coalesce(finished_at, now()) at time zone 'UTC')::date as day, count(finished_at) as turns,
+       count(*) filter (where state = 'done') as done,
        count(*) filter (where state = 'stopped') as stopped,
-       count(*) filter (where state not in ('done', 'stopped')) as failed,
+       count(*) filter (where state not in ('queued', 'running', 'done', 'stopped')) as failed,
        coalesce(sum(cost_usd), 0) as cost_usd,
+       count(*) filter (where started_at is not null and (cost_usd is null or cost_is_part)) as untold,
        percentile_cont(array[0.5, 0.95]) within group (order by extract(epoch from finished_at - started_at)::float8)
            as seconds
-from turns where finished_at >= $1::date::timestamp at time zone 'UTC'
-                 and threadtree_sees($2, $3, queue_platform, queue_repository_id)
+from (select finished_at, started_at, state, cost_usd, cost_is_part, queue_platform, queue_repository_id
+      from turns where finished_at >= $1::date::timestamp at time zone 'UTC'
+      union all
+      select finished_at, started_at, state, cost_usd, cost_is_part, queue_platform, queue_repository_id
+      from turns where state in ('queued', 'running') and started_at is not null) t
+where threadtree_sees($2, $3, queue_platform, queue_repository_id)
 group by grouping sets ((1), ())
 """)
 async def days(connection: Connection, since: date, scope: Scope) -> list[dict[str, Any]]:

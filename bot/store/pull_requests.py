@@ -96,13 +96,13 @@ with before as (select id, cost_usd from sessions where id = $1 for update), sum
     update sessions s set cost_usd = greatest(s.cost_usd, $2::float8) from before where s.id = before.id
 )
 update turns t set tokens = coalesce(t.tokens + $3, $3, t.tokens),
-                   cost_usd = coalesce(t.cost_usd + greatest($2::float8 - before.cost_usd, 0), t.cost_usd)
+                   cost_usd = coalesce(t.cost_usd + coalesce(greatest($2::float8 - before.cost_usd, 0), $4), t.cost_usd)
 from before where t.id = (select max(id) from turns where session_id = $1 and pushed_to is not null)
 """)
 async def record_use_of_text(
-    connection: Connection, session: int, session_cost_usd: float | None, tokens: int | None
+    connection: Connection, session: int, session_cost_usd: float | None, tokens: int | None, cost_usd: float | None
 ) -> None:
-    """Add what a description used to the turn that pushed; the cost is the sum of the session."""
+    """Add what a description used to the turn that pushed. The cost is the sum of the session, or else its own."""
 
 
 @statement("select kind = 'pull', worktree_id from conversations where id = $1")

@@ -148,6 +148,20 @@ async def test_the_cost_of_the_session_is_reported(stage: Stage) -> None:
         assert not any((*first, *second))
 
 
+async def test_the_cost_is_told_while_it_works_and_after_an_interruption_it_finishes(stage: Stage) -> None:
+    """What a soft stop needs (bot.run.caps)."""
+    told = Heard(lambda event: isinstance(event, Usage) and bool(event.session_cost_usd))
+    called = Heard(lambda event: isinstance(event, ToolEnded))
+    heard = told if stage.preset.agent in REPORT_COST else called
+    async with stage.session() as (driver, _):
+        outcome = await ask(driver, "remember plum", "run true", "run sleep 1000", heard=heard)
+        assert isinstance(outcome, Cancelled), outcome
+        assert driver.is_open, "it ended its prompt by itself"
+        finished = await ask(driver, "recall")
+    assert isinstance(finished, AgentDone), finished
+    assert "I remember: plum." in finished.text
+
+
 async def test_a_long_answer_arrives_complete(stage: Stage) -> None:
     _, completed = await stage.says("long 200000")
     assert completed.text.strip() == " ".join(map(str, range(100_000)))[:200_000].strip()

@@ -26,7 +26,7 @@ from tests.end_to_end.test_thread_context import PNG
 from tests.support import mcp_probe
 from tests.support import world as test_world
 from tests.support.clock import HandMovedClock
-from tests.support.models.script import DESCRIBE
+from tests.support.models.script import DESCRIBE, FINISHED
 from tests.support.models.server import SimulatedModels
 from tests.support.patience import eventually
 from tests.support.world import open_world
@@ -173,6 +173,22 @@ async def test_a_model_that_asks_to_slow_down_is_told_of_and_waited_for(
         assert model is not None
         await issue.says("/stop")
         assert "**Stopped**" in "".join(await issue.hears_all())
+
+
+@pytest.mark.parametrize(("agent", "limit"), [("claude", "0.0001"), ("opencode", "0.0001"), ("codex", "1")])
+async def test_at_the_cost_limit_it_is_told_to_finish_and_its_work_is_pushed(
+    agent: str, limit: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    """Codex tells no cost: here each answer of its model does, as those of routers do."""
+    models.cost_usd = 0.6 if agent == "codex" else None
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "MAX_COST_USD_PER_TURN": limit}
+    async with open_world(database_url, tmp_path, more) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun true\nrun sleep 1000")
+        await issue.hears("for one request was reached", "1 file +", FINISHED)
+        assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
+        [(state, cost)] = await world.turns("state", "cost_usd")
+        assert (state, cost >= float(limit)) == ("done", True)
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])

@@ -294,12 +294,14 @@ async def test_the_cost_is_told_by_day_and_repository(api: Api, pool: Pool) -> N
     await pool.execute("update turns set finished_at = date_trunc('day', now(), 'UTC') where id = 1")
     await pool.execute("update turns set finished_at = date_trunc('day', now(), 'UTC') - interval '1 s' where id = 2")
     today = datetime.now(UTC).date()
-    one = {"codebase": "octo/hello", "turns": 1, "untold": 0, "cost_usd": 0.25, "tokens": 1200}
-    other = {"codebase": "octo/hello", "turns": 1, "untold": 1, "cost_usd": None, "tokens": None}
+    one = {"codebase": "octo/hello", "person": None, "turns": 1, "untold": 0, "cost_usd": 0.25, "tokens": 1200}
+    other = {"codebase": "octo/hello", "person": None, "turns": 1, "untold": 1, "cost_usd": None, "tokens": None}
     both = [{"day": today.isoformat(), **one}, {"day": (today - timedelta(days=1)).isoformat(), **other}]
     assert (await api("GET", "/api/costs"))["items"] == both
     assert (await api("GET", "/api/costs?days=1&repo=Octo/hello"))["items"] == both[:1]
     assert (await api("GET", "/api/costs?repo=octo/world"))["items"] == []
+    by_person = (await api("GET", "/api/costs?days=1&by=person"))["items"]
+    assert by_person == [{"day": today.isoformat(), **one, "codebase": None, "person": "ada"}]
 
 
 async def test_a_node_tells_what_it_keeps_that_no_rescue_names(api: Api, pool: Pool) -> None:

@@ -8,15 +8,15 @@ from uuid import uuid4
 
 import pytest
 
-from bot.agents.driver import ToolEnded, ToolStarted
+from bot.agents.driver import ToolEnded, ToolStarted, Usage
 from bot.model import ThreadRef
 from bot.network.model_answers import ModelAnswers
 from bot.run.progress import MAX_OUTPUT_CHARACTERS, Progress
-from bot.store import turns
+from bot.store import costs, turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError, Use
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
-from tests.support.turn_rows import NOON, TurnRows, repository
+from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 
 
 async def test_a_step_that_is_just_written_when_the_agent_ends_is_written_once(
@@ -79,6 +79,40 @@ async def test_the_cost_of_a_turn_is_what_its_runs_added_to_the_session(world: T
     assert await record(0.1, None, None) == Use(0.75, 20, "a-model"), "a session that was lost begins at nothing"
     with pytest.raises(ClaimLostError):
         await turns.record_use(world.db, replace(turn.claim, token=uuid4()), 9.0, 9, None)
+
+
+async def test_a_cost_is_a_part_while_the_model_worked_on_since_it_was_told(pool: Pool, world: TurnRows) -> None:
+    """A process that is killed leaves that in the row, too, and a later run that hears the whole cost corrects it."""
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    answers, progress = ModelAnswers(), Progress(str)
+    answers.count("a-model", 10)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+            progress.model_answered(answers)
+            progress.note(Usage(session_cost_usd=0.5))
+            assert not progress.cost_is_part
+            answers.count("a-model", 10)
+            progress.model_answered(answers)
+            await eventually(partial(world.db.fetchval, "select cost_is_part from turns"))
+    resumed = Progress(str, (), Use(0.5, 20, "a-model", cost_is_part=True))
+    assert resumed.cost_is_part
+    resumed.note(Usage(session_cost_usd=0.75))
+    assert not resumed.cost_is_part
+
+
+async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes(world: TurnRows) -> None:
+    here, _ = await world.home()
+    there, _ = await world.home(node="other")
+    for conversation in (here, there):
+        await world.ask(conversation)
+    day = partial(costs.spent_today, world.db, repository())
+    assert await day() == costs.SpentToday(0, 0)
+    for node, cost in ((NODE, 1.5), ("other", 2.5)):
+        turn = await world.claimed(node=node)
+        await turns.record_use(world.db, turn.claim, None, 10, None, cost)
+    assert await day() == costs.SpentToday(4, 4)
 
 
 async def test_a_step_that_fails_after_it_was_written_is_the_same_row(pool: Pool, world: TurnRows) -> None:

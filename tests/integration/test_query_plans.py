@@ -12,6 +12,7 @@ import pytest
 from bot.store import (
     claims,
     conversations,
+    costs,
     deliveries,
     jobs,
     listings,
@@ -85,7 +86,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what waits": (requests.stop_queued.sql, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.running_on.sql, (NODE,)),
     "what keeps turns waiting": (requests.why_turns_wait.sql, ([99, 599], NOON, 30)),
-    "cost of a day": (listings.costs.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day": (costs.by_repository.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day by person": (costs.by_person.sql, (date(2099, 1, 1), None, *ALL)),
     "how days ended": (listings.days.sql, (date(2099, 1, 1), *ALL)),
     "turns found by a word": (listings.FOUND, (51, None, None, None, "rare", *ALL)),
     "turns of some found by a word": (listings.FOUND, (51, None, None, None, "rare", *SOME)),

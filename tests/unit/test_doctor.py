@@ -212,6 +212,22 @@ def test_secrets_that_the_agents_can_read_are_named() -> None:
     assert found == "AGENT_ENV hands AWS_SECRET_ACCESS_KEY to the agents: what runs inside the sandbox can read it"
 
 
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [
+        ("claude", []),
+        ("codex", ["AGENT=codex tells no cost"]),
+        ("claude-acp", ["AGENT=claude-acp tells its cost at the end of its answer only"]),
+    ],
+)
+def test_a_limit_on_cost_that_does_not_hold_the_agent_is_told(agent: str, told: list[str]) -> None:
+    keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "a key")
+    limited = with_agent(agent, MAX_COST_USD_PER_DAY="20", **keys)
+    so = ", so MAX_COST_USD_PER_DAY does not stop it at its work"
+    assert [check.found for check in setting_warnings(limited)] == [f"{words}{so}" for words in told]
+    assert setting_warnings(with_agent(agent, **keys)) == []
+
+
 def with_agent(agent: str, **variables: str) -> Settings:
     return load({"DATA_DIR": "/data", "AGENT": agent, **variables}, dotenv=None, needs=frozenset({Need.AGENT}))
 

@@ -68,6 +68,19 @@ def test_claudes_input_counts_before_the_answer_ends_and_the_cache_counts_too() 
     assert answers.tokens == 550
 
 
+def test_the_cost_of_an_answer_is_counted_once_where_it_is_told() -> None:
+    """https://openrouter.ai/docs/use-cases/usage-accounting"""
+    answers = ModelAnswers()
+    passed(answers, JSON, b'{"usage": {"total_tokens": 5}}')
+    assert answers.cost_usd is None
+    told = [b'data: {"usage": {"total_tokens": 5, "cost": %s}}\n' % cost for cost in (b"0.25", b"0.25", b"0.5")]
+    passed(answers, EVENTS, *told)
+    assert answers.cost_usd == 0.5
+    for odd in (b"-1", b'"1"', b"1e9", b"true", b"null"):
+        passed(answers, JSON, b'{"usage": {"total_tokens": 5, "cost": %s}}' % odd)
+    assert answers.cost_usd == 0.5
+
+
 def test_the_model_that_worked_most_is_named() -> None:
     answers = ModelAnswers()
     for name, tokens in (("large", 90), ("small", 50), ("small", 30), ("\u0000odd", 9999)):

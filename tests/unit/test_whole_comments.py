@@ -26,7 +26,7 @@ from bot.messages import (
 from bot.messages.checks import Base, Ran
 from bot.messages.formatting import clause
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
-from bot.model import Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
+from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from tests.support.rendered import html
 
@@ -191,6 +191,22 @@ COMMENTS: dict[str, str | TurnResult] = {
         RAN, check=checks.told(Ran("was stopped after 10 min 0 s"), 600, None), check_output="waiting for the database"
     ),
     "check-not-run": replace(RAN, check=checks.not_run(f"`{checks.SCRIPT}` {notices.setup_unusable('main', 1 << 20)}")),
+    "answer-at-the-cost-limit": replace(
+        RAN,
+        answer="The total of an empty cart is `0` now. Left: a test for it.",
+        notices=(notices.cost_limit_reached(CapReached("turn", 5.117, 5)),),
+        cost_usd=5.117,
+        cost_is_part=True,
+    ),
+    "answer-at-the-cost-limit-of-the-day": replace(
+        RAN,
+        answer=notices.STOPPED_AT_COST_LIMIT,
+        notices=(notices.cost_limit_reached(CapReached("repository", 10.02, 10)),),
+        cost_usd=0.81,
+    ),
+    "refused-at-the-cost-limit": TurnResult(
+        "refused", reasons.cost_limit(CapReached("day", 50.31, 50)), asked=ASKED, duration=timedelta(seconds=1)
+    ),
     "answer-to-a-question": TurnResult(
         "done",
         answer="The total is counted in `src/cart.py`.",

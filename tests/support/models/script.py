@@ -11,7 +11,7 @@ The last text of a user that has commands is the request. One command a line; a 
     fail STATUS [RETRY-AFTER]
 
 Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
-Told that a check fails, it obeys the last COMMANDS, with ends of lines as in a TEXT.
+Told that a check fails, it obeys the last COMMANDS, with ends of lines as in a TEXT. Asked to finish, it does.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
@@ -21,10 +21,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from bot.prompt.remarks import FINISH_NOW
+
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
 DESCRIBE = "# The description of the pull request"
 MEND = "# The repository's check fails"
+FINISHED = "I stop here. Nothing is left."
+"""The answer to the bot's request to finish."""
 TITLE = "A title"
 """The answer to a request without tools: agents ask that way for titles and summaries of a session."""
 
@@ -104,6 +108,8 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     newest = next((at for at in range(len(conversation), 0, -1) if conversation[at - 1].role != "user"), 0)
     if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
         return Answer(_description(conversation))
+    if any(FINISH_NOW in text.text for text in conversation[newest:]):
+        return Answer(FINISHED)
     request = _request(conversation)
     commands = (
         list(_commands(_meant(conversation[: request + 1]), _plan_file(conversation))) if request is not None else []
