@@ -25,6 +25,11 @@ class Policy:
     allowed_bots: frozenset[int] = frozenset()
     turns_per_person_per_day: int = 50
 
+    @property
+    def review_label(self) -> str:
+        """The label that asks for a review."""
+        return f"{self.label}-review"
+
     def is_own(self, author: Actor, text: str) -> bool:
         """Return whether the bot wrote this itself.
 

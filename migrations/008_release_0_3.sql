@@ -29,3 +29,8 @@ alter table requests
 -- Checks.
 
 -- Reviews.
+alter table turns
+    add column reviewed_head text,                          -- the commit of the pull request that the turn reviewed
+    add column review        text;                          -- JSON: its remarks on lines, and which earlier ones are mended
+alter table outbox
+    add column review        text;                          -- JSON: the comment goes as a review with these remarks

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import notices, reasons, tracking
+from bot.messages import notices, reasons, replies, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Target, TurnMode
@@ -51,12 +51,20 @@ def named_part(comment_id: int | None, text: str) -> str:
     return f"Comment {comment_id}:\n{text}"
 
 
+async def nothing_to_review(ctx: RequestContext, _: str | None = None) -> None:
+    """Answer a request for a review of what is no pull request."""
+    await ctx.reply(replies.NOTHING_TO_REVIEW)
+
+
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     """Queue a turn for what a comment, review or thread asks of the agent.
 
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
     """
+    if asked.mode == "review" and ctx.request.thread.kind != "pull":
+        await nothing_to_review(ctx)
+        return
     await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if asked.seen is not None and await requests.is_repeated(
         ctx.connection, ctx.conversation_id, asked.seen, ctx.request.asked_at

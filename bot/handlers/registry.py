@@ -2,7 +2,7 @@
 
 from typing import Final, assert_never
 
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.agent_request import AgentRequest, nothing_to_review, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
@@ -74,6 +74,9 @@ def pull_request_asked(argument: str | None) -> PullRequestAsked:
 
 STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_status)
 RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
+REVIEW = Handler(
+    "review", lambda words: (words or None, ""), summary=replies.REVIEW_SUMMARY, run=nothing_to_review, asks="review"
+)
 PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
 RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
 RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
@@ -86,7 +89,8 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 HANDLERS: dict[str, Handler] = {
-    handler.name: handler for handler in (HELP, STATUS, STOP, RETRY, PLAN, APPROVE, PR, RESET_CONTEXT, RESET, WORKTREE)
+    handler.name: handler
+    for handler in (HELP, STATUS, STOP, RETRY, PLAN, APPROVE, REVIEW, PR, RESET_CONTEXT, RESET, WORKTREE)
 }
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

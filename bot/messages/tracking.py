@@ -43,6 +43,8 @@ SETTING_UP = "Running `.threadtree/setup`."
 
 _MOST_STEPS = 60
 _LONGEST_PATCH = 20_000
+_BELOW_A_REVIEW = 12_000
+"""What is left of a review's text for what stands below the answer."""
 _NOT_ALL = re.compile(r"left out|did not fit|could not be read")
 
 
@@ -77,6 +79,20 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The review of the commit `head`, with its page: `remarks` on lines, and how many earlier ones were resolved.
+
+    `since_url` is the page with what changed since the commit that was reviewed before.
+    """
+
+    head: str
+    url: str
+    remarks: int
+    resolved: int = 0
+    since_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AskedBy:
     """The request that a comment answers: who made it, its address, and its turn."""
 
@@ -93,6 +109,7 @@ class TurnResult:
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
     not fit or could not be read. `model` is the agent's name where it does not report a model.
+    With `review` it is one text, posted as a review.
     """
 
     state: EndState
@@ -108,6 +125,7 @@ class TurnResult:
     tokens: int | None = None
     model: str | None = None
     last_words: str = ""
+    review: Reviewed | None = None
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -198,9 +216,12 @@ def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHAR
     The answer leads to no other server than `server_url`. This takes up to seconds for a long answer: call it in a
     thread.
     """
-    answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit)
+    below = limit if result.review is None else _BELOW_A_REVIEW
+    answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit - below or limit)
+    if result.review is not None:
+        answer, was_cut = answer[:1], was_cut or len(answer) > 1
     parts = list(answer) or [_headline(result)]
-    tail = _below_the_answer(result, limit, answered=bool(answer), was_cut=was_cut)
+    tail = _below_the_answer(result, below, answered=bool(answer), was_cut=was_cut)
     if tail and len(parts[-1]) + 2 + len(tail) <= limit:
         parts[-1] += f"\n\n{tail}"
     elif tail and len(parts) == MOST_COMMENTS:
@@ -261,6 +282,8 @@ def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut
     sections = []
     if isinstance(result.changes, Changes):
         sections.append(_changes(result.changes))
+    if result.review is not None:
+        sections.append(_reviewed(result.review))
     if boxed := (*([ANSWER_CUT] if was_cut else []), *result.notices):
         sections.append(_box(boxed))
     if answered and result.state != "done":
@@ -350,6 +373,17 @@ def _changes(changes: Changes) -> str:
     if (pull := changes.pull_request) is not None:
         words = "Open a pull request" if pull.number is None else f"Pull request #{pull.number}"
         facts.append(f"[{words}]({url_target(pull.url)})")
+    return " · ".join(facts)
+
+
+def _reviewed(review: Reviewed) -> str:
+    facts = [f"**Reviewed** [{inline_code(review.head[:7])}]({url_target(review.url)})"]
+    if review.remarks:
+        facts.append(format_count(review.remarks, "remark"))
+    if review.resolved:
+        facts.append(f"{format_count(review.resolved, 'earlier remark')} resolved")
+    if review.since_url is not None:
+        facts.append(f"[what changed since the last review]({url_target(review.since_url)})")
     return " · ".join(facts)
 
 

@@ -13,7 +13,7 @@ from bot.authority import Denied, before_asking_github, by_permission
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
-from bot.handlers.parsing import Command, CommentParser
+from bot.handlers.parsing import REVIEW, Command, CommentParser
 from bot.handlers.plan import APPROVE
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
@@ -100,8 +100,13 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     if shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts):
         return Confirmed(turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
-    gestures = {(person, ctx.policy.label.casefold()), (person, ctx.policy.bot_id)} & known[0].gestures
-    if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
+    label, whom = ctx.policy.label, ctx.policy.bot_id
+    if turn.mode == "review":
+        label, whom = ctx.policy.review_label, -whom
+    gestures = {(person, label.casefold()), (person, whom)} & known[0].gestures
+    if gestures and turn.mode == "review":
+        asked = (*asked, REVIEW)
+    elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
         asked = (*asked, labelled.request or "")
     last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
     is_same = shown(turn.request) in map(shown, asked)
@@ -147,7 +152,10 @@ def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]
             return (), plans
         if len(texts) == 1:
             return (requests[0] or "",), plans
-        rests = [parser.rest_of(text.body) for text in texts]
+        rests = [
+            one.request or "" if one.mode == "review" else parser.rest_of(text.body)
+            for one, text in zip(parsed, texts, strict=True)
+        ]
     except MarkdownError:
         return (), False
     # A part of a review that came alone has no name, though others joined it.

@@ -46,6 +46,8 @@ class Work:
         if request.startswith(_DESCRIBE):
             request = self._description()
         text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
+        if text.startswith("/review "):
+            text = text.removeprefix("/review ").replace(" && ", "\n")
         for line in text.splitlines():
             word, _, rest = line.strip().partition(" ")
             if word == "rot13":
