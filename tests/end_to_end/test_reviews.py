@@ -13,8 +13,7 @@ FIX = CART.replace("    return result", "    return result or None").replace("re
 
 def left(summary: str, *comments: dict[str, object]) -> str:
     """Ask for a review; the scripted agent leaves this one."""
-    review = json.dumps({"summary": summary, "comments": comments}).replace("`", r"\u0060")
-    return f"/review out review.json: {review}"
+    return f"/review\nout review.json: {json.dumps({'summary': summary, 'comments': comments})}"
 
 
 def on(line: int, body: str, **more: object) -> dict[str, object]:
@@ -59,7 +58,7 @@ async def test_a_review_has_remarks_on_lines_and_the_next_one_says_only_what_is_
     mended, kept = remarks
     await world.maria.pushes("fix", {"cart.py": FIX.replace("result = None", "result = 0")})
     again = left("Better.", on(5, "An empty cart has no total.", start_line=4), on(3, "Why a loop?"))
-    await pull.says(f"{again} && save prompt {world.directory / 'prompt.txt'}")
+    await pull.says(f"{again}\nsave prompt {world.directory / 'prompt.txt'}")
     body, fresh = await pull.reviewed("Better.", "· 1 remark · 1 earlier remark resolved · [what changed since")
     assert f"/compare/{head}...{pull.pull.head_sha})" in body
     assert "Left out: 1 remark that an earlier review made and whose lines did not change." in body
@@ -116,7 +115,7 @@ async def test_a_review_is_of_the_head_at_its_time_and_leaves_what_people_answer
     pull = await pull_request(world)
     head, gate = pull.pull.head_sha, world.gate()
     asked = left("It breaks.", on(2, "None cannot be added to."), on(5, "No total."))
-    await pull.says(f"{asked} && wait {gate}")
+    await pull.says(f"{asked}\nwait {gate}")
     await pull.sees_working()
     await world.maria.pushes("fix", {"cart.py": FIX.replace("or None", "or 0")})
     gate.open()

@@ -46,9 +46,7 @@ class Work:
         if request.startswith(_DESCRIBE):
             request = self._description()
         text = re.sub(r"\A\s*@[\w-]+(\[bot\])?[\s,:]*", "", request)
-        if text.startswith("/review "):
-            text = text.removeprefix("/review ").replace(" && ", "\n")
-        for line in text.splitlines():
+        for line in text.removeprefix("/review ").splitlines():
             word, _, rest = line.strip().partition(" ")
             if word == "rot13":
                 # What the bot would not let through to an agent, such as its own secrets.
