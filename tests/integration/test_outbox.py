@@ -946,6 +946,8 @@ async def test_remarks_whose_lines_github_refuses_go_with_the_text_and_are_never
     assert [one.body for one in pull.reviews] == [f"Two things. a [redacted]\n\n{turn_marker(turn, 2)}"]
     assert pull.review_comments == []
 
+
+async def test_a_review_that_github_refuses_whole_is_told_in_the_tracking_comment(bench: Bench) -> None:
     bench.github.faults.add(FailBefore(422, LOCKED), method="POST", path="*/reviews", times=None)
     turn, pull = await review_row(bench, LineRemark("cart.py", 1, "RIGHT", "Why?"))
     await bench.drain_until_empty()
