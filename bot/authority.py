@@ -38,6 +38,11 @@ class Policy:
             return ""
         return (label.removeprefix(f"{own}:") or None) if label.startswith(f"{own}:") else None
 
+    @property
+    def review_label(self) -> str:
+        """The label that asks for a review."""
+        return f"{self.label}-review"
+
     def is_own(self, author: Actor, text: str) -> bool:
         """Return whether the bot wrote this itself.
 

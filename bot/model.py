@@ -24,6 +24,8 @@ TurnMode = Literal["work", "plan", "review", "undo", "update"]
 """How a request is worked on; a plan and a review change no file, `undo` needs no agent."""
 READ_ONLY: Final[frozenset[TurnMode]] = frozenset(("plan", "review"))
 """The modes in which nobody can change a file."""
+Side = Literal["LEFT", "RIGHT"]
+"""Of a diff: the old file, or the new one."""
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 """The text that addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""
@@ -119,6 +121,32 @@ class Actor:
     login: str
     id: int
     is_bot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LineRemark:
+    """A remark on lines of a diff, with GitHub's names; a single line has no `start_line`.
+
+    https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
+    """
+
+    path: str
+    line: int
+    side: Side
+    body: str
+    start_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReview:
+    """The remarks of a review of the commit `head`; None is the head that there is by now.
+
+    `whole` is its text with all remarks in it, for a GitHub that does not find their lines.
+    """
+
+    head: str | None
+    remarks: tuple[LineRemark, ...] = ()
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)

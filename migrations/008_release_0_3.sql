@@ -77,6 +77,12 @@ create table base_checks (
 
 -- Reviews.
 
+alter table turns
+    add column reviewed_head text,                          -- the commit of the pull request that the turn reviewed
+    add column review        text;                          -- JSON: its remarks on lines, and which earlier ones are mended
+alter table outbox
+    add column review        text;                          -- JSON: the comment goes as a review with these remarks
+
 -- Undo.
 
 alter table turns add column undoes bigint;                -- the turn whose changes this one took back

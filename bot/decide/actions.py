@@ -6,7 +6,7 @@ from typing import assert_never
 
 from bot.authority import Policy
 from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
-from bot.handlers.parsing import CommentParser, ParsedComment, Request
+from bot.handlers.parsing import REVIEW, CommentParser, ParsedComment, Request
 from bot.markdown import MarkdownError
 from bot.model import Actor
 
@@ -28,7 +28,9 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
     try:
-        if isinstance(event, Gesture):
+        if isinstance(event, Gesture) and _asks_for_review(event, policy):
+            parsed = ParsedComment(request=REVIEW, mode="review")
+        elif isinstance(event, Gesture):
             parsed = parser.parse_labeled(event.remark.body)
         else:
             parsed = parser.parse(event.remark.body, event.body_before or "")
@@ -47,17 +49,21 @@ def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) ->
         parser.addresses(found.body)
         or policy.agent_of_label(found.label) is not None
         or found.assignee_id == policy.bot_id
+        or _asks_for_review(found, policy)
     )
     return unreadable if is_addressed else replace(unreadable, addressed=None)
 
 
 def _why_ignored(event: Written | Gesture, policy: Policy) -> str | None:
     """Return why the event is nothing for the bot, whatever the text says."""
-    if isinstance(event, Gesture):
+    if isinstance(event, Gesture) and not _asks_for_review(event, policy):
+        if event.reviewer_id is not None:
+            return "another reviewer"
         if event.assignee_id is None and policy.agent_of_label(event.label) is None:
             return "another label"
         if event.assignee_id is not None and event.assignee_id != policy.bot_id:
             return "another assignee"
+    if isinstance(event, Gesture):
         return "the bot's own label or assignment" if policy.is_own(event.sender, "") else None
     # An edit of a comment of the bot's own asks nothing; a thread that it opened is also people's.
     writers = (_speaker(event),) if event.remark.target.id is None else (event.sender, event.remark.author)
@@ -65,8 +71,12 @@ def _why_ignored(event: Written | Gesture, policy: Policy) -> str | None:
     return "the bot's own text" if is_own else None
 
 
+def _asks_for_review(gesture: Gesture | Addressed, policy: Policy) -> bool:
+    return gesture.label.casefold() == policy.review_label.casefold() or gesture.reviewer_id == policy.bot_id
+
+
 def _speaker(event: Written | Gesture) -> Actor:
-    """Return who labelled or assigned, or who wrote the text; of an edit, its editor.
+    """Return who labelled, assigned or asked for a review, or who wrote the text; of an edit, its editor.
 
     Opening is sent by another person for an issue that was transferred or made from a discussion.
     """
@@ -75,7 +85,9 @@ def _speaker(event: Written | Gesture) -> Actor:
 
 
 def _addressed(event: Written | Gesture) -> Addressed:
-    added = (event.label, event.assignee_id) if isinstance(event, Gesture) else ("", None)
+    added: tuple[str, int | None, int | None] = ("", None, None)
+    if isinstance(event, Gesture):
+        added = (event.label, event.assignee_id, event.reviewer_id)
     return Addressed(event.repository, event.thread, _speaker(event), event.remark.target, event.remark.body, *added)
 
 
@@ -84,7 +96,8 @@ def _request(event: Written | Gesture, parsed: ParsedComment) -> Request:
     match event:
         case Gesture():
             # A gesture is one by who made it, and when: its text may be another one by now.
-            what = f"{remark.node_id}/{event.label.casefold()}/{event.assignee_id}\0{author.id}"
+            whom = event.assignee_id if event.reviewer_id is None else f"review/{event.reviewer_id}"
+            what = f"{remark.node_id}/{event.label.casefold()}/{whom}\0{author.id}"
             asked_at = remark.updated_at
         case Written():
             own = "/text" if remark.target.id is None else ""

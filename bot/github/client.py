@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,7 +29,7 @@ from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, 
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport, reading
 from bot.github.uploads import Uploads
-from bot.model import Repository, Target, Thread
+from bot.model import OwnReview, Repository, Target, Thread
 
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
@@ -78,6 +78,9 @@ ADD_REACTION = """
 mutation($id: ID!, $content: ReactionContent!) {
   addReaction(input: { subjectId: $id, content: $content }) { clientMutationId }
 }
+"""
+RESOLVE_THREAD = """
+mutation($id: ID!) { resolveReviewThread(input: { threadId: $id }) { clientMutationId } }
 """
 MINIMIZE_COMMENT = """
 mutation($id: ID!) { minimizeComment(input: { subjectId: $id, classifier: OUTDATED }) { clientMutationId } }
@@ -372,14 +375,43 @@ class GitHub:
             return False
         return True
 
+    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> Posted:
+        """Submit a review that only comments; Refused with status 422 where a line is not in the diff.
+
+        https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
+        """
+        remarks = []
+        for one in review.remarks:
+            begin = {"start_line": one.start_line, "start_side": one.side} if one.start_line is not None else {}
+            remarks.append({"path": one.path, "line": one.line, "side": one.side, "body": one.body, **begin})
+        of = {"commit_id": review.head} if review.head is not None else {}
+        data = {"event": "COMMENT", "body": body, "comments": remarks, **of}
+        return read(Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=str(number)))
+
+    async def find_review(self, repository: Repository, number: int, marker: str) -> Posted | None:
+        """Return the bot's own review whose text ends with `marker`, or None."""
+        found = await self.get_all(repository, "/pulls/{number}/reviews{?per_page}", number=str(number))
+        return await self._own(found, marker)
+
+    async def resolve_thread(self, repository: Repository, thread: str) -> None:
+        """Resolve a thread of inline comments by its id in GraphQL.
+
+        https://docs.github.com/graphql/reference/mutations#resolvereviewthread
+        """
+        await self.query(repository, RESOLVE_THREAD, id=thread)
+
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
     ) -> Posted | None:
         """Return the bot's own comment that ends with `marker` and was written after `since`, or None."""
-        own = await self.identity()
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = await self.get_all(repository, path + "{?per_page,since}", number=str(number), since=stamp)
+        return await self._own(found, marker)
+
+    async def _own(self, found: Iterable[Any], marker: str) -> Posted | None:
+        """Return the first of these comments or reviews that is the bot's and ends with `marker`, or None."""
+        own = await self.identity()
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):

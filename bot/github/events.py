@@ -43,11 +43,14 @@ class Written(ThreadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Gesture(ThreadEvent):
-    """A label of that name, or an assignee of that id, was added to the thread, whose own text is `remark`."""
+    """A label of that name, or an assignee of that id, was added to the thread, whose own text is `remark`; or the
+    reviewer of that id was asked for a review.
+    """
 
     remark: Remark
     label: str = ""
     assignee_id: int | None = None
+    reviewer_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,8 @@ Event = Written | Gesture | ThreadClosed | ThreadReopened
 class Addressed:
     """The readable parts of an event: the place, the person who speaks, and the text that may address the bot.
 
-    `body` is the text that was written, of a label or an assignment the thread's own; `label` and `assignee_id` are
-    what was added.
+    `body` is the text that was written, of a gesture the thread's own; `label`, `assignee_id` and `reviewer_id` are as
+    in `Gesture`.
     """
 
     repository: Repository
@@ -87,11 +90,12 @@ class Addressed:
     body: str
     label: str = ""
     assignee_id: int | None = None
+    reviewer_id: int | None = None
 
     @property
     def is_gesture(self) -> bool:
-        """Whether a label or an assignment asks, on the thread's own text."""
-        return bool(self.label) or self.assignee_id is not None
+        """Whether a label, an assignment or a request for a review asks, on the thread's own text."""
+        return bool(self.label) or self.assignee_id is not None or self.reviewer_id is not None
 
 
 @dataclass(frozen=True, slots=True)

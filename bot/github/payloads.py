@@ -29,7 +29,7 @@ _USED_ACTIONS = {
     "pull_request_review_comment": {"created", "edited"},
     "pull_request_review": {"submitted", "edited"},
     "issues": {"opened", "edited", "labeled", "assigned", "closed", "reopened", "transferred", "deleted"},
-    "pull_request": {"opened", "edited", "labeled", "assigned", "closed", "reopened"},
+    "pull_request": {"opened", "edited", "labeled", "assigned", "review_requested", "closed", "reopened"},
 }
 _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
     "issue_comment": ("comment", "comment"),
@@ -219,12 +219,17 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     )
     if event in _TEXTS or action in ("opened", "edited"):
         return _written(event, action, fields, where)
-    if action in ("labeled", "assigned"):
+    if action in ("labeled", "assigned", "review_requested"):
         remark = _remark(fields, key, Target(kind), _part(Moment, fields, key, "updated_at"))
         if action == "labeled":
             return Gesture(*where, remark, label=_part(Text, fields, "label", "name"))
-        assignee = fields.get("assignee")
-        return Gesture(*where, remark, assignee_id=_part(Id, fields, "assignee", "id")) if assignee else None
+        # A team is asked for a review without a reviewer.
+        whom = "assignee" if action == "assigned" else "requested_reviewer"
+        who = _part(Id, fields, whom, "id") if fields.get(whom) else None
+        if who is None:
+            return None
+        given = {"assignee_id": who} if action == "assigned" else {"reviewer_id": who}
+        return Gesture(*where, remark, **given)
     # GitHub does not date what leaves, and it may have been closed long before: its last change is when.
     at = thread.closed_at if action == "closed" else None
     at = at or _part(Moment, fields, key, "updated_at")
@@ -282,6 +287,7 @@ def _addressed(event: str, fields: Json, platform: str) -> Addressed | None:
         body=(_maybe(str, fields, holder, "body") or "").replace("\0", ""),
         label=_maybe(str, fields, "label", "name") or "",
         assignee_id=_maybe(int, fields, "assignee", "id"),
+        reviewer_id=_maybe(int, fields, "requested_reviewer", "id"),
     )
 
 

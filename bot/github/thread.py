@@ -24,12 +24,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ReviewThread:
-    """An unresolved thread of inline comments, oldest comment first, with the lines it is about."""
+    """A thread of inline comments, oldest comment first, with the lines it is about.
+
+    `is_outdated`: these lines were changed since. `id` is that of GraphQL.
+    """
 
     path: str
     line: int | None
     diff_hunk: str
     comments: tuple[Text, ...]
+    id: str = ""
+    is_resolved: bool = False
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,11 +84,15 @@ _GESTURES = """timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT
     ... on AssignedEvent { actor { ...account } assignee { ...account } }
   }
 }"""
+# Teams can be asked for a review too, and older servers know no bots among the reviewers: hence the fragment.
+_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
+    "nodes {", "nodes {\n    ... on ReviewRequestedEvent { actor { ...account } requestedReviewer { ...account } }"
+)
 WHO_ASKED = f"""
 query($ids: [ID!]!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ lastEditedAt editor {{ ...account }} }} ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES} }}
+    ... on PullRequest {{ {_GESTURES_OF_PULL} }}
   }}
 }}
 fragment account on Actor {{ ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
@@ -163,7 +167,9 @@ async def _head_at(
 
 @dataclass(frozen=True, slots=True)
 class WhoAsked:
-    """Who changed a text last, and who asked by gestures: the label's name in lower case, or the assignee's id."""
+    """Who changed a text last, and who asked by gestures: the label's name in lower case, the assignee's id, or the
+    reviewer's, negated.
+    """
 
     edited_at: datetime | None
     editor: int | None
@@ -204,15 +210,19 @@ async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[s
         WhoAsked(
             edited_at=datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None,
             editor=_account(node["editor"]),
-            gestures=frozenset(
-                (_account(item["actor"]), _account(item["assignee"]))
-                if "assignee" in item
-                else (_account(item["actor"]), item["label"]["name"].casefold())
-                for item in _nodes(node.get("timelineItems"))
-            ),
+            gestures=frozenset((_account(item["actor"]), _given(item)) for item in _nodes(node.get("timelineItems"))),
         )
         for node in found["nodes"]
     )
+
+
+def _given(item: Any) -> str | int | None:
+    """Return the label, the assignee or the reviewer of an item of a timeline, as in `WhoAsked`."""
+    if "label" in item:
+        return str(item["label"]["name"]).casefold()
+    if "requestedReviewer" in item:
+        return -(_account(item["requestedReviewer"]) or 0) or None
+    return _account(item["assignee"])
 
 
 def _account(node: Any) -> int | None:
@@ -233,11 +243,16 @@ async def read_reviews(github: GitHub, repository: Repository, number: int) -> t
     return _oldest_first([[_text(one) for one in page if one["body"]] async for page in pages])
 
 
-async def read_review_threads(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
-    """Return the unresolved threads of inline comments, oldest first."""
-    nodes = f"isResolved path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }}"
+async def read_review_threads(
+    github: GitHub, repository: Repository, number: int, bot_id: int
+) -> tuple[ReviewThread, ...]:
+    """Return the threads of inline comments, oldest first; of the resolved ones those that the bot began."""
+    nodes = f"id isResolved isOutdated path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }}"
     pages = _pages(github, repository, number, "reviewThreads", nodes)
-    return _oldest_first([[_review_thread(one) for one in page if not one["isResolved"]] async for page in pages])
+    threads = _oldest_first([[_review_thread(one) for one in page] async for page in pages])
+    return tuple(
+        one for one in threads if not one.is_resolved or (one.comments and one.comments[0].author.id == bot_id)
+    )
 
 
 async def read_rendered(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[str, ...]:
@@ -342,7 +357,8 @@ def _commit(node: Any) -> Commit:
 def _review_thread(node: Any) -> ReviewThread:
     comments = _nodes(node["comments"])
     hunk = comments[0]["diffHunk"] if comments else ""
-    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)))
+    state = {"is_resolved": node["isResolved"], "is_outdated": node["isOutdated"]}
+    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), node["id"], **state)
 
 
 def _text(node: Any) -> Text:

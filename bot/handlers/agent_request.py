@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import agent_choice, notices, reasons, tracking
+from bot.messages import agent_choice, notices, reasons, replies, tracking
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Target, TurnMode
@@ -51,6 +51,11 @@ def named_part(comment_id: int | None, text: str) -> str:
     return f"Comment {comment_id}:\n{text}"
 
 
+async def nothing_to_review(ctx: RequestContext, _: str | None = None) -> None:
+    """Answer a request for a review of what is no pull request."""
+    await ctx.reply(replies.NOTHING_TO_REVIEW)
+
+
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     """Queue a turn for what a comment, review or thread asks of the agent.
 
@@ -61,7 +66,9 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
         words = agent_choice.no_such_agent(asked.agent, ctx.rules.agents)
         await thread_comments.decline(ctx.connection, ctx.thread_ref, ctx.request.target, words)
         return
-    await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
+    if asked.mode == "review" and ctx.request.thread.kind != "pull":
+        await nothing_to_review(ctx)
+        return
     if ctx.silent_until is None:
         await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))
     if asked.seen is not None and await requests.is_repeated(

@@ -16,6 +16,8 @@ from bot.model import Actor, Repository, Target, Thread, TurnMode
 from bot.prompt.hidden import strip_hidden
 
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
+REVIEW = "/review"
+"""The request of a review without further words; a label or a request for a review stands for it."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 
 
@@ -155,7 +157,9 @@ class CommentParser:
     def parse_labeled(self, text: str) -> ParsedComment:
         """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
         read = self._read(text)
-        return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), mode=read.mode)
+        # A label of its own asks for a review.
+        mode: TurnMode = "plan" if read.mode == "plan" else "work"
+        return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), mode=mode)
 
     def rest_of(self, text: str) -> str:
         """Return the text without the lines of commands, with or without a mention."""
@@ -181,8 +185,9 @@ class CommentParser:
         rest = source.rest
         if (commands or asking) and not re.search(r"\w", self._mention.sub(" ", rest)):
             rest = ""
-            commands += asking[:1]
-            asking, mode = [], "work"
+            if mode != "review":
+                commands += asking[:1]
+                asking, mode = [], "work"
         return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), mode)
 
     def _find_command(self, line: str) -> "_Found | None":
@@ -229,6 +234,8 @@ class _Reading:
 
     @property
     def request(self) -> str | None:
+        if self.asks and self.mode == "review":
+            return f"{REVIEW} {self.rest}".rstrip()
         if not self.asks or (self.commands and not self.rest):
             return None
         return self.rest

@@ -3,7 +3,7 @@
 from typing import Final, assert_never
 
 from bot.handlers.agent_choice import AGENT, MODEL
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.agent_request import AgentRequest, nothing_to_review, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
@@ -92,6 +92,9 @@ UNDO = Handler("undo", summary=undo.SUMMARY, run=lambda ctx, _: _of_branch(ctx, 
 UPDATE = Handler(
     "update", summary=update.SUMMARY, run=lambda ctx, _: _of_branch(ctx, "update", update.NOTHING), queues_turn=True
 )
+REVIEW = Handler(
+    "review", lambda words: (words or None, ""), summary=replies.REVIEW_SUMMARY, run=nothing_to_review, asks="review"
+)
 PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
 RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
 RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
@@ -103,25 +106,9 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
-HANDLERS: dict[str, Handler] = {
-    handler.name: handler
-    for handler in (
-        HELP,
-        STATUS,
-        STOP,
-        RETRY,
-        PLAN,
-        APPROVE,
-        UNDO,
-        UPDATE,
-        PR,
-        AGENT,
-        MODEL,
-        RESET_CONTEXT,
-        RESET,
-        WORKTREE,
-    )
-}
+_REQUESTS = (RETRY, PLAN, APPROVE, REVIEW, UNDO, UPDATE)
+_OF_THREAD = (PR, AGENT, MODEL, RESET_CONTEXT, RESET, WORKTREE)
+HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (HELP, STATUS, STOP, *_REQUESTS, *_OF_THREAD)}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 
 

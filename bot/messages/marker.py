@@ -26,6 +26,12 @@ def without_markers(text: str) -> str:
     return _LOOKALIKE.sub(f"threadtree{_ZERO_WIDTH_SPACE}:", text)
 
 
+def unsigned(body: str) -> str:
+    """Return what was signed."""
+    content, marker, _ = body.rpartition(f"\n\n{MARKER}")
+    return content if marker else body
+
+
 def signed(content: str, marker: str) -> str:
     """Return the body to send: the content, and after it the only marker."""
     return f"{without_markers(content)}\n\n{marker}"

@@ -29,6 +29,7 @@ RETRY_SUMMARY = "reruns the last request that did not finish"
 RESET_CONTEXT_SUMMARY = "starts a new conversation with the agent and keeps the files"
 RESET_SUMMARY = "starts a new conversation and resets the files; work that is not on GitHub is rescued first"
 WORKTREE_SUMMARY = "manages this thread's files and rescued work: `list`, `reset`, `remove`, `restore` or `prune`"
+REVIEW_SUMMARY = "reviews this pull request with remarks on its lines; words that follow say what to look at above all"
 PR_SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
@@ -38,6 +39,7 @@ ASK_AGAIN = (
     "nothing was done. Please ask again in a new comment."
 )
 NO_SESSION_TO_RESET = "No active session to reset."
+NOTHING_TO_REVIEW = "`/review` is for pull requests: there is nothing to review on an issue."
 NOTHING_TO_STOP = "Nothing is running, so there is nothing to stop."
 NOTHING_TO_RETRY = "There is no unfinished request here, so there is nothing to retry."
 

@@ -46,6 +46,8 @@ _MOST_ADDED = 5
 _MOST_LINKS = 10
 _MOST_STEPS = 60
 _LONGEST_PATCH = 20_000
+_BELOW_A_REVIEW = 12_000
+"""What is left of a review's text for what stands below the answer."""
 _NOT_ALL = re.compile(r"left out|did not fit|could not be read")
 
 
@@ -80,6 +82,20 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The review of the commit `head`, with its page: `remarks` on lines, and how many earlier ones were resolved.
+
+    `since_url` is the page with what changed since the commit that was reviewed before.
+    """
+
+    head: str
+    url: str
+    remarks: int
+    resolved: int = 0
+    since_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AskedBy:
     """The request that a comment answers: who made it, its address, and its turn."""
 
@@ -97,7 +113,7 @@ class TurnResult:
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
     not fit or could not be read. `model` is the agent's name where it does not report a model. `added` are the messages
     that the agent was told while it worked. `check` is what the host says of the repository's check (`checks.told`),
-    `check_output` the end of what a failed one wrote.
+    `check_output` the end of what a failed one wrote. With `review` it is one text, posted as a review.
     """
 
     state: EndState
@@ -117,6 +133,7 @@ class TurnResult:
     added: tuple[AskedBy, ...] = ()
     check: str = ""
     check_output: str = ""
+    review: Reviewed | None = None
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -229,9 +246,12 @@ def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHAR
     The answer leads to no other server than `server_url`. This takes up to seconds for a long answer: call it in a
     thread.
     """
-    answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit)
+    below = limit if result.review is None else _BELOW_A_REVIEW
+    answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit - below or limit)
+    if result.review is not None:
+        answer, was_cut = answer[:1], was_cut or len(answer) > 1
     parts = list(answer) or [_headline(result)]
-    tail = _below_the_answer(result, limit, answered=bool(answer), was_cut=was_cut)
+    tail = _below_the_answer(result, below, answered=bool(answer), was_cut=was_cut)
     if tail and len(parts[-1]) + 2 + len(tail) <= limit:
         parts[-1] += f"\n\n{tail}"
     elif tail and len(parts) == MOST_COMMENTS:
@@ -294,6 +314,8 @@ def _below_the_answer(result: TurnResult, limit: int, *, answered: bool, was_cut
         sections.append(_changes(result.changes))
     if result.check:
         sections.append(result.check)
+    if result.review is not None:
+        sections.append(_reviewed(result.review))
     if boxed := (*([ANSWER_CUT] if was_cut else []), *result.notices):
         sections.append(_box(boxed))
     if answered and result.state != "done":
@@ -387,6 +409,17 @@ def _changes(changes: Changes) -> str:
     if (pull := changes.pull_request) is not None:
         words = "Open a pull request" if pull.number is None else f"Pull request #{pull.number}"
         facts.append(f"[{words}]({url_target(pull.url)})")
+    return " · ".join(facts)
+
+
+def _reviewed(review: Reviewed) -> str:
+    facts = [f"**Reviewed** [{inline_code(review.head[:7])}]({url_target(review.url)})"]
+    if review.remarks:
+        facts.append(format_count(review.remarks, "remark"))
+    if review.resolved:
+        facts.append(f"{format_count(review.resolved, 'earlier remark')} resolved")
+    if review.since_url is not None:
+        facts.append(f"[what changed since the last review]({url_target(review.since_url)})")
     return " · ".join(facts)
 
 

@@ -10,12 +10,16 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
 from bot.github.thread import PullRequest, ReviewThread, Text, WholeThread
-from bot.messages.formatting import format_count, one_line
+from bot.messages.formatting import format_count
 from bot.messages.tracking import NOTHING_NEW
 from bot.prompt.foreign import Fence, Foreign, Told
 from bot.prompt.hidden import drop_invisible
 from bot.prompt.plans import ONLY_A_PLAN
+from bot.prompt.review import ROLE as _ROLE_OF_REVIEW
+from bot.prompt.review import ReviewTask, before
 from bot.prompt.sections import Entry, Section, fit, shortened
+from bot.prompt.sections import attribute as _attribute
+from bot.prompt.sections import line as _line
 from bot.prompt.selection import LeftOut, Scope, select, select_description
 
 BUDGET_CHARACTERS = 160_000
@@ -65,6 +69,7 @@ the review threads have theirs as `comment`."""
 CONVENTIONAL = ", as a Conventional Commit (`fix: …`, `feat(scope): …`) like the others in this repository"
 
 _DETACHED = "on no branch: it is never pushed, and your changes are posted with your answer as a patch"
+_AT_HEAD = "on no branch"
 _CUT_OFF = """\
 Your work on this request was cut off before it ended. What you had done so far is still in the worktree. Look at it, \
 then continue; the request is repeated below."""
@@ -146,6 +151,8 @@ class Task:
     """What was added to the request in its earlier runs: who wrote it, and the text."""
     asked_inline: frozenset[int] = frozenset()
     """The inline comments that the request holds and that are answered in their own threads."""
+    review: ReviewTask | None = None
+    """What is reviewed, where that is asked."""
 
     @property
     def fence(self) -> Fence:
@@ -166,11 +173,15 @@ class Built(NamedTuple):
 
 def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: int = BUDGET_CHARACTERS) -> Built:
     """Return the prompt. The thread's sections take at most `budget` characters; `None` is a thread nobody read."""
-    role = (_ROLE if scope.since is None else _ROLE_AGAIN).format(
+    role, detached = _ROLE if scope.since is None else _ROLE_AGAIN, _DETACHED
+    if task.review is not None:
+        role, detached = _ROLE_OF_REVIEW, _AT_HEAD
+    role = role.format(
+        head=task.review.head if task.review is not None else "",
         author=task.author,
         kind="issue" if task.kind == "issue" else "pull request",
         thread=task.thread,
-        where=task.fence.told(("on branch ", Foreign(task.branch))) if task.branch else _DETACHED,
+        where=task.fence.told(("on branch ", Foreign(task.branch))) if task.branch else detached,
         subject=_SUBJECT.format(form=CONVENTIONAL if task.conventional_commits else ""),
         material=_MATERIAL.format(nonce=task.nonce),
     )
@@ -188,7 +199,10 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
     if task.code_context:
         place = task.fence.block('from="the diff"', Foreign(task.code_context))
         blocks.append(f"# The place in the code that the request is about\n\n{place}")
-    if inline:
+    if task.review is not None:
+        inline = set(task.review.inline)
+        blocks += [block for block in [before(task.fence, task.review)] if block]
+    elif inline:
         blocks.append(_IN_THREADS)
     if task.remarks:
         blocks.append("# The worktree\n\n" + "\n".join(f"- {task.fence.told(remark)}" for remark in task.remarks))
@@ -391,13 +405,3 @@ def _trust(text: Text, scope: Scope) -> str:
 def _counted(number: int, noun: str, left_out: LeftOut) -> str:
     clauses = [f"{times} {why}" for why, times in sorted(left_out.items())]
     return format_count(number, noun) + (f" ({', '.join(clauses)})" if clauses else "")
-
-
-def _line(text: str) -> str:
-    """Return a title, a name or a path on one line, without invisible characters."""
-    return drop_invisible(one_line(text))
-
-
-def _attribute(text: str) -> str:
-    """Return foreign text for the opening tag of a fence: on one line, and it cannot end the tag."""
-    return _line(text).replace('"', "'").replace("<", "(").replace(">", ")")

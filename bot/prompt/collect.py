@@ -40,7 +40,7 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     """
     missing: list[str] = []
     until = asyncio.get_running_loop().time() + min(SECONDS_IN_ALL, github.graphql_patience)
-    where = (github, repository, number)
+    where, bot = (github, repository, number), moment.bot_id
     overview = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
     if overview is None:
         return None
@@ -52,7 +52,7 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
         said, reviews, threads, files, checks = await asyncio.gather(
             earlier,
             _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
-            _part("the review threads", partial(thread_parts.read_review_threads, *where), missing, until),
+            _part("the review threads", partial(thread_parts.read_review_threads, *where, bot), missing, until),
             _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
             _part(
                 "the checks",

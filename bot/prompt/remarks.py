@@ -86,6 +86,13 @@ def lfs(lines: tuple[str, ...], pointers: tuple[str, ...]) -> Told:
     return told
 
 
+def reviews_another(head: str) -> Told:
+    """The worktree is not at `head`, the commit that is reviewed: it has work that GitHub lacks, or lacks some."""
+    return (
+        f"It is not at the commit that you review: look at that with `git show {head}:PATH` and `git diff {head}`.",
+    )
+
+
 def setup_failed(how: str, output: str) -> Told:
     """The repository's own script failed; `output` is the end of what it wrote."""
     said = (" It wrote last: ", Foreign(output)) if output else ()

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bot.messages.formatting import one_line
 from bot.prompt.foreign import Fence, Foreign
+from bot.prompt.hidden import drop_invisible
 
 _SHORTEST_CUT_CHARACTERS = 200
 _NEWEST_FOR_ONE_OLDEST = 3
@@ -76,6 +78,16 @@ def fit(section: Section, fence: Fence, budget: int) -> Fitted:
 def shortened(text: str, most: int) -> str:
     """Return the beginning of a text, and how much of it is left out."""
     return text if len(text) <= most else text[:most] + _cut(len(text) - most)
+
+
+def line(text: str) -> str:
+    """Return a title, a name or a path on one line, without invisible characters."""
+    return drop_invisible(one_line(text))
+
+
+def attribute(text: str) -> str:
+    """Return foreign text for the opening tag of a fence: on one line, and it cannot end the tag."""
+    return line(text).replace('"', "'").replace("<", "(").replace(">", ")")
 
 
 def _by_importance(number: int) -> list[int]:

@@ -28,18 +28,21 @@ MOST_CHANGED = 200
 OF_ONE_QUERY = 50
 OVERLAP = timedelta(minutes=10)
 """What happened can appear in a list or a log a little after its time."""
-# Labels and assignments have no list of their own that others cannot fill; only GraphQL tells who edited a text, and
-# how: the `diff` of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
+# Gestures have no list of their own that others cannot fill; only GraphQL tells who edited a text, and how: the `diff`
+# of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
 # as it was written. https://docs.github.com/graphql/reference/interfaces#comment
 _GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
       nodes { ...labeled ...assigned }
     }"""
+_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
+    "...assigned", "...assigned ...requested"
+)
 DETAILS = f"""
 query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ ...history }}
     ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES}
+    ... on PullRequest {{ {_GESTURES_OF_PULL}
       reviews(last: 50) {{
         nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }}
       }}
@@ -52,6 +55,9 @@ fragment history on Comment {{
 }}
 fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
 fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
+fragment requested on ReviewRequestedEvent {{
+  id createdAt actor {{ ...account }} requestedReviewer {{ ...account }}
+}}
 fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
 """
 _log = structlog.get_logger()
@@ -189,17 +195,23 @@ class Acts:
             if not item or item["actor"] is None:
                 continue
             at = _time(item["createdAt"])
-            parts = {"sender": _account(item["actor"])}
+            parts, event = {"sender": _account(item["actor"])}, "issues"
             if "label" in item:
-                is_ours = self._policy.agent_of_label(item["label"]["name"]) is not None
+                name = item["label"]["name"]
+                is_review = name.casefold() == self._policy.review_label.casefold()
+                is_ours = is_review or self._policy.agent_of_label(name) is not None
                 parts |= {"action": "labeled", "label": item["label"]}
+            elif "requestedReviewer" in item:
+                event, reviewer = "pull_request", item["requestedReviewer"] or {}
+                is_ours = reviewer.get("databaseId") == self._policy.bot_id
+                parts |= {"action": "review_requested", "requested_reviewer": _account(reviewer) if is_ours else None}
             else:
                 is_ours = (item.get("assignee") or {}).get("databaseId") == self._policy.bot_id
                 parts |= {"action": "assigned", "assignee": _account(item["assignee"]) if is_ours else None}
             if is_ours and at >= self._since:
                 if (edited := about.get("lastEditedAt")) and _time(edited) >= at:
                     parts |= UNPROVEN
-                yield Act("issues", at, item["id"], one["number"], parts, {**one, "updated_at": _stamp(at)})
+                yield Act(event, at, item["id"], one["number"], parts, {**one, "updated_at": _stamp(at)})
         for review in (about.get("reviews") or {}).get("nodes", ()):
             if review and review["submittedAt"]:
                 yield from self._review(one["number"], review)

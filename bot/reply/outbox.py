@@ -4,11 +4,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar, cast
 
 import structlog
+from pydantic import TypeAdapter
 from structlog.contextvars import bound_contextvars
 
 from bot.github.answers import Posted
@@ -17,7 +19,7 @@ from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticate
 from bot.github.transport import Clock, Sleep
 from bot.messages.marker import reply_marker, signed, turn_marker
 from bot.messages.tracking import ANSWER_URL
-from bot.model import Target, ThreadRef
+from bot.model import OwnReview, Target, ThreadRef
 from bot.redaction import Redactor
 from bot.reply import pacing
 from bot.store import outbox
@@ -39,6 +41,8 @@ _READ_ONLY = re.compile(r"issue is locked|archived", re.IGNORECASE)
 
 PATIENCE = timedelta(minutes=3)
 LOCK_POLL_SECONDS = 0.2
+REVIEW = TypeAdapter(OwnReview)
+"""Reviews as JSON."""
 T = TypeVar("T")
 _log = structlog.get_logger()
 
@@ -137,10 +141,16 @@ class Sender:
             if await self._may_pass(item, error):
                 later = Transient("request", None, str(error), may_have_happened=False)
                 await self._try_later(connection, writer, item, later, unsure=unsure_since is not None)
+            elif item.review is not None and (review := REVIEW.validate_json(item.review)).remarks:
+                _log.info("review-sent-without-lines", error=str(error))
+                without = REVIEW.dump_json(OwnReview(None)).decode()
+                await outbox.send_otherwise(connection, item.id, review.whole, without, str(error))
             else:
                 await self._give_up(connection, item, error)
         else:
-            version = item.version if found is None or found.body.strip() == body else 0
+            # A review that was found is never edited: its text is the one that it was given.
+            is_same = found is None or item.review is not None or found.body.strip() == body
+            version = item.version if is_same else 0
             place = None if comment is None else (comment.id, comment.url)
             await outbox.sent(connection, item.id, version, place, self.clock())
             _log.info("outbox-sent", kind=item.kind, found_again=found is not None)
@@ -153,6 +163,11 @@ class Sender:
             return None
         if item.linked_url is not None:
             return await self._remove(item, body)
+        if item.review is not None:
+            review = REVIEW.validate_json(item.review)
+            remarks = [replace(one, body=self._signed(item, one.body)) for one in review.remarks]
+            review = replace(review, remarks=tuple(remarks))
+            return await self.github.create_review(item.repository, item.number, body, review)
         if item.comment_id is None:
             return await self.github.create_comment(item.repository, item.number, item.target, body)
         return await self.github.edit_comment(item.repository, item.target, item.comment_id, body)
@@ -179,12 +194,14 @@ class Sender:
     async def _look_twice(self, item: OutboxItem, age: timedelta) -> Posted | None:
         """Return the comment that an earlier request of this age may have left on GitHub."""
         since = item.created_at - CLOCK_SLACK
-        look = (item.repository, item.number, item.target, _marker(item), since)
-        found = await self.github.find_comment(*look)
+        look = partial(self.github.find_comment, item.repository, item.number, item.target, _marker(item), since)
+        if item.review is not None:
+            look = partial(self.github.find_review, item.repository, item.number, _marker(item))
+        found = await look()
         if found is None:
             left = LONGEST_REQUEST_SECONDS - max(age.total_seconds(), 0)
             await self.sleep(SECOND_LOOK_SECONDS + max(left, 0))
-            found = await self.github.find_comment(*look)
+            found = await look()
         return found
 
     async def _may_pass(self, item: OutboxItem, error: NotFound | Refused) -> bool:
@@ -232,6 +249,9 @@ class Sender:
         else:
             # The comment to link was refused: its text is posted here instead.
             content = item.linked_content or item.content
+        return self._signed(item, content)
+
+    def _signed(self, item: OutboxItem, content: str) -> str:
         return signed(self.redactor.redact(content), _marker(item))
 
 

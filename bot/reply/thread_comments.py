@@ -88,6 +88,16 @@ async def next_progress(
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
+async def reviewed(
+    connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str, review: str
+) -> None:
+    """Answer with a review in place of the tracking comment; `content` is its text, `review` its remarks as JSON."""
+    at = (thread_ref, Target("pull"), content, FINAL, turn_id)
+    row = await outbox.enqueue_comment(connection, *at, part=2, review=review)
+    gone = tracking.moved("done")
+    await outbox.enqueue_comment(connection, thread_ref, target, gone, PROGRESS, turn_id, 1, waits_for=row)
+
+
 async def ended(
     connection: Connection,
     thread_ref: ThreadRef,

@@ -16,6 +16,7 @@ from bot.messages.tracking import TurnResult
 from bot.model import EndReason
 from bot.network.model_answers import BUSY_STATUSES, ModelAnswers
 from bot.prompt.collect import Collected
+from bot.run import review
 from bot.run.caps import prompt_capped, record_use
 from bot.run.checkout import Ready
 from bot.run.messages import pass_messages_on, told_before
@@ -118,7 +119,12 @@ async def _save(run: TurnRun, text: str) -> str:
     left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation_id), run.inline)
     run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
     run.notices += [left_out] if left_out else []
-    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers)
+    saved: tuple[str, ...] = ()
+    if run.reviewing is not None:
+        answer, run.review, told = await review.take(run.ctx, run.turn, run.reviewing, answer, left)
+        run.notices += told
+        saved = (review.SAVED.dump_json(run.review).decode(), run.review.head)
+    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, *saved)
     run.answer = answer
     return answer
 

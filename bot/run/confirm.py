@@ -14,12 +14,12 @@ from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import Command, CommentParser
+from bot.handlers.parsing import REVIEW, Command, CommentParser
 from bot.handlers.plan import APPROVE
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
 from bot.messages import reasons
-from bot.model import Actor, Target
+from bot.model import Actor, Target, TurnMode
 from bot.run.context import TurnContext
 from bot.store import turns
 from bot.store.turns import AskedFirst, ClaimedTurn
@@ -103,10 +103,13 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     if is_own and turn.asked_agent is None:
         return Confirmed(turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
-    gestures = {what for by, what in known[0].gestures if by == person and _asks(ctx.policy, what)}
-    if turn.asked_agent not in (None, *(ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str))):
+    gestures = {what for by, what in known[0].gestures if by == person and _asks(ctx.policy, what, turn.mode)}
+    agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
+    if turn.asked_agent not in (None, *agents):
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
-    if gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
+    if gestures and turn.mode == "review":
+        asked = (*asked, REVIEW)
+    elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
         asked = (*asked, labelled.request or "")
     last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
     is_same = shown(turn.request) in map(shown, asked)
@@ -122,8 +125,10 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     return Confirmed(turn.request if is_same else asked[0], authors, plans)
 
 
-def _asks(policy: Policy, gesture: str | int | None) -> bool:
-    """Return whether a label or an assignment asks the bot."""
+def _asks(policy: Policy, gesture: str | int | None, mode: TurnMode) -> bool:
+    """Return whether a label, an assignment, or a request for review asks the bot for this; see `WhoAsked.gestures`."""
+    if mode == "review":
+        return gesture in (policy.review_label.casefold(), -policy.bot_id)
     return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
 
 
@@ -157,7 +162,10 @@ def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]
             return (), plans
         if len(texts) == 1:
             return (requests[0] or "",), plans
-        rests = [parser.rest_of(text.body) for text in texts]
+        rests = [
+            one.request or "" if one.mode == "review" else parser.rest_of(text.body)
+            for one, text in zip(parsed, texts, strict=True)
+        ]
     except MarkdownError:
         return (), False
     # A part of a review that came alone has no name, though others joined it.

@@ -13,9 +13,12 @@ from bot.messages import reasons, tracking
 from bot.messages.agent_answer import answer_parts
 from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
+from bot.messages.reviews import with_remarks
 from bot.messages.tracking import TurnResult
+from bot.model import OwnReview
 from bot.redaction import Redactor
 from bot.reply import thread_comments
+from bot.reply.outbox import REVIEW
 from bot.run import notify
 from bot.run.context import TurnContext
 from bot.run.messages import added_to, asked_in
@@ -43,9 +46,11 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     ctx, turn = run.ctx, run.turn
     needed_no_agent = turn.mode in ("undo", "update") and not run.progress.agent_began
     added = await added_to(run)
+    answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
     end = replace(
         end,
-        answer=end.answer or (split_subject(run.answer)[0] if run.answer is not None else ""),
+        # A review that is not posted is told whole.
+        answer=with_remarks(answer, run.review.remarks) if run.review and end.review is None else answer,
         notices=tuple(dict.fromkeys(run.notices)),
         read=run.read,
         steps=tuple(run.progress.steps),
@@ -62,14 +67,21 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
+    own = run.review if result.review is not None else None
+    whole = replace(result, answer=with_remarks(result.answer, own.remarks)) if own is not None else result
+    with_all = await asyncio.to_thread(tracking.final, whole, server_url=ctx.server_url) if own is not None else ()
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
         mine = [(message.turn_id, message.target) for message in added if message.joins == turn.id]
-        place = run.thread_ref, turn.id, turn.target
-        await thread_comments.ended(connection, *place, parts, result.state, ctx.clock(), also=mine)
+        at = (connection, run.thread_ref, turn.id, turn.target)
+        if own is not None:
+            posted = REVIEW.dump_json(OwnReview(own.head, own.remarks, with_all[0])).decode()
+            await thread_comments.reviewed(*at, parts[0], posted)
+        else:
+            await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
         if ctx.notifies:

@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from bot.agents.driver import Block, Image
-from bot.github.thread import Text, WholeThread
+from bot.github.thread import PullRequest, Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.handlers.parsing import CommentParser
 from bot.markdown import MarkdownError
 from bot.messages import notices, tracking
 from bot.messages.commit_message import is_conventional, split_subject
-from bot.prompt import attachments
+from bot.prompt import attachments, remarks
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
 from bot.prompt.builder import Attachment, Built, Task, build_prompt
 from bot.prompt.collect import Collected, collect
@@ -25,6 +25,7 @@ from bot.prompt.selection import Scope, select, select_description
 from bot.run.checkout import Ready
 from bot.run.context import TurnContext
 from bot.run.publishing import recent_subjects
+from bot.run.review import Reviewing, reviewing
 from bot.run.turn_run import TurnRun
 from bot.store import messages, turns
 from bot.store.turns import ClaimedTurn
@@ -64,7 +65,13 @@ async def make_prompt(
         since=since,
         without_commands=partial(_without_commands, ctx.parser),
     )
-    thread, fetched = None, Fetched()
+    thread, fetched, told = None, Fetched(), ready.remarks
+    subject: Reviewing | None = None
+    if turn.mode == "review":
+        pull = collected.thread.pull if collected is not None else None
+        subject = await reviewing(ctx, turn, pull or PullRequest("", "", turn.pinned_sha or ready.head))
+        if subject.pull.head_sha != ready.head:
+            told = (*told, remarks.reviews_another(subject.pull.head_sha))
     if collected is not None:
         known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
         thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
@@ -84,7 +91,7 @@ async def make_prompt(
         branch=ready.branch,
         request=turn.request,
         code_context=turn.context,
-        remarks=ready.remarks,
+        remarks=told,
         resuming=turn.resuming,
         plans=turn.mode == "plan",
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
@@ -94,6 +101,7 @@ async def make_prompt(
         unfetched=fetched.left_out,
         added=tuple((message.requested_by, message.request) for message in run.messages),
         # In the thread of the comment that asks comes the answer to the request.
+        review=subject.task if subject is not None else None,
         asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
     )
 
@@ -105,6 +113,7 @@ async def make_prompt(
         return built._replace(blocks=blocks)
 
     # In a thread: a long Markdown text takes the parser seconds.
+    run.reviewing = subject
     blocks, read, run.inline = await asyncio.to_thread(build)
     run.read = read
     run.notices += [] if read else [notices.THREAD_NOT_READ]
@@ -138,7 +147,8 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeT
     if turn.target.id is None:  # the thread's own text is the request
         description = replace(description, body="")
     if pull is not None:
-        threads = [replace(one, comments=without(one.comments)) for one in pull.review_threads]
+        unresolved = [one for one in pull.review_threads if not one.is_resolved]
+        threads = [replace(one, comments=without(one.comments)) for one in unresolved]
         pull = replace(pull, review_threads=tuple(one for one in threads if one.comments))
     return replace(thread, description=description, comments=without(thread.comments), pull=pull)
 

@@ -26,6 +26,7 @@ from bot.prompt import remarks
 from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.rules import Chosen
+from bot.run import review
 from bot.run.asking import ask_agent
 from bot.run.checkout import NotReady, Ready, prepare
 from bot.run.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
@@ -305,6 +306,10 @@ async def _deliver(
         raise StoppedError
     if turn.mode == "plan":
         await tell_of_plan(run, text, seen)
+    if run.review is not None:
+        resolved = await review.resolve(ctx, run.thread_ref, run.review)
+        web = f"{ctx.server_url}/{turn.worktree.repository.full_name}"
+        return TurnResult("done", answer=answer, review=review.result_of(web, run.review, resolved))
     if turn.mode in READ_ONLY:
         return TurnResult("done", answer=text)
     rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)

@@ -13,6 +13,7 @@ from bot.node.transactions import persist
 from bot.rules import Rules
 from bot.run.context import TurnContext
 from bot.run.progress import Progress
+from bot.run.review import SAVED, Reviewing, SavedReview
 from bot.store import turns
 from bot.store.database import Connection
 from bot.store.failures import log_failure
@@ -37,6 +38,10 @@ class TurnRun:
     thread_answers: tuple[str, ...] = field(init=False)
     inline: frozenset[int] = frozenset()
     """The inline comments of the pull request that the agent was told of and may answer in their threads."""
+    reviewing: Reviewing | None = None
+    """What the agent was told that it reviews."""
+    review: SavedReview | None = field(init=False)
+    """What it left, but for its text."""
     read: tuple[str, ...] = field(init=False)
     branch: str | None = field(init=False)
     head_before: str = ""
@@ -68,6 +73,7 @@ class TurnRun:
         self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
         self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
         self.thread_answers = turn.thread_answers
+        self.review = SAVED.validate_json(turn.review) if turn.review is not None else None
         self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
 
     @property

@@ -12,8 +12,8 @@ from bot.store.jobs import defer, outbox_bell, ring
 ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content,
-                    waits_for, asked_by, due_at)
-values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, '-infinity')
+                    waits_for, asked_by, review, due_at)
+values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, $11, '-infinity')
 on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
 set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
     version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
@@ -57,6 +57,7 @@ where id = $1 and state = 'sending'
 class OutboxItem:
     """A row taken for sending; an earlier request for it, of the time `unsure_since`, may have reached GitHub.
 
+    `review`: it goes as a review, with these remarks.
     `linked_url`: the address of the comment in its place, with which it goes. `is_linked`: it takes another comment's
     place, which says its text where GitHub refuses this one.
     """
@@ -78,6 +79,7 @@ class OutboxItem:
     linked_url: str | None
     linked_content: str | None
     is_linked: bool
+    review: str | None = None
 
 
 async def enqueue_comment(
@@ -91,15 +93,16 @@ async def enqueue_comment(
     *,
     waits_for: int | None = None,
     asked_by: int | None = None,
+    review: str | None = None,
 ) -> int:
     """State a comment, of a turn its part `part`, and ring; return the row's id. The same text of a part again changes
-    nothing.
+    nothing. It goes as the `review` in this JSON, if given.
 
     The comment goes once that of row `waits_for` is on GitHub; where it has to stay, `%ANSWER_URL%` in its content is
     the address of that one. `asked_by` is the person for whom it is, by GitHub's id, where no turn tells.
     """
     place = (*thread_ref.key, turn_id, part)
-    said = (urgency, target.kind, target.id, content, waits_for, asked_by)
+    said = (urgency, target.kind, target.id, content, waits_for, asked_by, review)
     row_id: int | None = await connection.fetchval(ENQUEUE_COMMENT, *place, *said)
     if row_id is not None:
         await ring(connection, thread_ref.repository.writer)
@@ -237,7 +240,7 @@ update outbox o set state = 'sending', sending_at = $2
 from before, conversations c, codebases b
 where o.id = before.id and c.id = o.conversation_id and (b.platform, b.repository_id) = (c.platform, c.repository_id)
 returning o.id, o.kind, o.turn_id, o.part, o.urgency, o.target_kind as source_kind,
-          o.target_id as source_id, o.content, o.version, o.comment_id,
+          o.target_id as source_id, o.content, o.review, o.version, o.comment_id,
           o.attempts, o.created_at, case before.state when 'sending' then before.sending_at end as unsure_since,
           c.number, b.platform, b.repository_id, b.owner, b.name, b.default_branch, b.installation_id,
           (select linked.comment_url from outbox linked where linked.id = o.waits_for) as linked_url,
@@ -291,6 +294,13 @@ where id = $1 and state = 'sending'
 """)
 async def post_anew(connection: Connection, row_id: int, target: Target, error: str) -> None:
     """Forget the comment there was: the next request creates it again, as an answer to `target`."""
+
+
+@statement("""
+update outbox set state = 'waiting', content = $2, review = $3, error = $4 where id = $1 and state = 'sending'
+""")
+async def send_otherwise(connection: Connection, row_id: int, content: str, review: str, error: str) -> None:
+    """Send another text and review instead of what GitHub refused."""
 
 
 @statement("""

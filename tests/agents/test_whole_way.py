@@ -98,6 +98,23 @@ async def test_the_operators_mcp_server_runs_in_the_cage_and_the_model_hears_it(
     assert any(b"The word is quince." in request.body for request in models.requests)
 
 
+async def test_a_review_of_a_real_agent_has_remarks_on_lines_and_changes_no_file(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    async with open_world(database_url, tmp_path, more) as world:
+        await world.maria.pushes("greet", {"greet.py": "print('hello')\n"})
+        pull = await world.maria.opens_pull("Greet people", head="greet")
+        remark = {"path": "greet.py", "line": 1, "body": "Whom does it greet?"}
+        review = json.dumps({"summary": "It greets nobody.", "comments": [remark]})
+        leave = f"run printf '%s' '{review}' > \"$THREADTREE_OUT/review.json\""
+        await pull.says(f"/review\nall of it\nrun touch greet.py pwned.txt\n{leave}\nsay I am done.")
+        _, remarks = await pull.reviewed("It greets nobody.", "· 1 remark")
+        assert [(one.path, one.line, one.body[:19]) for one in remarks] == [("greet.py", 1, "Whom does it greet?")]
+        [worktree] = await world.worktrees("path")
+        assert world.text_of(worktree, "pwned.txt") is None
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_settings_of_a_repository_run_nothing_in_the_cage(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path

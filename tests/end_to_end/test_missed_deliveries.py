@@ -136,6 +136,7 @@ async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_worl
             await world.maria.person.edit(edited.thread, asks)
             await world.maria.person.edit(remark.comment, asks)  # on maria's authority, for she wrote it
             await pull.reviews(asks, ("topic.txt", 1, "Nothing for the bot."))
+            await world.maria.person.request_review(pull.pull, bot)
             await own.closes(by=world.maria)
         await labelled.hears("Labelled.")
         await assigned.hears("Assigned.")
@@ -152,7 +153,8 @@ async def test_every_kind_of_request_and_a_close_are_found_on_the_threads(a_worl
         await world.quiet()
         rows = await world.database.fetchval("select count(*) from deliveries where guid = any ($1)", list(missed))
         assert rows >= 8
-        assert await world.turns("state") == ["done"] * 2
+        await pull.reviewed()
+        assert await world.turns("state", "mode") == [("done", "work")] * 2 + [("done", "review")]
 
 
 async def test_an_edit_within_the_second_of_the_writing_is_its_editors(a_world: Worlds) -> None:

@@ -16,10 +16,10 @@ from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient
 from bot.messages.marker import turn_marker
-from bot.model import Repository, Target, ThreadRef
+from bot.model import LineRemark, OwnReview, Repository, Target, ThreadRef
 from bot.redaction import Redactor
 from bot.reply import pacing, thread_comments
-from bot.reply.outbox import LOCK_POLL_SECONDS, Drained, Sender, write_in_line
+from bot.reply.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (
     DropAfter,
@@ -896,3 +896,60 @@ async def test_a_pull_request_keeps_the_limits_of_its_writer(bench: Bench) -> No
     before = bench.time()
     await in_line()
     assert made[-1] - before >= timedelta(seconds=40)
+
+
+async def review_row(bench: Bench, *remarks: LineRemark) -> tuple[int, Pull]:
+    """State the review of a pull request, and its tracking comment, which the review takes the place of."""
+    shop = bench.github.world.repositories[bench.repository.id]
+    await bench.maria.push(shop, "fix", {"cart.py": "total = 0\ncount = 0\n"}, "Count")
+    pull = await bench.maria.open_pull(shop, head="fix", title="Count")
+    bench.conversation_id = await conversation(bench.pool, bench.repository, pull.number, "pull")
+    turn = await bench.turn()
+    await bench.wish(turn, "Working on it.", target=Target("pull"))
+    await bench.drain_until_empty()
+    review = REVIEW.dump_json(OwnReview(pull.head_sha, remarks, f"Two things. a {SECRET}")).decode()
+    async with bench.pool.acquire() as connection:
+        await thread_comments.reviewed(connection, bench.thread, turn, Target("pull"), "Two things.", review)
+    return turn, pull
+
+
+@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), Garble(), FailBefore(502), DropBefore()])
+async def test_exactly_one_review_when_its_post_breaks(bench: Bench, fault: Fault) -> None:
+    turn, pull = await review_row(bench, LineRemark("cart.py", 1, "RIGHT", f"Why? {SECRET}"))
+    bench.github.faults.add(fault, method="POST", path="*/reviews")
+    await bench.drain_until_empty()
+    (review,) = pull.reviews
+    (remark,) = pull.review_comments
+    assert (review.body, remark.body) == (
+        f"Two things.\n\n{turn_marker(turn, 2)}",
+        f"Why? [redacted]\n\n{turn_marker(turn, 2)}",
+    )
+    assert pull.comments == [], "the tracking comment is gone"
+
+
+async def test_a_review_of_a_killed_sender_is_found_again(bench: Bench) -> None:
+    turn, pull = await review_row(bench)
+    async with bench.pool.acquire() as connection:
+        found = await outbox.next_to_send(connection, bench.writer, bench.time.now, only_edits=False)
+        assert found is not None
+        taken = await outbox.take(connection, found[0], bench.time.now)
+    await bench.sender._request(taken, f"Two things.\n\n{turn_marker(turn, 2)}")
+    await bench.drain_until_empty()
+    assert len(pull.reviews) == 1
+    assert (await bench.row(taken.id))["comment_url"].endswith(f"#pullrequestreview-{pull.reviews[0].id}")
+    assert pull.comments == []
+
+
+async def test_remarks_whose_lines_github_refuses_go_with_the_text_and_are_never_lost(bench: Bench) -> None:
+    turn, pull = await review_row(bench, LineRemark("cart.py", 9, "RIGHT", "Far away."))
+    await bench.drain_until_empty()
+    assert [one.body for one in pull.reviews] == [f"Two things. a [redacted]\n\n{turn_marker(turn, 2)}"]
+    assert pull.review_comments == []
+
+
+async def test_a_review_that_github_refuses_whole_is_told_in_the_tracking_comment(bench: Bench) -> None:
+    bench.github.faults.add(FailBefore(422, LOCKED), method="POST", path="*/reviews", times=None)
+    turn, pull = await review_row(bench, LineRemark("cart.py", 1, "RIGHT", "Why?"))
+    await bench.drain_until_empty()
+    assert pull.reviews == []
+    assert [one.body for one in pull.comments] == [f"Two things. a [redacted]\n\n{turn_marker(turn, 1)}"]

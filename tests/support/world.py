@@ -17,7 +17,7 @@ from bot.demo.pair import Pair, running_bot, settings_for
 from bot.messages import tracking
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
-from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, User
+from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, ReviewComment, User
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.clock import HandMovedClock
@@ -155,6 +155,21 @@ class Talk:
 
     async def merges(self) -> None:
         await self.opener.person.merge(self.pull)
+
+    @property
+    def reviews_of_bot(self) -> list[Review]:
+        return [one for one in self.pull.reviews if one.author.id == self.world.github.bot.id and one.body]
+
+    async def reviewed(self, *phrases: str) -> tuple[str, list[ReviewComment]]:
+        """Wait until nothing is left to do; return the bot's newest review, without its marker, and its remarks."""
+        await self.world.quiet()
+        review = self.reviews_of_bot[-1]
+        body = (review.body or "").rpartition("\n\n<!-- ")[0]
+        for phrase in phrases:
+            assert phrase in body, f"{phrase!r} is not in the review:\n{body}"
+        remarks = [one for one in self.pull.review_comments if one.review is review]
+        self.read |= {one.id: one.body for one in remarks}
+        return body, remarks
 
     async def reviews(self, body: str | None, *inline: tuple[str, int, str]) -> Review:
         return await self.opener.person.review(self.pull, body, comments=inline)

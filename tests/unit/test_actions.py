@@ -57,6 +57,10 @@ def assigned(body: str, assignee: Actor) -> Gesture:
     return Gesture(REPOSITORY, ADA, ISSUE, own_text(body), assignee_id=assignee.id)
 
 
+def asked_to_review(reviewer: Actor, sender: Actor = ADA) -> Gesture:
+    return Gesture(REPOSITORY, sender, PULL, own_text(ASK, thread=PULL), reviewer_id=reviewer.id)
+
+
 def parser_of(policy: Policy) -> CommentParser:
     return CommentParser(policy.bot_name, HANDLERS.values())
 
@@ -110,6 +114,8 @@ def test_a_mention_is_answered_where_it_was_written(event: Event, target: Target
         edited(f"{ASK} soon", ASK),
         labeled(ASK, "bug"),
         assigned(ASK, ADA),
+        asked_to_review(ADA),
+        asked_to_review(BOT, sender=BOT),
     ],
 )
 def test_what_asks_nothing_is_ignored(event: Event) -> None:
@@ -145,6 +151,14 @@ def test_a_review_comment_brings_the_code_it_is_about() -> None:
 
 def test_the_label_is_compared_without_case() -> None:
     assert request_of(labeled("do this", "ThreadTree")).parsed == ParsedComment(request="do this")
+
+
+def test_a_label_and_a_request_for_a_review_stand_for_the_command() -> None:
+    label, request = request_of(labeled(ASK, "ThreadTree-Review")), request_of(asked_to_review(BOT))
+    for one in (label, request):
+        assert one.parsed == ParsedComment(request="/review", mode="review")
+        assert (one.author, one.is_gesture, one.asked_at) == (ADA, True, LATER)
+    assert request.effect(0) not in (label.effect(0), request_of(assigned(ASK, BOT)).effect(0))
 
 
 def test_closing_and_reopening_need_no_mention() -> None:

@@ -11,6 +11,7 @@ def test_help_lists_the_commands_in_this_order() -> None:
         "retry",
         "plan",
         "approve",
+        "review",
         "undo",
         "update",
         "pr",

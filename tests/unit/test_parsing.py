@@ -17,7 +17,7 @@ from bot.handlers.worktree import WORKTREE_VERBS
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-COMMANDS = tuple(HANDLERS)
+COMMANDS = tuple(name for name in HANDLERS if name != "review")
 PARSER = CommentParser("tree-bot", HANDLERS.values())
 GITHUBS_LONGEST_COMMENT = 65_536
 # Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
@@ -740,3 +740,24 @@ def test_nesting_of_any_depth_is_no_error(deep: str) -> None:
 
 def test_a_mention_after_a_quotation_that_nests_too_deep_counts() -> None:
     assert request("> " * 10_000 + "a\n\n@tree-bot hi") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("/review", "/review"),
+        ("@tree-bot /review", "/review"),
+        ("/review the sums in `cart.py`", "/review the sums in `cart.py`"),
+        ("Thanks!\n\n/review the sums\nand the tests", "/review Thanks!\n\nthe sums\nand the tests"),
+        ("> /review", None),
+        ("```\n/review\n```", None),
+        ("please /review this", None),
+    ],
+)
+def test_review_asks_for_a_review_with_the_words_around_it(text: str, request_: str | None) -> None:
+    assert asks(text) == ParsedComment(request=request_, mode="review" if request_ else "work")
+
+
+def test_a_command_beside_a_review_runs_first() -> None:
+    assert asks("/stop\n/review") == ParsedComment((Command("stop"),), "/review", "review")
+    assert PARSER.parse_labeled("Count.\n/review").mode == "work", "the label asks for work"

@@ -50,7 +50,10 @@ USED = [
         ("issues", action)
         for action in ("opened", "edited", "labeled", "assigned", "closed", "reopened", "transferred")
     ],
-    *[("pull_request", action) for action in ("opened", "edited", "labeled", "assigned", "closed", "reopened")],
+    *[
+        ("pull_request", action)
+        for action in ("opened", "edited", "labeled", "assigned", "review_requested", "closed", "reopened")
+    ],
 ]
 
 
@@ -72,6 +75,8 @@ def payload(event: str, action: str, **other: object) -> dict[str, Any]:
         values["label"] = {"name": "threadtree"}
     if action == "assigned":
         values["assignee"] = ALICE
+    if action == "review_requested":
+        values["requested_reviewer"] = ALICE
     return copy.deepcopy(values | other)
 
 
@@ -170,6 +175,11 @@ def test_labels_assignments_and_reopening() -> None:
     assigned = event_in("pull_request", payload("pull_request", "assigned"))
     assert isinstance(assigned, Gesture)
     assert assigned.assignee_id == 7
+    requested = event_in("pull_request", payload("pull_request", "review_requested"))
+    assert isinstance(requested, Gesture)
+    assert (requested.assignee_id, requested.reviewer_id) == (None, 7)
+    of_team = payload("pull_request", "review_requested", requested_reviewer=None, requested_team={"id": 7})
+    assert read("pull_request", of_team, "github.com") is None
     reopened = event_in("issues", payload("issues", "reopened"))
     assert isinstance(reopened, ThreadReopened)
     assert reopened.at == UPDATED

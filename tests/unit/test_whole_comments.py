@@ -19,13 +19,14 @@ from bot.messages import (
     pull_requests,
     reasons,
     replies,
+    reviews,
     sanitize,
     tracking,
     worktree_replies,
 )
 from bot.messages.checks import Base, Ran
 from bot.messages.formatting import clause
-from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, TurnResult
+from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
 from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from tests.support.rendered import html
@@ -64,6 +65,13 @@ RAN = TurnResult(
 )
 TESTS = frozenset(f"cart_test.test_{n}" for n in range(36))
 ON_MAIN = Base("main", Ran("ended with exit status 1", TESTS | {"cart_test.test_total"}, {"shop_test.test_mail"}))
+REVIEW = Reviewed("1f0c2d4", f"{SERVER}/acme/shop/commit/1f0c2d4", 2)
+REVIEWED = replace(
+    RAN,
+    answer="Carts with items have no total any more: `None` cannot be added to. Tests for that are missing.",
+    changes=None,
+    review=REVIEW,
+)
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -348,6 +356,33 @@ COMMENTS: dict[str, str | TurnResult] = {
     "answer-with-a-fold": TurnResult(
         "done", answer="Two tests fail.\n<details><summary>Their output</summary>\n\n```\nassert 1 == 2\n", asked=ASKED
     ),
+    "review": REVIEWED,
+    "review-again": replace(
+        REVIEWED,
+        answer="The total of an empty cart is right now.",
+        review=Reviewed("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", 1, 2, f"{SERVER}/acme/shop/compare/1f...9b"),
+        notices=(reviews.repeated(1),),
+    ),
+    "review-without-lines": replace(
+        REVIEWED,
+        answer=reviews.add_remarks(
+            "Carts with items have no total any more.",
+            [
+                (
+                    reviews.place("src/cart.py", 12, 10),
+                    "`None` cannot be added to.\n\n```suggestion\n    total = 0\n```",
+                ),
+                (reviews.place("README.md", None), "It still tells of `None`."),
+            ],
+        ),
+        review=replace(REVIEW, remarks=0),
+        notices=(reviews.left_out(3, 30, 4_000),),
+    ),
+    "review-without-remarks": replace(REVIEWED, answer=reviews.NO_REMARKS, review=replace(REVIEW, remarks=0)),
+    "review-not-left": replace(
+        REVIEWED, answer="I looked at `src/cart.py`.", review=replace(REVIEW, remarks=0), notices=(reviews.NOT_LEFT,)
+    ),
+    "nothing-to-review": replies.NOTHING_TO_REVIEW,
     "nothing-to-retry": replies.NOTHING_TO_RETRY,
     "unknown-command": replies.unknown_command("hlep", HANDLERS),
     "delivery-failed": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958"),

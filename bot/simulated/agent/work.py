@@ -75,7 +75,7 @@ class Work:
         elif request.startswith(_MEND):
             request = next(iter(self.session.mends), "say I see nothing to mend.").replace("\\n", "\n")
         text = re.sub(rf"\A\s*{_MENTION}", "", request)
-        self._obey_lines(text, last=True)
+        self._obey_lines(text.removeprefix("/review "), last=True)
         if not self.said and not self.may_be_silent:
             self._say(f"I have read your request: “{text.strip().partition(chr(10))[0]}”.")
 

@@ -176,8 +176,14 @@ class IssueActs:
         thread.updated_at = self.now
         self.emit_thread("assigned", thread, user, assignee=self.payloads.user(assignee))
 
-    def _note(self, thread: Issue, actor: User, given: Label | User) -> None:
-        thread.gestures.append(Gesture(self.world.next_id(), self.now, actor, given))
+    def request_review(self, user: User, pull: Pull, reviewer: User) -> None:
+        """Send pull_request.review_requested."""
+        self._note(pull, user, reviewer, is_reviewer=True)
+        pull.updated_at = self.now
+        self.emit_thread("review_requested", pull, user, requested_reviewer=self.payloads.user(reviewer))
+
+    def _note(self, thread: Issue, actor: User, given: Label | User, *, is_reviewer: bool = False) -> None:
+        thread.gestures.append(Gesture(self.world.next_id(), self.now, actor, given, is_reviewer))
 
     def set_state(self, user: User, thread: Issue, state: State) -> None:
         """Send issues.closed or .reopened (pull_request.… for a pull request), unless it is in that state already."""

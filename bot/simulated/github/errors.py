@@ -1,6 +1,7 @@
 """Refusals, in GitHub's words."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(eq=False)
@@ -9,7 +10,7 @@ class RefusedError(Exception):
 
     status: int
     message: str
-    errors: list[dict[str, str]] = field(default_factory=list)
+    errors: list[Any] = field(default_factory=list)
 
 
 def not_found() -> RefusedError:

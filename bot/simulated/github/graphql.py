@@ -39,6 +39,7 @@ from bot.simulated.github.model import (
 )
 from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import answer, refusal
+from bot.simulated.github.rest_reviews import line_now
 from bot.simulated.github.uploads import rendered
 
 MAX_PAGE = 100
@@ -48,7 +49,10 @@ SCHEMA = """
 type Query { viewer: User!  repository(owner: String!, name: String!): Repository  node(id: ID!): Node
   nodes(ids: [ID!]!): [Node]! }
 type Mutation { addReaction(input: AddReactionInput!): AddReactionPayload
-  minimizeComment(input: MinimizeCommentInput!): MinimizeCommentPayload }
+  minimizeComment(input: MinimizeCommentInput!): MinimizeCommentPayload
+  resolveReviewThread(input: ResolveReviewThreadInput!): ResolveReviewThreadPayload }
+input ResolveReviewThreadInput { threadId: ID!  clientMutationId: String }
+type ResolveReviewThreadPayload { clientMutationId: String  thread: PullRequestReviewThread }
 enum ReactionContent { THUMBS_UP THUMBS_DOWN LAUGH CONFUSED HEART HOORAY ROCKET EYES }
 enum ReportedContentClassifiers { ABUSE DUPLICATE OFF_TOPIC OUTDATED RESOLVED SPAM }
 input AddReactionInput { subjectId: ID!  content: ReactionContent!  clientMutationId: String }
@@ -101,14 +105,19 @@ type IssueConnection { nodes: [Issue]  pageInfo: PageInfo!  totalCount: Int! }
 type PageInfo { hasNextPage: Boolean!  endCursor: String  hasPreviousPage: Boolean!  startCursor: String }
 union IssueOrPullRequest = Issue | PullRequest
 enum IssueTimelineItemsItemType { RENAMED_TITLE_EVENT LABELED_EVENT ASSIGNED_EVENT }
-enum PullRequestTimelineItemsItemType { RENAMED_TITLE_EVENT LABELED_EVENT ASSIGNED_EVENT }
+enum PullRequestTimelineItemsItemType { RENAMED_TITLE_EVENT LABELED_EVENT ASSIGNED_EVENT REVIEW_REQUESTED_EVENT }
 type RenamedTitleEvent { createdAt: DateTime!  previousTitle: String!  currentTitle: String! }
 type LabeledEvent implements Node { id: ID!  createdAt: DateTime!  actor: Actor  label: Label! }
 union Assignee = User | Bot
 type AssignedEvent implements Node { id: ID!  createdAt: DateTime!  actor: Actor  assignee: Assignee }
+union RequestedReviewer = User | Bot
+type ReviewRequestedEvent implements Node {
+  id: ID!  createdAt: DateTime!  actor: Actor  requestedReviewer: RequestedReviewer
+}
 union TimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent
+union PullTimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent | ReviewRequestedEvent
 type IssueTimelineItemsConnection { nodes: [TimelineItem] }
-type PullRequestTimelineItemsConnection { nodes: [TimelineItem] }
+type PullRequestTimelineItemsConnection { nodes: [PullTimelineItem] }
 type UserContentEditConnection { nodes: [UserContentEdit] }
 type UserContentEdit implements Node { id: ID!  editedAt: DateTime!  editor: Actor  diff: String }
 type Label { name: String! }
@@ -134,8 +143,8 @@ type PullRequestReview implements Node & Comment {
   includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
-type PullRequestReviewThread {
-  isResolved: Boolean!  path: String!  line: Int
+type PullRequestReviewThread implements Node {
+  id: ID!  isResolved: Boolean!  isOutdated: Boolean!  path: String!  line: Int  originalLine: Int
   comments(first: Int, after: String): PullRequestReviewCommentConnection!
 }
 type PullRequestReviewThreadConnection { nodes: [PullRequestReviewThread]  pageInfo: PageInfo!  totalCount: Int! }
@@ -209,6 +218,7 @@ class _Resolvers:
             "node": lambda _info, id: self._node(id),  # noqa: A006
             "addReaction": lambda _info, input: self._add_reaction(**input),  # noqa: A006
             "minimizeComment": lambda _info, input: self._minimize(**input),  # noqa: A006
+            "resolveReviewThread": lambda _info, input: self._resolve(**input),  # noqa: A006
         }
 
     def _add_reaction(self, subjectId: str, content: str, **_: Any) -> Node:  # noqa: N803 - GitHub's name
@@ -224,6 +234,18 @@ class _Resolvers:
         comment.minimized_as = classifier
         self._acts.world.changes.notify()
         return {}
+
+    def _resolve(self, threadId: str, **_: Any) -> Node:  # noqa: N803 - GitHub's name
+        pulls = [pull for one in self._acts.world.repositories.values() for pull in one.pulls]
+        roots = (root for pull in pulls for root in _roots(pull) if node_id("PRRT", root.id) == threadId)
+        root = next(roots, None)
+        if root is None or not root.thread.repository.may(self._viewer, "read"):
+            raise _not_found(f"Could not resolve to a node with the global id of '{threadId}'")
+        if not root.thread.repository.may(self._viewer, "write"):
+            raise _error("FORBIDDEN", "Resource not accessible by personal access token")
+        root.resolved = True
+        self._acts.world.changes.notify()
+        return {"thread": self._review_thread(root)}
 
     def _subject(self, wanted: str) -> Issue | Comment | Review:
         """Return what carries reactions and has this id."""
@@ -353,6 +375,9 @@ class _Resolvers:
             if isinstance(gesture.given, Label):
                 about |= {"__typename": "LabeledEvent", "label": {"name": gesture.given.name}}
                 items.append((gesture.at, "LABELED_EVENT", about))
+            elif gesture.is_reviewer:
+                about |= {"__typename": "ReviewRequestedEvent", "requestedReviewer": self._user(gesture.given)}
+                items.append((gesture.at, "REVIEW_REQUESTED_EVENT", about))
             else:
                 about |= {"__typename": "AssignedEvent", "assignee": self._user(gesture.given)}
                 items.append((gesture.at, "ASSIGNED_EVENT", about))
@@ -410,10 +435,20 @@ class _Resolvers:
 
     def _review_thread(self, root: ReviewComment) -> Node:
         comments = [root, *(one for one in root.review.pull.review_comments if one.in_reply_to is root)]
+
+        async def line(_info: Any) -> int | None:
+            return await line_now(root.review.pull, root)
+
+        async def is_outdated(_info: Any) -> bool:
+            return await line_now(root.review.pull, root) is None
+
         return {
+            "id": node_id("PRRT", root.id),
             "isResolved": root.resolved,
+            "isOutdated": is_outdated,
             "path": root.path,
-            "line": root.line,
+            "line": line,
+            "originalLine": root.line,
             "comments": lambda _info, first, after=None: {"nodes": [self._comment(one) for one in comments[:first]]},
         }
 

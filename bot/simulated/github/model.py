@@ -66,12 +66,13 @@ class Reaction:
 
 @dataclass(frozen=True, slots=True)
 class Gesture:
-    """A label or an assignee that was given to a thread."""
+    """A label or an assignee that was given to a thread, or a reviewer who was asked for a review."""
 
     id: int
     at: datetime
     actor: User
     given: Label | User
+    is_reviewer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,14 @@ class Comment:
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class ReviewComment(Comment):
-    """An inline comment on a line of a pull request's diff."""
+    """An inline comment on lines of a pull request's diff; `line` is as it was at its commit."""
 
     review: "Review"
     path: str
     line: int
     commit_id: str
+    side: str = "RIGHT"
+    start_line: int | None = None
     in_reply_to: "ReviewComment | None" = None
     resolved: bool = False
 

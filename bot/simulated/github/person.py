@@ -70,6 +70,9 @@ class Person:
     async def assign(self, thread: Issue, assignee: Account) -> None:
         self.acts.assign(self.user, thread, self.acts.world.user_of(assignee))
 
+    async def request_review(self, pull: Pull, reviewer: Account) -> None:
+        self.acts.request_review(self.user, pull, self.acts.world.user_of(reviewer))
+
     async def close(self, thread: Issue, comment: str | None = None) -> None:
         """Close the thread, or "close with comment": then the comment's event comes first, at the same moment."""
         if comment is not None:

@@ -1,6 +1,7 @@
 """Acts of people and bots on branches and pull requests, and the webhooks that GitHub sends for them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from bot.simulated.github.acts import IssueActs, check_body, check_title
@@ -9,6 +10,17 @@ from bot.simulated.github.git import NO_COMMIT, Files, MergeConflictError, NewCo
 from bot.simulated.github.model import Pull, Push, Repository, Review, ReviewComment, ReviewState, User
 
 MergeMethod = Literal["merge", "squash"]
+
+
+@dataclass(frozen=True, slots=True)
+class LineNote:
+    """A remark of a review that is to be submitted, on lines of one side of the diff."""
+
+    path: str
+    line: int
+    side: str
+    body: str
+    start_line: int | None = None
 
 
 class Acts(IssueActs):
@@ -75,6 +87,19 @@ class Acts(IssueActs):
         review = self._new_review(author, pull, body, state)
         for path, line, text in comments:
             self._inline(review, path, line, text)
+        self._emit_review(review)
+        return review
+
+    def submit(
+        self, author: User, pull: Pull, body: str | None, state: ReviewState, commit: str, remarks: Sequence[LineNote]
+    ) -> Review:
+        """Send the webhooks of a review of this commit, whose remarks are on lines of its diff."""
+        check_body("PullRequestReview", body)
+        review = self._new_review(author, pull, body, state)
+        review.commit_id = commit
+        for one in remarks:
+            comment = self._inline(review, one.path, one.line, one.body)
+            comment.side, comment.start_line = one.side, one.start_line
         self._emit_review(review)
         return review
 

@@ -11,6 +11,7 @@ from bot.simulated.github import rest_checks as checks
 from bot.simulated.github import rest_hooks as hooks
 from bot.simulated.github import rest_issues as issues
 from bot.simulated.github import rest_pulls as pulls
+from bot.simulated.github import rest_reviews as reviews
 from bot.simulated.github.auth import authenticate
 from bot.simulated.github.errors import RefusedError
 from bot.simulated.github.new_app import NewApps
@@ -74,6 +75,7 @@ IN_REPOSITORY: Table = [
     ("GET", "/pulls/{number}/comments", pulls.list_review_comments),
     ("POST", "/pulls/{number}/comments/{comment_id}/replies", pulls.create_reply),
     ("GET", "/pulls/{number}/reviews", pulls.list_reviews),
+    ("POST", "/pulls/{number}/reviews", reviews.create_review),
     ("GET", "/pulls/{number}/reviews/{review_id}", pulls.get_review),
     ("GET", "/pulls/{number}/reviews/{review_id}/comments", pulls.list_comments_of_review),
     ("GET", "/hooks", hooks.list_hooks),
