@@ -151,7 +151,7 @@ class Config(BaseModel):
 
 
 KEYS: Final = tuple(Config.model_fields)
-RULES: Final = {"max_cost_usd_per_day": "max_cost_usd_per_repository_per_day"}
+RULE_OF: Final = {"max_cost_usd_per_day": "max_cost_usd_per_repository_per_day"}
 """The rules of keys that are called otherwise."""
 _WHEN_WRONG: Mapping[str, tuple[Any, str]] = {
     "allowed": ([], words.ONLY_MAINTAINERS),
@@ -230,7 +230,7 @@ def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, st
     for key in KEYS:
         if (value := getattr(config, key)) is None:
             continue
-        rule = RULES.get(key, key)
+        rule = RULE_OF.get(key, key)
         own = getattr(rules, rule)
         if key == "agent":
             if value not in rules.agents:
@@ -267,7 +267,7 @@ def _line_of(source: str, key: str) -> int:
     end = 0
     try:
         tomllib.loads(f"{json.dumps(key, ensure_ascii=False)} = 0\n{source}\n")
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         told = re.search(r"at line (\d+)", str(problem))
         end = int(told[1]) - 1 if told else 0
     begins = re.compile(rf"[ \t\[]*[\"']?{re.escape(key)}\b")

@@ -16,7 +16,7 @@ from bot.messages.formatting import plain
 from bot.model import Repository
 from bot.node.context import NodeContext
 from bot.node.repository_rules import config_in, stored
-from bot.rules import CONFIG_PATH, KEYS, RULES, SETTINGS, Found, Rules, stored_config, within
+from bot.rules import CONFIG_PATH, KEYS, RULE_OF, SETTINGS, Found, Rules, stored_config, within
 from bot.settings import SERVE, Settings, doubtful_names, load, read
 from bot.store import upkeep
 
@@ -96,7 +96,7 @@ async def _in_clone(ctx: NodeContext, repository: Repository) -> Found | None:
 
 
 def _source(key: str, operators: Rules, settings: Settings, is_chosen: bool, line: int | None) -> str:
-    rule = RULES.get(key, key)
+    rule = RULE_OF.get(key, key)
     setting = SETTINGS.get(rule) or _OTHER_SETTINGS.get(key)
     if is_chosen:
         return f"{CONFIG_PATH}, line {line}" if line else CONFIG_PATH
@@ -106,7 +106,7 @@ def _source(key: str, operators: Rules, settings: Settings, is_chosen: bool, lin
 
 
 def _value(rules: Rules, key: str) -> object:
-    value = getattr(rules, RULES.get(key, key))
+    value = getattr(rules, RULE_OF.get(key, key))
     if value == () and key == "allowed":
         return "admin and maintain"
     if key == "network":

@@ -140,6 +140,11 @@ def test_any_bytes_are_read_and_what_is_said_of_them_is_inert(text: bytes) -> No
         assert stored_config(as_stored(found.config)) == found.config
 
 
+def test_no_depth_of_nesting_is_too_much_for_one_step_alone() -> None:
+    for depth in range(200, 1000):
+        assert read_config(b"agent = " + b"[" * depth + b"]" * depth).problems
+
+
 def test_a_row_of_another_release_keeps_people_out() -> None:
     assert stored_config('{"later": 1}') == Config(allowed=[], require_plan="always")
 
