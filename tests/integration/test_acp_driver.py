@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from bot.agents.driver import (
     AgentEvent,
     Block,
     Cancelled,
+    CannotOpenError,
     Failed,
     Image,
     Launch,
@@ -30,6 +32,7 @@ from bot.agents.driver import (
     ToolStarted,
     Usage,
 )
+from bot.agents.mcp import McpServer
 from bot.agents.prompt_loop import AgentDriver
 from bot.messages.tracking import PlanEntry
 from bot.sandbox.cage import agent_argv, agent_environment
@@ -92,6 +95,14 @@ async def test_a_request_is_answered_and_the_edit_is_in_the_worktree(launch: Lau
         ToolEnded("Edit a.md", ok=True),
         Said("All written."),
     ]
+
+
+async def test_an_mcp_server_that_the_agent_cannot_use_is_named(launch: Launch) -> None:
+    here = replace(launch, mcp_servers=(McpServer("docs", "stdio", ("true",)),))
+    assert isinstance(await answer(here, "say Hello."), AgentDone), "every agent takes servers on stdio"
+    there = replace(launch, mcp_servers=(McpServer("wiki", "http", url="https://wiki.corp/mcp"),))
+    with pytest.raises(CannotOpenError, match="cannot use the MCP server `wiki` over http"):
+        await answer(there, "say Hello.")
 
 
 async def test_an_edit_that_fails_ends_its_tool_call_as_failed(launch: Launch) -> None:
