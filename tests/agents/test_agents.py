@@ -1,6 +1,7 @@
 """The real agents against simulated models: each works with its own tools, and the bot treats all alike."""
 
 import asyncio
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -190,6 +191,22 @@ async def test_the_model_that_the_operator_names_is_asked(stage: Stage) -> None:
     await named.says("say hi")
     answered = [request for request in stage.models.requests if b"say hi" in request.body]
     assert any(b"some-model-7" in request.body or "some-model-7" in request.path for request in answered)
+
+
+async def test_a_session_goes_on_with_another_model(stage: Stage) -> None:
+    api = stage.preset.apis[0]
+    first, second = (
+        stage.with_variables(**stage.preset.environment(Access(api, stage.models.url, KEY, model)))
+        for model in ("some-model-7", "some-model-8")
+    )
+    opened, _ = await first.says("remember plum")
+    stage.models.requests.clear()
+    resumed, recalled = await second.says("recall", resume=opened.assistant_session_id)
+    assert resumed.resumed
+    assert "I remember: plum." in recalled.text
+    answered = [request for request in stage.models.requests if b"recall" in request.body]
+    named = [str(json.loads(request.body).get("model")) + request.path for request in answered]
+    assert [name for name in named if "some-model-8" not in name] == []
 
 
 async def test_settings_of_a_repository_run_nothing(stage: Stage, tmp_path: Path) -> None:

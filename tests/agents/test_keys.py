@@ -44,20 +44,36 @@ async def test_the_proxy_puts_the_real_key_into_requests_to_the_gateways_path(
     assert tokens > 100, "the answers are counted, whatever their form"
 
 
-async def test_keys_that_sign_each_request_work_inside_the_sandbox_and_are_named_as_such(
+async def test_keys_that_sign_each_request_work_inside_the_sandbox(
     models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     inside = {"CLAUDE_CODE_USE_BEDROCK": "1", "AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "AKIAOFTHISTEST"}
-    secret = {"AWS_SECRET_ACCESS_KEY": "signs-each-request", "ANTHROPIC_BEDROCK_BASE_URL": models.url}
+    inside |= {"AWS_SECRET_ACCESS_KEY": "signs-each-request", "ANTHROPIC_BEDROCK_BASE_URL": models.url}
+    seen, authorization, path = await works_with(inside, models, database_url, tmp_path)
+    assert "AWS_SECRET_ACCESS_KEY" in seen
+    assert authorization.startswith("AWS4-HMAC-SHA256 Credential=AKIAOFTHISTEST")
+    assert path.startswith("/model/some-model-7/")
+
+
+async def test_a_gateway_to_vertex_that_signs_works(models: SimulatedModels, database_url: str, tmp_path: Path) -> None:
+    inside = {"CLAUDE_CODE_USE_VERTEX": "1", "CLAUDE_CODE_SKIP_VERTEX_AUTH": "1", "CLOUD_ML_REGION": "europe-west1"}
+    inside |= {"ANTHROPIC_VERTEX_PROJECT_ID": "shop", "ANTHROPIC_VERTEX_BASE_URL": f"{models.url}/v1"}
+    _, authorization, path = await works_with(inside, models, database_url, tmp_path)
+    assert authorization == ""
+    assert path.startswith("/v1/projects/shop/locations/europe-west1/publishers/anthropic/models/some-model-7:")
+
+
+async def works_with(
+    inside: dict[str, str], models: SimulatedModels, database_url: str, tmp_path: Path
+) -> tuple[str, str, str]:
+    """Let claude work with variables of AGENT_ENV; return those of its shell, and what its request had and named."""
     # The sandbox's own networks do not reach this machine, where the scripted model is.
     more = {**settings_of("claude", models), "ANTHROPIC_API_KEY": "", "AGENT_NETWORK": "host", "AGENT_SANDBOX": "bwrap"}
-    more |= {**inside, **secret, "AGENT_ENV": ",".join((*inside, *secret)), "AGENT_MODEL": "some-model-7"}
+    more |= {**inside, "AGENT_ENV": ",".join(inside), "AGENT_MODEL": "some-model-7"}
     async with open_world(database_url, tmp_path, more) as world:
-        issue = await world.maria.opens_issue("Greet people")
-        assert "AWS_SECRET_ACCESS_KEY" in await environment(world, issue)
-    asked = [one for one in models.requests if b"env | sort" in one.body]
-    assert all(one.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIAOFTHISTEST") for one in asked)
-    assert any("some-model-7" in one.path for one in asked)
+        seen = await environment(world, await world.maria.opens_issue("Greet people"))
+    asked = next(one for one in models.requests if b"env | sort" in one.body)
+    return seen, asked.headers.get("authorization", ""), asked.path
 
 
 async def environment(world: World, issue: Talk) -> str:

@@ -78,6 +78,24 @@ async def test_a_mention_becomes_pushed_work_and_the_next_one_continues(
         await issue.hears("I remember: nothing.")
 
 
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+async def test_a_message_in_the_middle_of_a_run_is_answered_with_it(
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
+) -> None:
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
+    async with open_world(database_url, tmp_path, more) as world:
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says("@threadtree-bot\nrun until [ -e go ]; do sleep 0.1; done\nwrite notes.txt: old\nsay Old.")
+        await issue.sees("Last step: ")
+        await issue.says("@threadtree-bot\nwrite notes.txt: new\nsay New.")
+        await issue.sees("[maria added](")
+        [worktree] = await world.worktrees("path")
+        await asyncio.to_thread((Path(worktree) / "go").touch)
+        assert "Old." not in await issue.hears("New.", "[maria's request](", " with [maria's message](")
+        assert (await world.files("threadtree/issue-1"))["notes.txt"] == "new"
+        assert [at is not None for at in await world.turns("started_at")] == [True, False]
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_the_operators_mcp_server_runs_in_the_cage_and_the_model_hears_it(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path

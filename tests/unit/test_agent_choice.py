@@ -1,9 +1,14 @@
 """Which agent and model a request gets, and the labels that name an agent."""
 
+from pathlib import Path
+
 import pytest
 
 from bot.authority import Policy
+from bot.compose.base import CannotStartError
+from bot.compose.parts import launcher_of, rules_of
 from bot.rules import Chosen, Rules
+from bot.settings import Need, load
 
 RULES = Rules(agents=("claude", "codex", "custom"), agent="claude", model="opus")
 
@@ -46,3 +51,20 @@ def test_the_request_comes_before_the_conversation_and_that_before_the_rules(
 )
 def test_a_label_may_name_an_agent_after_a_colon(label: str, agent: str | None) -> None:
     assert Policy(99, "tree-bot[bot]", "tree-bot", "Threadtree").agent_of_label(label) == agent
+
+
+def test_each_agent_of_the_list_must_be_installed_and_the_missing_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "claude-agent-acp").touch(mode=0o755)
+    keys = {"ANTHROPIC_API_KEY": "x", "OPENAI_API_KEY": "y", "AGENT_MODEL": "opus", "PATH": str(tmp_path)}
+    given = {"DATA_DIR": str(tmp_path), "AGENT": "claude-acp,codex", **keys}
+    settings = load(given, dotenv=None, needs=frozenset({Need.AGENT}))
+    with pytest.raises(CannotStartError, match="AGENT=codex: `codex-acp` is not installed"):
+        launcher_of(settings)
+    (tmp_path / "codex-acp").touch(mode=0o755)
+    assert {agent: Path(command[0]).name for agent, command in launcher_of(settings).agents.items()} == {
+        "claude-acp": "claude-agent-acp",
+        "codex": "codex-acp",
+    }
+    assert rules_of(settings) == Rules(
+        agents=("claude-acp", "codex"), agent="claude-acp", model="opus", decided=rules_of(settings).decided
+    )

@@ -86,6 +86,7 @@ class SimulatedModels:
             route("/v1/chat/completions", ChatCompletions()),
             route("/v1beta/models/{call:path}", GenerateContent()),
             route("/model/{call:path}", Invoke()),
+            route("/v1/projects/{call:path}", Messages()),
             Route("/v1/models", self._models),
         ]
         return Starlette(
