@@ -108,6 +108,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
         (51, None, None),
     ),
     "last request not done": (requests.last_not_done.sql, (5,)),
+    "last review": (turns.last_reviewed.sql, (5, 20_000)),
     "newest plan": (plans.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
@@ -170,7 +171,10 @@ from turns where id > 10000;
 ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None, None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
     "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
-    "queue a write": (outbox.ENQUEUE_COMMENT, ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)),
+    "queue a write": (
+        outbox.ENQUEUE_COMMENT,
+        ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None),
+    ),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", LATER, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", LATER, 3)),
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, LATER)),
