@@ -106,9 +106,9 @@ class _ClaudeTransport(Transport):
 class _ClaudeLink(Link[Item]):
     """A started Claude Code."""
 
-    def __init__(self, process: AgentProcess, session: str) -> None:
+    def __init__(self, process: AgentProcess, session: str, *, plans: bool) -> None:
         super().__init__(process)
-        self.session = session
+        self.session, self._plans = session, plans
         self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
         options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=self._permission)
@@ -150,11 +150,10 @@ class _ClaudeLink(Link[Item]):
 
     async def _permission(self, tool: str, arguments: dict[str, Any], _: ToolPermissionContext) -> PermissionResultDeny:
         """Deny what needs a person. A question or a plan ends Claude's work: the person answers in the next prompt."""
-        if tool == PROPOSES_PLAN:
+        is_plan = self._plans and tool == PROPOSES_PLAN
+        if is_plan:
             self._progress.propose(arguments.get("plan"))
-        return PermissionResultDeny(
-            message="Nobody answers while you work.", interrupt=tool in (ASKS_PERSON, PROPOSES_PLAN)
-        )
+        return PermissionResultDeny(message="Nobody answers while you work.", interrupt=is_plan or tool == ASKS_PERSON)
 
     async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
         content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
@@ -281,7 +280,7 @@ class ClaudeDriver(Driver[Item]):
             process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:
             raise CannotOpenError(*reasons.not_startable("Claude Code", error.strerror)) from error
-        link = _ClaudeLink(process, session)
+        link = _ClaudeLink(process, session, plans=self._launch.plans)
         self._link = link
         why = await link.connect(START_SECONDS)
         if why is not None:

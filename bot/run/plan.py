@@ -29,16 +29,17 @@ async def settle_mode(run: TurnRun, confirmed: Confirmed) -> None:
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
     if turn.mode == "review" or turn.plan_of is not None:
         return
-    by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
     before = await plans.newest(ctx.pool, turn.conversation_id, turn.id)
     follows = before if before is not None and is_open(before) else None
-    answers = follows is not None and asks_back(follows)
+    plans_anyway = turn.mode == "plan" or confirmed.plans or (follows is not None and asks_back(follows))
+    if rule == "never" and not plans_anyway:
+        return
+    by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
     why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
-    if turn.mode != "plan" and not confirmed.plans and not answers and why is None:
+    if why is None and not plans_anyway:
         return
     await run.write(plans.begin, turn.claim, by_outsider=by_outsider)
     run.turn = replace(turn, mode="plan")
-    run.by_outsider = by_outsider
     run.notices += [why] if why is not None and not confirmed.plans else []
 
 
@@ -75,7 +76,8 @@ async def files_seen(run: TurnRun) -> Seen | None:
 async def tell_of_plan(run: TurnRun, answer: str, before: Seen | None) -> None:
     """Say what can be done with the plan, and whether files changed although it is one. Raises GitError, OSError."""
     if TO_ANSWER not in answer:
-        run.notices.append(words.PLANNED_FOR_OUTSIDER if run.by_outsider else words.PLANNED)
+        by_outsider = await plans.is_by_outsider(run.ctx.pool, run.turn.id)
+        run.notices.append(words.PLANNED_FOR_OUTSIDER if by_outsider else words.PLANNED)
     if before is not None and await files_seen(run) != before:
         _log.warning("plan-changed-files", worktree=run.turn.worktree.path)
         run.notices.append(words.CHANGED_ALL_THE_SAME)

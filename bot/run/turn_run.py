@@ -57,8 +57,6 @@ class TurnRun:
     """The cap on cost at which the agent was told to finish."""
     describes: bool = False
     """The description of the bot's pull request is rewritten after the answer."""
-    by_outsider: bool = False
-    """Somebody without write access has a say in what is planned."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The repository's variables, for its scripts."""
     operators: Rules = field(init=False)
