@@ -162,7 +162,9 @@ COMMENTS: dict[str, str | TurnResult] = {
     "message-left-out": TurnResult(
         "done",
         answer=RAN.answer,
-        notices=(notices.message_left_out("tom", MESSAGE.url, reasons.may_not_ask_any_more("tom", "the permission is read")),),
+        notices=(
+            notices.message_left_out("tom", MESSAGE.url, reasons.may_not_ask_any_more("tom", "the permission is read")),
+        ),
         asked=ASKED,
         model="codex",
     ),
