@@ -101,7 +101,7 @@ from generate_series($1::integer, $2::integer) n
 
 NOW = datetime.now(UTC)
 MONTH = NOW.date() - timedelta(days=29)
-_WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7)
+_WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None)
 _DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)
 _STORED: tuple[Any, ...] = tuple([value] for value in _DELIVERY)
 MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {

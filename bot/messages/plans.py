@@ -8,11 +8,11 @@ NOTHING_TO_APPROVE = "There is no plan here to approve. `/plan` with a request a
 PLAN_NOT_THERE = "The plan is not there yet. Read it first; then write `/approve`."
 
 PLANNED = (
-    "This is a plan; nothing of it is done yet. `/approve` has it carried out as it stands here. To change it, mention the "
+    "This is a plan: nothing was committed. `/approve` has it carried out as it stands here. To change it, mention the "
     'bot with what to do differently, such as "go ahead, but …", or ask for another one with `/plan`.'
 )
 PLANNED_FOR_OUTSIDER = (
-    "This is a plan; nothing of it is done yet. `/approve` by somebody with write access has it carried out exactly as it "
+    "This is a plan: nothing was committed. `/approve` by somebody with write access has it carried out exactly as it "
     "stands here, whatever the thread says by then."
 )
 REQUIRED_FOR_ALL = "In this repository each request begins with a plan (`require_plan`)."

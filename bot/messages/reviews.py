@@ -11,6 +11,10 @@ NOT_LEFT = "The agent left no `review.json`, so this is its answer as it stands:
 UNREADABLE = (
     "The agent's `review.json` could not be read, so this is its answer as it stands. Write `/review` for another try."
 )
+CHANGED_ALL_THE_SAME = (
+    "The agent changed files while it should only review: it runs without a sandbox. Nothing of that was committed. It "
+    "is left in the worktree, and the next request that changes files would push it; `/worktree reset` takes it back."
+)
 _ON_NO_LINE = "**Remarks that are on no line of the diff**"
 
 

@@ -53,12 +53,12 @@ def _why_required(rule: RequirePlan, *, by_outsider: bool, follows_plan: bool) -
 
 
 async def files_seen(run: TurnRun) -> Seen | None:
-    """Return what a turn that plans could change; None where its sandbox lets it change nothing.
+    """Return what a turn that plans or reviews could change; None where its sandbox lets it change nothing.
 
     Raises GitError, OSError.
     """
     ctx, row = run.ctx, run.turn.worktree
-    if run.turn.mode != "plan" or ctx.git.cage.isolates:
+    if run.turn.mode == "work" or ctx.git.cage.isolates:
         return None
     found = await look_at(ctx.clone(row.folder), ctx.directory(row.path))
     if isinstance(found, Missing):

@@ -95,7 +95,7 @@ class Progress:
 
     def agent_goes_on(self) -> None:
         """Show that the agent works again, as another process: what it used until now is counted."""
-        self._earlier_use, self._counted, self.usage = self.use, 0, Usage()
+        self._earlier_use, self._counted, self._counted_when_told, self.usage = self.use, 0, 0, Usage()
         self.enter(None)
 
     async def until_agent_begins(self) -> None:

@@ -18,6 +18,7 @@ from bot.clones.metadata import record_use
 from bot.clones.packing import was_packed
 from bot.messages import commit_message, notices, reasons, tracking
 from bot.messages.formatting import plain
+from bot.messages.reviews import CHANGED_ALL_THE_SAME
 from bot.messages.tracking import Changes, TurnResult
 from bot.model import READ_ONLY, Actor
 from bot.node.setup_script import SetUp, script_of, set_up
@@ -294,7 +295,7 @@ async def _deliver(
 ) -> TurnResult:
     """Commit and push what a turn that works changed. Raises StoppedError if a stop was accepted before the push.
 
-    `seen` are the files before a turn that plans.
+    `seen` are the files before a turn that plans or reviews.
     """
     if run.turn.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
         # The agent had them in an earlier run, and the check needs them too.
@@ -306,6 +307,8 @@ async def _deliver(
         raise StoppedError
     if turn.mode == "plan":
         await tell_of_plan(run, text, seen)
+    if turn.mode == "review" and seen is not None and await files_seen(run) != seen:
+        run.notices.append(CHANGED_ALL_THE_SAME)
     if run.review is not None:
         resolved = await review.resolve(ctx, run.thread_ref, run.review)
         web = f"{ctx.server_url}/{turn.worktree.repository.full_name}"

@@ -146,3 +146,23 @@ async def test_a_request_for_a_review_that_github_does_not_show_is_refused(world
 
 def at(pull: Talk) -> dict[str, dict[str, object]]:
     return {"issue": {**thread(pull), "pull_request": {}}}
+
+
+async def test_files_that_an_agent_without_a_sandbox_changed_are_named_and_not_pushed(world: World) -> None:
+    pull = await pull_request(world)
+    head = pull.pull.head_sha
+    await pull.says(left("It breaks.", on(2, "None cannot be added to.")) + "\nwrite pwned.txt: yes")
+    await pull.reviewed("The agent changed files while it should only review: it runs without a sandbox.")
+    assert (await world.branches())["fix"] == head
+
+
+async def test_a_fork_is_reviewed_at_the_head_of_the_request(world: World) -> None:
+    await world.maria.pushes("main", {"cart.py": CART})
+    fork = await world.github.fork(world.repository, world.olaf.user)
+    head = await world.olaf.pushes("fix", {"cart.py": FIX}, to=fork)
+    pull = await world.olaf.opens_pull("Empty carts", head="fix", fork=fork)
+    await pull.says(left("It breaks.", on(2, "None cannot be added to.")), by=world.maria)
+    _, remarks = await pull.reviewed("It breaks.", "· 1 remark")
+    assert pull.reviews_of_bot[0].commit_id == head
+    assert lines(remarks) == [("cart.py", None, 2, "None cannot be added to.")]
+    assert list(await world.branches()) == ["main"]

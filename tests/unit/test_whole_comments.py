@@ -451,6 +451,7 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
         TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
         TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
+        TurnResult("done", answer=reviews.add_remarks(foreign, [(other, foreign)]), review=REVIEW),
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part

@@ -113,7 +113,7 @@ class HistoryNode:
             policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree", comments_per_hour=10**6),
             author=Identity(BOT.name, BOT.email),
             rules=Rules(agents=("custom",), agent="custom"),
-            agent_variables={},
+            agent_variables={"custom": {}},
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", {"custom": ("true",)}),
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
