@@ -26,10 +26,11 @@ class Change(Protocol):
     def requested_by(self) -> str: ...
 
 
-def taken_back(change: Change | None, saved: Saved | None) -> str:
-    """`change` was reverted by a commit; `saved` was only here, and is rescued."""
-    said = [] if change is None else [f"Took back what {_whose(change)} pushed, by one commit."]
-    return "\n\n".join(said + rescued(saved))
+def taken_back(change: Change | None, saved: Saved | None, *, pushed: bool) -> str:
+    """`change` was reverted by a commit where it was `pushed`; `saved` was only here, and is rescued."""
+    whose = _whose(change) if change is not None else "somebody"
+    how = "pushed, by one commit" if pushed else "left here"
+    return "\n\n".join([f"Took back what {whose} {how}.", *rescued(saved)])
 
 
 def commit_message(change: Change, asked: AskedBy) -> str:

@@ -35,21 +35,28 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
         await complete(lock)
         clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
-        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
+        # The same in a run that is resumed: what it rescues is then the same rescue.
+        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, turn.started_at)
         if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
             return TurnResult("refused", undo.off_branch(ready.branch, stray.ref))
         tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
         has_more = bool(await checkout.work()) or bool(here and await clone.unpublished(here))
         onto = tip or (found[-1].head_before if found else None)
-        # Work that is only here is the last request's, unless that pushed.
+        # Work that is only here is the last request's, unless that pushed. A run that is resumed does what it began.
         reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
-        if onto is None or (reverted is None and not has_more):
+        last = reverted or next(iter(found), None)
+        undoes = await run.write(turns.begin_undo, turn.claim, last.id if last else None)
+        reverted = pushed if pushed and pushed.id == undoes else None
+        is_resumed = turn.resuming and undoes is not None
+        if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", undo.NOTHING)
         if reverted is not None:
             made = await _reverting(run, checkout, reverted, onto)
             if isinstance(made, TurnResult):
                 return made
             onto = made
+            trees = [(await clone.run("rev-parse", f"{one}^{{tree}}")).text for one in (here or onto, onto)]
+            has_more = bool(await checkout.work()) or (has_more and trees[0] != trees[1])
         rescue = await save_rescue(lock, checkout.path, label) if has_more else None
         if isinstance(rescue, KeepDirectory):
             return TurnResult("refused", undo.cannot_rescue(rescue.why))
@@ -60,9 +67,9 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         await import_commits(checkout, ready.branch)
         reached("undone")
     run.head_before = tip or onto
-    taken_back = reverted or next(iter(found), None)
-    answer = undo.taken_back(reverted, Saved(rescue.files, rescue.commits) if rescue else None)
-    await run.write(turns.save_undo, turn.claim, answer, taken_back.id if taken_back else None)
+    change = next((one for one in found if one.id == undoes), None)
+    answer = undo.taken_back(change, Saved(rescue.files, rescue.commits) if rescue else None, pushed=bool(reverted))
+    await run.write(turns.save_answer, turn.claim, answer, tuple(run.notices), ())
     run.answer = answer
     return answer
 

@@ -176,10 +176,10 @@ async def save_answer(
 
 
 @under_claim("""
-update turns set answer = $3, undoes = $4 where id = $1 and claim = $2 returning id
+update turns set undoes = coalesce(undoes, $3) where id = $1 and claim = $2 returning undoes
 """)
-async def save_undo(connection: Connection, claim: Claim, answer: str, undone: int | None) -> None:
-    """Save the answer of a turn that took back another one's changes. Raises ClaimLostError."""
+async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -> int | None:
+    """Record whose changes the turn takes back; return whose it began to take back. Raises ClaimLostError."""
 
 
 @statement("""

@@ -57,6 +57,7 @@ async def test_work_that_was_not_pushed_goes_after_a_rescue_and_pushed_work_stay
     await issue.says("/undo")
 
     assert said(await issue.hears()) == (
+        "Took back what turn 2 (maria's request) left here.\n\n"
         "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
     )
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == (None, "hello\n")

@@ -114,6 +114,8 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
     short = {
         "agent",
         "model",
+        "mode",
+        "reviewed_head",
         "pinned_sha",
         "head_before",
         "pushed_to",

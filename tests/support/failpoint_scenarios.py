@@ -299,6 +299,58 @@ class Reset(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
+class Undo(WithWork):
+    """What the last request left is taken back, and what the one before pushed stays."""
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/undo")
+
+    async def check(self) -> None:
+        assert len(self.here.answers(self.issue)) == 3
+        assert self.here.answers(self.issue)[-1].body.startswith("Took back what turn 2 (maria's request) left here.")
+        await self.rescued_once()
+        assert await self.live() == {"issue-1": "threadtree/issue-1"}
+        assert not (self.worktree / "left.txt").exists()
+        await self.pushed("threadtree/issue-1", mine="mine")
+
+
+class Revert(Scenario):
+    """What the last request pushed is reverted by a commit."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.here.ask(HELLO, self.issue)
+        await self.here.answered(self.issue, "Here it is.")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/undo")
+
+    async def check(self) -> None:
+        assert len(self.here.answers(self.issue)) == 3
+        files = await self.here.repository.git.files("threadtree/issue-1")
+        assert (files.get("mine.txt"), files.get("hello.txt")) == ("mine", None)
+        assert await self.here.value("select count(*) from rescues") == 0
+
+
+class Update(Scenario):
+    """The base is merged into the branch."""
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(MINE)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+        await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
+
+    async def act(self) -> None:
+        await self.here.maria.comment(self.issue, "/update")
+
+    async def check(self) -> None:
+        assert len(self.here.answers(self.issue)) == 2
+        await self.pushed("threadtree/issue-1", mine="mine", second="second")
+
+
 class ResetAndSetUp(Reset):
     """The same with a script that prepares the checkout."""
 
@@ -405,7 +457,11 @@ class LostDirectory(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
-ALSO: tuple[tuple[str, type[Scenario]], ...] = (("branches-received", Create), ("branches-moved-in", Create))
+ALSO: tuple[tuple[str, type[Scenario]], ...] = (
+    ("branches-received", Create),
+    ("branches-moved-in", Create),
+    ("undone", Revert),
+)
 """Failpoints that a second scenario reaches in another state."""
 SCENARIOS: dict[str, type[Scenario]] = {
     "lfs-files-written": Picture,
@@ -441,6 +497,9 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "rescue-committed": CloseIssue,
     "rescue-dropped": ExpireRescue,
     "rescued": CloseIssue,
+    "undo-rescued": Undo,
+    "undone": Undo,
+    "base-merged": Update,
     "reset-done": Reset,
     "reset-rescued": Reset,
     "restore-begun": Restore,
