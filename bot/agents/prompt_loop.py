@@ -249,7 +249,7 @@ class Driver(ABC, Generic[Item]):
     def __init__(self) -> None:
         self._link: Link[Item] | None = None
         self._inbox: Inbox[Item] | None = None
-        """Of the prompt that runs."""
+        """Where the prompt that runs is told what happens."""
 
     @abstractmethod
     async def _open(self, resume: str | None) -> SessionOpened:

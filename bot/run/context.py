@@ -48,13 +48,13 @@ class TurnContext(NodeContext):
     policy: Policy
     author: Identity
     agent_variables: Mapping[str, Mapping[str, str]]
-    """Of each agent."""
+    """The variables of each agent."""
     allow_workflow_changes: bool
     limits: PromptLimits
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
     max_cost_usd_per_day: float | None = None
-    """Of all repositories of this database."""
+    """The cap on all repositories of this database together."""
     notifies: bool = False
     """Whether there is a NOTIFY_URL."""
 

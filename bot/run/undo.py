@@ -7,7 +7,6 @@ from bot.clones.fetch import complete
 from bot.clones.importing import import_commit, import_commits
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.runner import failure
 from bot.messages import tracking, undo
 from bot.messages.tracking import TurnResult
 from bot.model import Saved
@@ -19,6 +18,7 @@ from bot.run.turn_run import TurnRun
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
+from bot.worktrees.push import merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -83,13 +83,9 @@ async def _reverting(run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip
     author = run.ctx.author.environment
     as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
     before = (await checkout.git(*as_before, environment=author)).text
-    merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", tip, before)
-    merged = await checkout.git(*merge, check=False)
-    if merged.status not in (0, 1):
-        raise failure("merge-tree", merged)
-    tree, *conflicts = merged.fields
-    if merged.status:
-        return TurnResult("refused", undo.conflicts(change, sorted(set(conflicts))))
+    tree = await merged_tree(checkout, tip, before)
+    if not isinstance(tree, str):
+        return TurnResult("refused", undo.conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
         return TurnResult("refused", undo.gone_already(change))
     where = (run.ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id)

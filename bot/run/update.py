@@ -14,6 +14,7 @@ from bot.messages.tracking import TurnResult
 from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
 from bot.store import turns
+from bot.worktrees.push import merged_tree
 
 
 async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
@@ -35,14 +36,13 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
         await import_commits(checkout, branch)
         if await clone.is_ancestor(theirs, head):
             return await _answered(run, update.nothing_new(base))
-        merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", head, theirs)
-        merged = await checkout.git(*merge, check=False)
-        if merged.status or checkout.head.branch != branch or await checkout.work():
-            conflicts = sorted(set(merged.fields[1:])) if merged.status == 1 else []
+        tree = await merged_tree(checkout, head, theirs)
+        if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
+            conflicts = () if isinstance(tree, str) else tree
             run.turn = replace(turn, request=update.request(f"origin/{base}", conflicts))
             return None
         parents = ("-p", head, "-p", theirs, "-m", update.commit_message(base, branch))
-        made = await checkout.git("commit-tree", merged.fields[0], *parents, environment=ctx.author.environment)
+        made = await checkout.git("commit-tree", tree, *parents, environment=ctx.author.environment)
         await import_commit(checkout, made.text)
         if not await check_out(checkout, branch, made.text):
             return TurnResult("failed", update.IGNORED_FILE_IN_THE_WAY)

@@ -61,8 +61,9 @@ with sums as (
           and threadtree_sees($3, $4, platform, repository_id)
         group by 1) of_day
 ), people as (
-    select p.requested_by_id, r.requested_by as person
-    from (select requested_by_id, max(newest) as newest from sums group by 1) p join requests r on r.turn_id = p.newest
+    -- Asked row by row, by the index: a join may read all requests.
+    select p.requested_by_id, (select r.requested_by from requests r where r.turn_id = p.newest) as person
+    from (select requested_by_id, max(newest) as newest from sums group by 1) p
 )
 select day, null as codebase, person, turns, untold, cost_usd, tokens from sums join people using (requested_by_id)
 order by 1 desc, cost_usd desc nulls last, 3

@@ -44,8 +44,9 @@ returning (select node from worktrees where id = worktree_id)
 
 BEGIN = """
 -- Also one that is carried out: the job of its worktree runs again, so the process that had it is gone or suspended.
+-- Whoever has it may end it meanwhile.
 update operations set state = 'running'
-where id = (select id from due_operations where node = $1 and worktree_id = $2)
+where id = (select id from due_operations where node = $1 and worktree_id = $2) and state in ('queued', 'running')
 """
 
 FINISH = """

@@ -16,7 +16,7 @@ from bot.clones.published import publish
 from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
+from bot.git.errors import GitError
 from bot.git.runner import Completed, Identity, failure
 
 
@@ -186,20 +186,28 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
+async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple[str, ...]:
+    """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError."""
+    how = ("--write-tree", "--name-only", "--no-messages", "-z")
+    merged = await checkout.git("merge-tree", *how, ours, theirs, check=False)
+    if merged.status not in (0, 1):
+        raise failure("merge-tree", merged)
+    tree, *conflicts = merged.fields
+    return tuple(sorted(set(conflicts))) if merged.status else tree
+
+
 async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     """Merge the remote's branch; return False, with the worktree as it was, where that conflicts."""
     theirs = await checkout.clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
     head = (await checkout.read_head()).commit or theirs
-    merged = await checkout.git("merge-tree", "--write-tree", head, theirs, check=False)
-    if merged.status:
-        if (error := failure("merge-tree", merged)).problem is GitProblem.DISK_FULL:
-            raise error
-        return False  # it conflicts
+    merged = await merged_tree(checkout, head, theirs)
+    if not isinstance(merged, str):
+        return False
     message = f"Merge branch '{branch}' of origin into {branch}"
     parents = ("-p", head, "-p", theirs, "-m", message)
-    commit = await checkout.git("commit-tree", merged.text, *parents, environment=identity.environment)
+    commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
     await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
     if not await check_out(checkout, branch, commit.text):
