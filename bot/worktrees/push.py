@@ -167,11 +167,13 @@ async def _push_commit(lock: CloneLock, commit: str, target: str) -> str | None:
     done = await clone.run("push", "--porcelain", "--no-verify", PUSH_REMOTE, refspec, check=False)
     if done.status == 0:
         reached("push-accepted")
-        try:
-            await publish(lock, [commit])
-            await clone.run("update-ref", refs.remote(target), commit)
-        except (GitError, OSError) as error:  # the next fetch does the same
-            _log.warning("push-not-noted", clone=str(clone.path), branch=target, error=str(error))
+        for _ in range(2):  # a git may be killed, and without this the answer cannot link what was pushed
+            try:
+                await publish(lock, [commit])
+                await clone.run("update-ref", refs.remote(target), commit)
+                break
+            except (GitError, OSError) as error:  # the next fetch does the same
+                _log.warning("push-not-noted", clone=str(clone.path), branch=target, error=str(error))
         return None
     refusals = [line.split("\t", 2)[-1] for line in done.text.splitlines() if line.startswith("!\t")]
     if not refusals:

@@ -18,6 +18,7 @@ from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.sandbox.view import PUBLISHED
 from bot.worktrees import commit
+from bot.worktrees import push as push_module
 from bot.worktrees.commit import (
     Committed,
     NothingToCommit,
@@ -140,6 +141,24 @@ async def test_a_push_that_was_cut_off_is_published_by_the_next_fetch(
 
     assert world.agent("show", f"origin/{BRANCH}~:mine", path=other) == "1"
     world.agent("fsck", "--connectivity-only", path=other)
+
+
+async def test_a_push_is_noted_although_a_git_of_the_first_try_was_killed(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, original, tries = world.agent_commits({"mine": "1"}), push_module.publish, list[int]()
+
+    async def publish(*args: Any) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise GitError(GitProblem.KILLED, "pack-objects", "ended by a signal: -9")
+        await original(*args)
+
+    monkeypatch.setattr(push_module, "publish", publish)
+
+    assert await pushed(world) == Pushed()
+
+    assert git(world.clone.path, "rev-parse", f"refs/remotes/origin/{BRANCH}") == world.remote_tip(BRANCH) == mine
 
 
 async def test_a_staged_and_then_deleted_file_is_no_obstacle(world: GitRepositories) -> None:
