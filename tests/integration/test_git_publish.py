@@ -12,13 +12,13 @@ from bot.clones import branch_history
 from bot.clones.check_out import put_back
 from bot.clones.checkout import Checkout, Valid, inspect, require_checkout
 from bot.clones.clone import clone_lock
+from bot.clones.published import publish
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Git, Identity, Options
 from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.sandbox.view import PUBLISHED
 from bot.worktrees import commit
-from bot.worktrees import push as push_module
 from bot.worktrees.commit import (
     Committed,
     NothingToCommit,
@@ -146,15 +146,15 @@ async def test_a_push_that_was_cut_off_is_published_by_the_next_fetch(
 async def test_a_push_is_noted_although_a_git_of_the_first_try_was_killed(
     world: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, original, tries = world.agent_commits({"mine": "1"}), push_module.publish, list[int]()
+    mine, tries = world.agent_commits({"mine": "1"}), list[int]()
 
-    async def publish(*args: Any) -> None:
+    async def fails_once(*args: Any) -> None:
         tries.append(1)
         if len(tries) == 1:
             raise GitError(GitProblem.KILLED, "pack-objects", "ended by a signal: -9")
-        await original(*args)
+        await publish(*args)
 
-    monkeypatch.setattr(push_module, "publish", publish)
+    monkeypatch.setattr("bot.worktrees.push.publish", fails_once)
 
     assert await pushed(world) == Pushed()
 
