@@ -145,7 +145,7 @@ async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None
 
 async def _fetch_beside(run: TurnRun, clone: Clone) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
-    if run.turn.answer is None and run.turn.mode != "undo":
+    if run.turn.answer is None and run.turn.mode not in ("undo", "update"):  # these may need no agent
         await run.progress.until_agent_begins()
     was_shallow = clone.is_shallow
     await fetch_beside(clone)
