@@ -69,6 +69,11 @@ class Rules:
     decided: frozenset[str] = frozenset()
 
     @property
+    def forbids_autofix(self) -> bool:
+        """Whether nobody can switch it on: the operator or the repository set it to false."""
+        return "autofix" in self.decided and not self.autofix
+
+    @property
     def worker(self) -> tuple[str, str | None]:
         """The agent and its model."""
         return self.agent, self.model

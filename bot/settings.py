@@ -47,8 +47,6 @@ _URLS_OF_GITHUB_COM = {
     "GITHUB_GRAPHQL_URL": "https://api.github.com/graphql",
     "GITHUB_SERVER_URL": "https://github.com",
 }
-NOT_BUILT = ("AUTOFIX", "MAX_FIX_ATTEMPTS")
-"""Planned settings, which are checked. They have no effect yet, and the operator is warned."""
 _MIN_PASSWORD_LENGTH = 8  # shorter ones are ordinary words of an answer
 
 
@@ -281,7 +279,7 @@ def _sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:
-    """Return a line for each variable that looks like a setting but has no effect: misspelt, or not built yet.
+    """Return a line for each variable that looks like a setting but has no effect: it is misspelt.
 
     In the `.env` file every unknown name counts; in the environment only one that is close to a setting's.
     """
@@ -289,7 +287,7 @@ def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | N
     given = {**file, **(os.environ if environ is None else environ)}
     handed = {name.strip() for name in given.get("AGENT_ENV", "").split(",")}
     names = [name.upper() for name in Settings.model_fields if name != "variables"]
-    lines = [f"{name} is not built yet and has no effect." for name in NOT_BUILT if given.get(name, "").strip()]
+    lines = []
     for name in sorted(given.keys() - {*names, *handed, *model_variables()}):
         near = get_close_matches(name, names, n=1, cutoff=0.75 if name in file else 0.92)
         if near:

@@ -87,6 +87,12 @@ alter table outbox
 
 alter table turns add column undoes bigint;                -- the turn whose changes this one took back
 
+-- The bot mends failing checks of what it pushed.
+
+alter table conversations add column autofix boolean;      -- what the thread's people chose; null: the repository's rule
+alter table requests add column mends text;                -- nobody asked: the checks of this commit failed, `context` names them
+create index turns_by_pushed_head on turns (pushed_head) where pushed_head is not null;
+
 -- Outcomes.
 
 -- What became of a pull request to whose branch the bot pushed; written when it is closed, gone when it is reopened.

@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bot.authority import Policy
-from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    Gesture,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
 from bot.handlers.parsing import REVIEW, CommentParser, ParsedComment, Request
 from bot.markdown import MarkdownError
 from bot.model import Actor
@@ -21,9 +30,9 @@ class Ignore:
 Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
 
 
-def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
+def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action | ChecksEnded:
     """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot."""
-    if isinstance(event, ThreadClosed | ThreadReopened):
+    if isinstance(event, ThreadClosed | ThreadReopened | ChecksEnded):
         return event
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)

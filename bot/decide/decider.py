@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import assert_never
 
@@ -12,18 +12,19 @@ import orjson
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from bot.authority import Allowed, Denied, Policy
+from bot.authority import Allowed, Denied
 from bot.decide.actions import Action, Ignore, action_of, failure_of
+from bot.decide.checks import see_to_checks
+from bot.decide.parts import Parts
 from bot.decide.review import whole_review
 from bot.github.answers import Permission
-from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
-from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
+from bot.github.events import Addressed, ChecksEnded, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import Nodes, RequestContext, save_thread
+from bot.handlers.context import RequestContext, save_thread
 from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS, RETRY, run_command
@@ -33,10 +34,9 @@ from bot.model import Actor, Repository, Thread, ThreadRef
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.rules import Rules
 from bot.store import conversations, deliveries, operations, outbox, outcomes, recoveries, requests, turns
 from bot.store.conversations import Standing
-from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_violation
+from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 from bot.store.operations import Channel
@@ -74,18 +74,8 @@ class GitHubFacts:
 
 
 @dataclass(frozen=True)
-class Decider:
+class Decider(Parts):
     """A handler of deliveries; the lock of the job serializes those of one conversation."""
-
-    pool: Pool
-    github: GitHub
-    platform: str
-    server_url: str
-    policy: Policy
-    rules: Rules
-    nodes: Nodes
-    clock: Callable[[], datetime]
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @cached_property
     def _parser(self) -> CommentParser:
@@ -158,7 +148,7 @@ class Decider:
             return None
         return getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
 
-    async def _action(self, delivery: Delivery) -> Action | CreateWorktree:
+    async def _action(self, delivery: Delivery) -> Action | ChecksEnded | CreateWorktree:
         if delivery.event == deliveries.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
@@ -173,7 +163,7 @@ class Decider:
         rules = await known_rules(self.pool, self.rules, repository)
         return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
-    def _asked(self, delivery: Delivery, parser: CommentParser) -> Action:
+    def _asked(self, delivery: Delivery, parser: CommentParser) -> Action | ChecksEnded:
         event = read(delivery.event, orjson.loads(delivery.body), self.platform)
         if event is None:
             return Ignore("unused")
@@ -181,13 +171,17 @@ class Decider:
             return failure_of(event, self.policy, parser)
         return action_of(event, self.policy, parser)
 
-    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
+    async def _carry_out(
+        self, delivery: Delivery, action: Action | ChecksEnded | CreateWorktree, arrived_at: float
+    ) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
         """
         if isinstance(action, CreateWorktree):
             return await self._create(delivery, action)
+        if isinstance(action, ChecksEnded):
+            return await see_to_checks(self, delivery.guid, action)
         # Anybody's closing counts.
         asked = action.addressed if isinstance(action, Unreadable) else action if isinstance(action, Request) else None
         denied, facts = None, GitHubFacts()

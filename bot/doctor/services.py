@@ -1,7 +1,7 @@
 """The checks of what the bot talks to: its database, GitHub, the model."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +14,7 @@ import httpx
 from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
 from bot.dashboard.login import CALLBACK
 from bot.github.answers import LoggedDelivery
-from bot.github.client import APP_EVENTS, WEBHOOK_PATH, GitHub
+from bot.github.client import APP_EVENTS, CHECK_EVENTS, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
 from bot.messages.formatting import plain
@@ -178,7 +178,7 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         checks.append(Check("rate limit", "warning" if rate.remaining < FEW_REQUESTS else "ok", left))
     if lacking:
         step = "Add it in the App's settings on GitHub. A new permission must be accepted where the App is installed."
-        checks.append(Check("app", "problem", f"the App lacks {', '.join(lacking)}", step))
+        checks.append(Check("app", _how_bad(lacking), f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
         checks.append(_delivery_check("app", "the App has all permissions and events", log))
     checks += _sign_in_checks(settings)
@@ -188,6 +188,11 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         if not github.is_app and checks[-1].state != "problem":
             checks.append(await _webhook_check(settings.platform, github, full_name, heard))
     return checks
+
+
+def _how_bad(missing: Iterable[str]) -> State:
+    """Return how bad it is that GitHub does not send or allow this: without word of checks all but one thing works."""
+    return "warning" if all(any(f"`{event}`" in one for event in CHECK_EVENTS) for one in missing) else "problem"
 
 
 def _sign_in_checks(settings: Settings) -> list[Check]:
@@ -230,7 +235,8 @@ async def _webhook_check(platform: str, github: GitHub, full_name: str, heard: f
         missing = [f"`{event}`" for event in APP_EVENTS if not {event, "*"} & set(hook.events)]
         if missing or not hook.active:
             found = f"it does not send {', '.join(missing)}" if hook.active else "it is switched off"
-            return Check(name, "problem", found, "Edit it in the repository's settings on GitHub: docs/connect.md.")
+            state = _how_bad(missing) if hook.active else "problem"
+            return Check(name, state, found, "Edit it in the repository's settings on GitHub: docs/connect.md.")
         return _delivery_check(name, f"leads to {WEBHOOK_PATH}", log)
     if full_name in heard:
         return Check(name, "warning", f"the repository has none, though something was received; {instead}")

@@ -46,7 +46,12 @@ APP_PERMISSIONS: Mapping[str, str] = {
     **dict.fromkeys(("metadata", "checks", "statuses", "actions"), "read"),
 }
 """All that an App needs: failing checks are told to the agent with the end of their logs."""
-APP_EVENTS = ("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment")
+CHECK_EVENTS = ("check_run", "check_suite", "workflow_run")
+"""Without these the bot mends no failing checks."""
+APP_EVENTS = (
+    *("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
+    *CHECK_EVENTS,
+)
 REPOSITORY = "/repos/{owner}/{name}"
 # https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
 INSTALLATION = f"{REPOSITORY}/installation"

@@ -72,7 +72,15 @@ class ThreadReopened(ThreadEvent):
     at: datetime
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened
+@dataclass(frozen=True, slots=True)
+class ChecksEnded:
+    """Checks of the commit `head` have ended. A doorbell: which and how, GitHub is asked."""
+
+    repository: Repository
+    head: str
+
+
+Event = Written | Gesture | ThreadClosed | ThreadReopened | ChecksEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,17 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, AliasPath, BeforeValidator, Field, ValidationError
 
 from bot.github import answers
-from bot.github.events import Addressed, Event, Gesture, Remark, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    Gesture,
+    Remark,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
 from bot.model import Actor, ClosedPull, Repository, Target, TargetKind, Thread, ThreadKind
 
 T = TypeVar("T")
@@ -24,7 +34,12 @@ GHOST = Actor(login="ghost", id=10137)
 UNPROVEN = {"unproven": True}
 """In a payload that was rebuilt from a thread: its text was edited since, so nobody knows who asked for what."""
 
+CHECKS = ("check_suite", "check_run", "workflow_run")
+"""The events that tell that checks of a commit ended; the object with the commit has the event's name. Each set of
+checks ends with one of the first.
+"""
 _USED_ACTIONS = {
+    **{event: {"completed"} for event in CHECKS},
     "issue_comment": {"created", "edited"},
     "pull_request_review_comment": {"created", "edited"},
     "pull_request_review": {"submitted", "edited"},
@@ -166,9 +181,13 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
     is_used = _is_used(event, action, fields)
     try:
         repository = _repository(fields, platform)
-        number = _part(Number, fields, _thread_key(fields), "number")
+        number = None if event in CHECKS else _part(Number, fields, _thread_key(fields), "number")
     except _MalformedError:
         return Envelope(action, None, None, is_used)
+    if event in CHECKS:
+        head = _checked_head(event, fields)
+        # Of a lock of its own: checks are many, and people do not wait for them.
+        return Envelope(action, None, f"{platform}/{repository.id}@{head}", is_used and head is not None)
     text = None
     if is_used and (event in _TEXTS or action in ("opened", "edited")):
         body = _at(fields, _TEXTS.get(event, (_thread_key(fields),))[0], "body")
@@ -208,7 +227,17 @@ def _is_used(event: str, action: str | None, fields: Json) -> bool:
     return True
 
 
+def _checked_head(event: str, fields: Json) -> str | None:
+    """Return the commit whose checks ended, None for one of a fork or a malformed one."""
+    head, source = _maybe(str, fields, event, "head_sha"), _at(fields, event, "head_repository", "id")
+    is_own = event != "workflow_run" or source == _at(fields, "repository", "id")
+    return head if head is not None and _SHA.fullmatch(head) and is_own else None
+
+
 def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
+    if event in CHECKS:
+        head = _checked_head(event, fields)
+        return None if head is None else ChecksEnded(_repository(fields, platform), head)
     key = _thread_key(fields)
     thread = _part(_Thread, fields, key)
     kind = _kind(fields)

@@ -59,8 +59,17 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Checks:
+    """The checks and statuses of a commit: whether some have not ended, which failed, and whether all are green."""
+
+    running: bool = False
+    failed: frozenset[str] = frozenset()
+    green: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check of the head commit that failed. `log` is the end of its log, empty where the token may not read it."""
+    """A check of a commit that failed. `log` is the end of its log, empty where the token may not read it."""
 
     name: str
     summary: str
@@ -92,14 +101,14 @@ class PullRequest:
     commits: tuple[Commit, ...] = ()
     files: tuple[ChangedFile, ...] = ()
     review_threads: tuple[ReviewThread, ...] = ()
-    failed_checks: tuple[FailedCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WholeThread:
     """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched.
 
-    `linked`: the pull requests that close the issue, or the issues that the pull request closes.
+    `linked`: the pull requests that close the issue, or the issues that the pull request closes. `failed_checks` are of
+    the pull request's head, or of the commit that the request is about.
     """
 
     title: str
@@ -110,4 +119,5 @@ class WholeThread:
     linked: tuple[LinkedThread, ...] = ()
     comments: tuple[Text, ...] = ()
     pull: PullRequest | None = None
+    failed_checks: tuple[FailedCheck, ...] = ()
     missing: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ from bot.github.errors import GitHubError, NotFound
 from bot.github.thread import (
     ChangedFile,
     Commit,
-    FailedCheck,
     LinkedThread,
     PullRequest,
     ReviewThread,
@@ -41,8 +40,6 @@ class Moment:
 
 MOST_PAGES = 10
 """Pages of one part that are read, a hundred items each: the newest thousand comments."""
-MOST_LOGS = 3
-LOG_BYTES = 4_000
 
 _AUTHOR = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } }"
 _TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
@@ -274,38 +271,6 @@ async def read_files(github: GitHub, repository: Repository, number: int, pull: 
         ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
         for one in found
     )
-
-
-async def read_failed_checks(github: GitHub, repository: Repository, sha: str) -> tuple[FailedCheck, ...]:
-    """Return the checks and statuses of a commit that failed, the first few with the end of their logs.
-
-    https://docs.github.com/rest/checks/runs#list-check-runs-for-a-git-reference and
-    https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
-    """
-    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page="100")
-    failed = [run for run in answer["check_runs"] if run["conclusion"] in {"failure", "timed_out"}]
-    checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
-    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page="100")
-    checks += [
-        FailedCheck(one["context"], one["description"] or "", "")
-        for one in status["statuses"]
-        if one["state"] in {"failure", "error"}
-    ]
-    return tuple(checks)
-
-
-async def _failed_check(github: GitHub, repository: Repository, run: Any, *, with_log: bool) -> FailedCheck:
-    output = run["output"]
-    summary = "\n".join(filter(None, (output["title"], output["summary"])))
-    # The log of a job of GitHub Actions; its id is that of the check run:
-    # https://docs.github.com/rest/actions/workflow-jobs#download-job-logs-for-a-workflow-run
-    log = ""
-    if with_log and (run.get("app") or {}).get("slug") == "github-actions":
-        try:
-            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
-        except GitHubError:
-            log = ""  # the token may not read logs: the summary has to do
-    return FailedCheck(run["name"], summary, log)
 
 
 async def _pages(

@@ -33,7 +33,7 @@ class AgentRequest:
 
     `seen` is a thread's own text as a person sees it, None for another text. `target` is what the answer answers, None
     where that is the text whose event is handled. `agent`: the one that the request names. `plan_of`: the turn
-    whose plan it carries out.
+    whose plan it carries out. `mends`: the commit whose failing checks, named in `context`, ask; `why` says so.
     """
 
     text: str
@@ -44,6 +44,8 @@ class AgentRequest:
     mode: TurnMode = "work"
     agent: str | None = None
     plan_of: int | None = None
+    mends: str | None = None
+    why: str | None = None
 
 
 def named_part(comment_id: int | None, text: str) -> str:
@@ -113,6 +115,8 @@ async def queue_turn(
         mode=asked.mode,
         agent=asked.agent,
         plan_of=asked.plan_of,
+        mends=asked.mends,
+        notices=(asked.why,) if asked.why else (),
     )
     await _queue(ctx, turn, before.turns_today)
     # A removal in progress may still find work to rescue.
@@ -156,18 +160,20 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
             await ctx.be_silent()
             return
         asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, queued.id)
-        result = TurnResult("refused", reason, asked=asked)
+        result = TurnResult("refused", reason, asked=asked, notices=turn.notices)
         await thread_comments.ended(connection, thread_ref, queued.id, turn.target, tracking.final(result), "refused")
         return
     assigned = await assign_worktree(ctx)
     late = ctx.now - turn.asked_at
     said = (notices.taken_up_late(late),) if late > notices.LATE else ()
-    turn = replace(turn, notices=(*said, *assigned.notices))
+    turn = replace(turn, notices=(*turn.notices, *said, *assigned.notices))
     queued = await requests.enqueue(
         connection, ctx.conversation_id, assigned.worktree_id, turn, ctx.now, switch_to=assigned.switch_to
     )
     words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
+    # Nobody who reads the thread has asked.
+    words = "\n\n".join((words, *(turn.notices if turn.mends is not None else ())))
     await thread_comments.track(connection, thread_ref, queued.id, turn.target, words)
     # A plain comment: what comes with a command, a label or a place in the code waits for its turn.
-    if queued.ahead and turn.target.kind == "comment" and not ctx.request.parsed.commands:
+    if queued.ahead and turn.mends is None and turn.target.kind == "comment" and not ctx.request.parsed.commands:
         await messages.offer(connection, queued.id)

@@ -2,7 +2,7 @@
 
 from typing import Final, assert_never
 
-from bot.handlers.agent_choice import AGENT, MODEL
+from bot.handlers.agent_choice import AGENT, AUTOFIX, MODEL
 from bot.handlers.agent_request import AgentRequest, nothing_to_review, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
@@ -48,7 +48,7 @@ async def _retry(ctx: RequestContext, _: str | None) -> None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
     await ctx.acknowledge()
-    kept = {name: last[name] for name in ("mode", "agent", "plan_of")}
+    kept = {name: last[name] for name in ("mode", "agent", "plan_of", "mends")}
     asked = AgentRequest(last["request"], last["context"], **kept)
     await queue_turn(ctx, asked, pinned_sha=last["pinned_sha"], retry_of=last["first"])
 
@@ -107,7 +107,7 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 _REQUESTS = (RETRY, PLAN, APPROVE, REVIEW, UNDO, UPDATE)
-_OF_THREAD = (PR, AGENT, MODEL, RESET_CONTEXT, RESET, WORKTREE)
+_OF_THREAD = (PR, AGENT, MODEL, AUTOFIX, RESET_CONTEXT, RESET, WORKTREE)
 HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (HELP, STATUS, STOP, *_REQUESTS, *_OF_THREAD)}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

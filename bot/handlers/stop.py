@@ -11,7 +11,7 @@ from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
 from bot.model import Repository, ThreadRef
 from bot.reply import thread_comments
-from bot.store import conversations, operations, requests
+from bot.store import conversations, fixes, operations, requests
 from bot.store.database import Connection
 
 CLOSE_WITH_COMMENT_SECONDS = 2
@@ -31,6 +31,7 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         now=ctx.now,
         only_put_back=argument != "all",
     )
+    await fixes.leave_alone(ctx.connection, ctx.conversation_id)
     stopped_setup = await operations.stop_setup(ctx.connection, ctx.conversation_id)
     # What the same comment asks instead gets an answer of its own.
     if not (stopped_setup or stopped) and ctx.request.parsed.request is None:
@@ -89,6 +90,7 @@ async def close(
     if not await conversations.set_state(connection, conversation.id, closed_at, closed_at):
         return
     await conversations.end_session(connection, conversation.id, "conversation-closed")
+    await fixes.leave_alone(connection, conversation.id)
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
     await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)

@@ -14,6 +14,10 @@ def diff_page(web: str, before: str, after: str) -> str:
     return f"{web}/compare/{before}...{after}"
 
 
+def commit_page(web: str, commit: str) -> str:
+    return f"{web}/commit/{commit}"
+
+
 def raw_file(web: str, commit: str, name: str) -> str:
     return f"{web}/raw/{commit}/{quote(name)}"
 

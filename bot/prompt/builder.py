@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
-from bot.github.thread import PullRequest, ReviewThread, Text, WholeThread
+from bot.github.thread import FailedCheck, PullRequest, ReviewThread, Text, WholeThread
 from bot.messages.formatting import format_count
 from bot.messages.tracking import NOTHING_NEW
 from bot.prompt.foreign import Fence, Foreign, Told
@@ -322,21 +322,24 @@ def _sections(task: Task, thread: WholeThread, scope: Scope) -> tuple[list[Secti
         Section(links, list(_linked_entries(thread, scope)), 10, "linked threads"),
         Section("Comments", said, 15 if pull else 40, "comments", in_time=True),
     ]
-    if pull is not None:
-        sections += _pull_sections(pull, scope, read)
+    failed = [_check_entry(one) for one in thread.failed_checks]
+    checks = Section("Failing checks", failed, 8, "failing checks")
+    read += [format_count(len(failed), "failing check")] if failed else []
+    sections += _pull_sections(pull, scope, read, checks) if pull is not None else [checks]
     if not read:
         read += ["the title"] if scope.since is None else NOTHING_NEW
     return sections, read
 
 
-def _pull_sections(pull: PullRequest, scope: Scope, read: list[str]) -> Iterable[Section]:
+def _check_entry(check: FailedCheck) -> Entry:
+    return Entry(f'check="{_attribute(check.name)}"', drop_invisible(f"{check.summary}\n{check.log}".strip()))
+
+
+def _pull_sections(pull: PullRequest, scope: Scope, read: list[str], checks: Section) -> Iterable[Section]:
     fresh = scope.since is None
     remarks, threads, left_out = _review_threads(pull.review_threads, scope)
     if threads or left_out:
         read.append(_counted(threads, "review thread", left_out))
-    checks = pull.failed_checks
-    if checks:
-        read.append(format_count(len(checks), "failing check"))
     commits = [commit for commit in pull.commits if scope.since is None or commit.committed_at > scope.since]
     commits = [commit for commit in commits if commit.committed_at <= scope.asked_at]
     files = pull.files if fresh or commits else ()
@@ -344,16 +347,13 @@ def _pull_sections(pull: PullRequest, scope: Scope, read: list[str]) -> Iterable
         read.append(f"{format_count(len(files), 'file')} of the diff")
     if fresh or files:
         read.append(f"head {pull.head_sha[:7]}" + (" (there is a newer one)" if pull.pushed_since else ""))
-    failed = [
-        Entry(f'check="{_attribute(one.name)}"', drop_invisible(f"{one.summary}\n{one.log}".strip())) for one in checks
-    ]
     subjects = [Entry(f'commit="{one.sha[:12]}"', _line(one.subject)) for one in reversed(commits)]
     lines = "\n".join(f"{one.status} {_line(one.path)} +{one.additions} -{one.deletions}" for one in files)
     names = [Entry('from="GitHub"', lines)] if files else []
     diff = [Entry(f'file="{_attribute(one.path)}"', drop_invisible(one.patch)) for one in files if one.patch]
     return (
         Section("Unresolved review threads", remarks, 12, "review comments"),
-        Section("Failing checks", failed, 8, "failing checks"),
+        checks,
         Section("Commits, newest first", subjects, 3, "commits"),
         Section("Changed files", names, 4, "lists of files"),
         Section("Diff", diff, 13, "files of the diff"),

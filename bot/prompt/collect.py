@@ -1,7 +1,7 @@
 """What is fetched of a thread for the prompt: every part bounded in time, and none of them able to fail the turn."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -9,6 +9,7 @@ from typing import TypeVar
 import structlog
 
 from bot.github import thread_parts
+from bot.github.checks import read_failed_checks
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.thread import WholeThread
@@ -20,6 +21,9 @@ PART_SECONDS = 20.0
 SECONDS_IN_ALL = 30.0
 MOST_AUTHORS = 40
 """Permissions that are asked for one prompt. Further authors count as outsiders."""
+
+CHECKS = "the checks"
+"""The name of a part."""
 
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -33,10 +37,13 @@ class Collected:
     writers: frozenset[int]
 
 
-async def collect(github: GitHub, repository: Repository, number: int, moment: Moment) -> Collected | None:
+async def collect(
+    github: GitHub, repository: Repository, number: int, moment: Moment, failed: tuple[str, Set[str]] | None = None
+) -> Collected | None:
     """Fetch the thread. None where not even its title can be had; a part that cannot be had is named in `missing`.
 
-    What stood there at the moment of the request is told apart by the dates of the texts (see `selection`).
+    What stood there at the moment of the request is told apart by the dates of the texts (see `selection`). `failed`:
+    the request is about these checks of that commit.
     """
     missing: list[str] = []
     until = asyncio.get_running_loop().time() + min(SECONDS_IN_ALL, github.graphql_patience)
@@ -46,26 +53,31 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
         return None
     thread, before = overview
     earlier = _part("earlier comments", partial(thread_parts.read_comments, *where, before), missing, until)
-    if (pull := thread.pull) is None:
-        thread = replace(thread, comments=(*(await earlier or ()), *thread.comments))
+    pull = thread.pull
+    sha, names = failed or (pull.head_sha if pull is not None else None, None)
+    read_checks = partial(read_failed_checks, github, repository, sha, names) if sha is not None else _none
+    checking = _part(CHECKS, read_checks, missing, until)
+    if pull is None:
+        said, checks = await asyncio.gather(earlier, checking)
+        thread = replace(thread, comments=(*(said or ()), *thread.comments))
     else:
         said, reviews, threads, files, checks = await asyncio.gather(
             earlier,
             _part("the reviews", partial(thread_parts.read_reviews, *where), missing, until),
             _part("the review threads", partial(thread_parts.read_review_threads, *where, bot), missing, until),
             _part("the changed files", partial(thread_parts.read_files, *where, pull), missing, until),
-            _part(
-                "the checks",
-                partial(thread_parts.read_failed_checks, github, repository, pull.head_sha),
-                missing,
-                until,
-            ),
+            checking,
         )
         texts = sorted((*(said or ()), *thread.comments, *(reviews or ())), key=lambda text: text.created_at)
-        pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
+        pull = replace(pull, files=files or (), review_threads=threads or ())
         thread = replace(thread, comments=tuple(texts), pull=pull)
+    thread = replace(thread, failed_checks=checks or ())
     writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until, moment.arrived_at)
     return Collected(replace(thread, missing=tuple(missing)), writers)
+
+
+async def _none() -> tuple[()]:
+    return ()
 
 
 async def _part(name: str, read: Callable[[], Awaitable[T]], missing: list[str], until: float) -> T | None:

@@ -17,7 +17,7 @@ from bot import counters
 from bot.authority import Policy
 from bot.github.client import GitHub, Hook
 from bot.github.errors import GitHubError, NotFound, Refused, Transient
-from bot.github.payloads import is_used_event as is_used
+from bot.github.payloads import CHECKS, is_used_event
 from bot.model import Repository
 from bot.receive.acts import OVERLAP, Acts, closing
 from bot.receive.delivery import delivery_of
@@ -64,6 +64,11 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
         log = _log.warning if one.guids or one.way == "none" else _log.info
         log("deliveries-recovered", source=one.source, way=one.way, recovered=len(one.guids), problem=one.problem)
     return found
+
+
+def _is_used(event: str) -> bool:
+    """Return whether a missed delivery is worth a request. Of the events of one set of checks, one is enough."""
+    return is_used_event(event) and event not in CHECKS[1:]
 
 
 class _Recovery:
@@ -142,7 +147,7 @@ class _Recovery:
                 page, following = await self._github.logged_deliveries(_hook(repository, hook), place.log_cursor)
                 recent = [one for one in page if one.at >= place.seen_until - OVERLAP]
                 async with self._pool.acquire() as connection:
-                    used = [Missed(one.guid, hook, one.id, one.event, one.at) for one in recent if is_used(one.event)]
+                    used = [Missed(one.guid, hook, one.id, one.event, one.at) for one in recent if _is_used(one.event)]
                     await recoveries.note_missed(connection, source, used)
                 is_read = following is None or len(recent) < len(page)
                 place.log_cursor = following

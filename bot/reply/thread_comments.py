@@ -88,6 +88,12 @@ async def next_progress(
     return pacing.next_edit(started_at, last_edit_at, now, len(created))
 
 
+async def add_line(connection: Connection, thread_ref: ThreadRef, turn_id: int, line: str) -> None:
+    """Add a line to the answer of a turn by edit, of which GitHub notifies nobody."""
+    if (found := await outbox.end_of_answer(connection, turn_id)) is not None:
+        await outbox.rewrite_comment(connection, thread_ref, found[0], f"{found[1]}\n\n{line}")
+
+
 async def reviewed(
     connection: Connection, thread_ref: ThreadRef, turn_id: int, target: Target, content: str, review: str
 ) -> None:

@@ -89,6 +89,8 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
         await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
+    if turn.mends is not None:
+        return Confirmed(turn.request, frozenset())  # in the bot's own words
     # Of an approved plan, the words are those that the bot has kept.
     command = APPROVE.name if turn.plan_of is not None else turn.mode
     if command in (APPROVE.name, "undo", "update"):

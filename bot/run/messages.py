@@ -142,6 +142,7 @@ async def _confirmed(run: TurnRun, message: Message) -> Message:
         asked_at=message.asked_at,
         target=message.target,
         retry_of=None,
+        mends=None,
     )
     confirmed = await confirm(run.ctx, as_turn)
     # The agent has the repository's variables: nobody else may have a say in what it does.

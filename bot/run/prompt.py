@@ -15,14 +15,16 @@ from bot.handlers.parsing import CommentParser
 from bot.markdown import MarkdownError
 from bot.messages import notices, tracking
 from bot.messages.commit_message import is_conventional, split_subject
+from bot.messages.fixes import FAILS_NO_MORE
 from bot.prompt import attachments, remarks
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
 from bot.prompt.builder import Attachment, Built, Task, build_prompt
-from bot.prompt.collect import Collected, collect
+from bot.prompt.collect import CHECKS, Collected, collect
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope, select, select_description
 from bot.run.checkout import Ready
+from bot.run.confirm import NotConfirmedError
 from bot.run.context import TurnContext
 from bot.run.publishing import recent_subjects
 from bot.run.review import Reviewing, reviewing
@@ -41,7 +43,8 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
     # Who asks is asked about now, and need not be again.
     asked_at, now = turn.planned_at or turn.asked_at, asyncio.get_running_loop().time()
     moment = Moment(asked_at, ctx.policy.bot_id, turn.pinned_sha, now)
-    return await collect(ctx.github, turn.worktree.repository, turn.number, moment)
+    failed = None if turn.mends is None else (turn.mends, frozenset(turn.context.splitlines()))
+    return await collect(ctx.github, turn.worktree.repository, turn.number, moment, failed)
 
 
 async def make_prompt(
@@ -49,7 +52,8 @@ async def make_prompt(
 ) -> tuple[Block, ...]:
     """Return what the agent is sent, once the thread was read, the request last. What was given is recorded.
 
-    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError.
+    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError, and NotConfirmedError
+    where the checks that ask do not fail any more.
     """
     ctx, turn = run.ctx, run.turn
     run.progress.enter(tracking.READING)
@@ -73,6 +77,9 @@ async def make_prompt(
         if subject.pull.head_sha != ready.head:
             told = (*told, remarks.reviews_another(subject.pull.head_sha))
     if collected is not None:
+        known_checks = collected.thread.failed_checks or CHECKS in collected.thread.missing
+        if turn.mends is not None and not known_checks:
+            raise NotConfirmedError(FAILS_NO_MORE)
         known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
         thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
         asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
@@ -90,7 +97,7 @@ async def make_prompt(
         kind=turn.kind,
         branch=ready.branch,
         request=turn.request,
-        code_context=turn.context,
+        code_context=turn.context if turn.mends is None else "",
         remarks=told,
         resuming=turn.resuming,
         plans=turn.mode == "plan",

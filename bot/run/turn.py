@@ -16,7 +16,8 @@ from bot.clones.arriving import fetch_beside
 from bot.clones.clone import Clone, StoppedError, clone_lock, reading
 from bot.clones.metadata import record_use
 from bot.clones.packing import was_packed
-from bot.messages import commit_message, notices, reasons, tracking
+from bot.git import refs
+from bot.messages import commit_message, fixes, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.reviews import CHANGED_ALL_THE_SAME
 from bot.messages.tracking import Changes, TurnResult
@@ -232,6 +233,9 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
     if (asked := await confirmed) is None:
         return ready
     await settle_mode(run, asked)
+    clone = ctx.clone(turn.worktree.folder)
+    if turn.mends is not None and (not ready.branch or await clone.commit_at(refs.remote(ready.branch)) != turn.mends):
+        return TurnResult("refused", fixes.moved_on(turn.mends))
     if turn.mode != "undo":  # which asks no agent
         run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
     if run.cap is not None:
@@ -325,6 +329,8 @@ async def _deliver(
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
     if changes is None and not told and subject is not None:
         run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
+    if changes is None and turn.mends is not None:
+        run.notices.append(fixes.NOTHING_PUSHED)
     return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
 
 

@@ -127,6 +127,15 @@ async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
     """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
 
 
+@statement("""
+-- The last part of the answer; not what the tracking comment says where the answer is another comment.
+select id, content from outbox
+where kind = 'comment' and turn_id = $1 and waits_for is null order by part desc limit 1 for update
+""")
+async def end_of_answer(connection: Connection, turn_id: int) -> tuple[int, str] | None:
+    """Return the row and the text of the last comment of a turn's answer, None once that is forgotten."""
+
+
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
     """State another text for a comment that belongs to no turn, and ring; False if its row is gone."""
     if await connection.fetchval(REWRITE_COMMENT, row_id, content) is None:

@@ -36,7 +36,7 @@ left join lateral (
     select l.turn_id, l.plan_of is not distinct from p.id as is_approved
     from requests l join turns t on t.id = l.turn_id
     where l.conversation_id = $1 and l.turn_id > p.id and ($2::bigint is null or l.turn_id < $2)
-      and l.mode = 'work' and t.state in ('queued', 'running', 'done')
+      and l.mode = 'work' and l.mends is null and t.state in ('queued', 'running', 'done')
     order by is_approved desc, l.turn_id limit 1) later on true
 where asked.conversation_id = $1 and ($2::bigint is null or asked.turn_id < $2)
   and asked.mode = 'plan' and p.state in ('queued', 'running', 'done')

@@ -77,7 +77,7 @@ class NewTurn:
     """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`.
 
     `retry_of`: the turn whose request this repeats. `agent`: the one that the request names. `plan_of`: the turn whose
-    plan it carries out.
+    plan it carries out. `mends`: the commit whose failing checks ask, in place of a person.
     """
 
     text: str
@@ -95,20 +95,21 @@ class NewTurn:
     mode: TurnMode = "work"
     agent: str | None = None
     plan_of: int | None = None
+    mends: str | None = None
 
 
 @statement(f"""
 -- With its place in line; its node's doorbell rings when the transaction commits.
 with me as (
     insert into turns (conversation_id, worktree_id, requested_by_id, notices, state, reason, finished_at, switch_to)
-    values ($1, $2, $5, $12, case when $20::text is null then 'queued' else 'refused' end, $20,
-            case when $20 is not null then now() end, $21)
+    values ($1, $2, $5, $12, case when $21::text is null then 'queued' else 'refused' end, $21,
+            case when $21 is not null then now() end, $22)
     returning id, conversation_id, worktree_id, state
 ), asked as (
     insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id,
-                          review_id, pinned_sha, context, review_parts, retry_of, mode, agent, plan_of)
+                          review_id, pinned_sha, context, review_parts, retry_of, mode, agent, plan_of, mends)
     select id, $1, $3, sha256(convert_to(coalesce($14, $3), 'UTF8')), $4, $6, $7, $8, $9, $10, $11, $13, $15, $16, $17,
-           $18
+           $18, $19
     from me
 )
 select me.id, line.ahead, line.wait,
@@ -116,7 +117,7 @@ select me.id, line.ahead, line.wait,
                                           and o.outcome is not null) as is_set_up,
        (select pg_notify('{TURN_WAITS}', w.node) is not null from worktrees w
         where w.id = me.worktree_id and me.state = 'queued') as rings
-from me cross join lateral ({_LINE.format(now="$19")}) line
+from me cross join lateral ({_LINE.format(now="$20")}) line
 """)  # noqa: S608 - of constants
 async def enqueue(
     connection: Connection,
@@ -227,7 +228,7 @@ async def unfinished(connection: Connection, conversation_id: int) -> list[Unfin
 @statement("""
 -- None once its text has expired.
 select t.id, r.text as request, r.pinned_sha, r.context, coalesce(r.retry_of, t.id) as first, r.mode, r.agent,
-       r.plan_of
+       r.plan_of, r.mends
 from turns t join requests r on r.turn_id = t.id
 where t.conversation_id = $1 and t.state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
   and not t.expired

@@ -98,6 +98,8 @@ class ClaimedTurn:
     chosen_model: str | None = None
     """What the conversation's people chose."""
     review: str | None = None
+    mends: str | None = None
+    """The commit whose failing checks, named in `context`, asked in place of a person."""
 
     @property
     def id(self) -> int:

@@ -130,7 +130,7 @@ async def test_a_pull_request_comes_with_its_diff_reviews_checks_and_the_issue_i
     assert "+total = 1" in (found.pull.files[0].patch or "")
     [remark] = found.pull.review_threads
     assert (remark.path, remark.line, [text.body for text in remark.comments]) == ("cart.py", 1, ["Why 1?", "Because."])
-    [check] = found.pull.failed_checks
+    [check] = found.failed_checks
     assert (check.name, check.summary) == ("tests", "1 failed\nSee the log")
     assert (check.log[-3:], len(check.log)) == ("END", 4000)
     assert [text.body for text in found.comments] == ["Two remarks"]
@@ -161,7 +161,7 @@ async def test_a_pull_request_is_told_as_it_was_at_the_request(
     assert (found.title, found.pull.head_sha, found.pull.pushed_since) == ("Count", before, True)
     assert [commit.subject for commit in found.pull.commits] == ["Count"]
     assert [file.patch for file in found.pull.files] == ["@@ -1 +1 @@\n-total = 0\n+total = 1"]
-    assert [check.name for check in found.pull.failed_checks] == ["early"]
+    assert [check.name for check in found.failed_checks] == ["early"]
     assert (now.title, now.pull.head_sha, now.pull.pushed_since) == ("LATE", pull.head_sha, False)
     assert [commit.subject for commit in now.pull.commits] == ["Count", "LATE"]
 

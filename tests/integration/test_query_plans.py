@@ -168,7 +168,8 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
 """
-ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None, None)
+_TEXT = ("do it", "ada", 7, NOON, "comment", 1)
+ASKED: tuple[Any, ...] = (*_TEXT, None, None, "", [], [], None, None, "work", None, None, None)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
     "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
     "queue a write": (

@@ -8,7 +8,17 @@ import pytest
 
 from bot.authority import Policy
 from bot.decide.actions import Action, Ignore, action_of, failure_of
-from bot.github.events import Addressed, Event, Gesture, Remark, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    Gesture,
+    Remark,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS
 from bot.model import Actor, Repository, Target, Thread
@@ -65,7 +75,7 @@ def parser_of(policy: Policy) -> CommentParser:
     return CommentParser(policy.bot_name, HANDLERS.values())
 
 
-def decide(event: Event, policy: Policy = POLICY) -> Action:
+def decide(event: Event, policy: Policy = POLICY) -> Action | ChecksEnded:
     return action_of(event, policy, parser_of(policy))
 
 
@@ -92,7 +102,9 @@ def request_of(event: Event, policy: Policy = POLICY) -> Request:
         (assigned(ASK, BOT), Target("issue"), None),
     ],
 )
-def test_a_mention_is_answered_where_it_was_written(event: Event, target: Target, review_id: int | None) -> None:
+def test_a_mention_is_answered_where_it_was_written(
+    event: Written | Gesture, target: Target, review_id: int | None
+) -> None:
     request = request_of(event)
 
     assert request.target == target

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.events import Addressed, ChecksEnded, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import envelope, read
 from bot.model import Actor, Repository, Target, Thread
 from tests.recorded import INSTALL, Recorded, recorded_payloads
@@ -111,7 +111,9 @@ def test_a_comment_says_where_it_was_written_and_by_whom() -> None:
 
 def test_a_comment_on_a_pull_request_knows_the_kind() -> None:
     on_pull = payload("issue_comment", "created", issue=ISSUE | {"pull_request": {"url": "x"}})
-    assert event_in("issue_comment", on_pull).thread.kind == "pull"
+    event = event_in("issue_comment", on_pull)
+    assert isinstance(event, Written)
+    assert event.thread.kind == "pull"
 
 
 def test_an_edit_brings_the_text_before() -> None:
@@ -344,5 +346,7 @@ def test_every_recorded_payload_is_readable(recorded: Recorded) -> None:
     about = envelope(recorded.event, recorded.payload, "github.com")
     assert not isinstance(event, Unreadable)
     assert about.used == (event is not None)
-    if event:
+    if isinstance(event, ChecksEnded):
+        assert about.lock_key == f"github.com/{event.repository.id}@{event.head}"
+    elif event:
         assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"

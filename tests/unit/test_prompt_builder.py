@@ -62,10 +62,10 @@ def pull(**changes: Any) -> WholeThread:
         commits=(Commit("c" * 40, "Add a test", ASKED_AT - timedelta(hours=1)),),
         files=(ChangedFile("src/app.py", "modified", 3, 1, "@@ -1 +1 @@\n-a\n+b"),),
         review_threads=(ReviewThread("src/app.py", 4, "@@ hunk @@", (text("Why b?"),)),),
-        failed_checks=(FailedCheck("tests", "1 failed", "AssertionError: b"),),
     )
+    checks = (FailedCheck("tests", "1 failed", "AssertionError: b"),)
     closed = LinkedThread("issue", 3, "Login fails", "open", text("The cookie is dropped."))
-    return replace(issue(), linked=(closed,), pull=replace(facts, **changes))
+    return replace(issue(), linked=(closed,), failed_checks=checks, pull=replace(facts, **changes))
 
 
 def whole(thread: WholeThread, task: Task = TASK, scope: Scope = SCOPE, budget: int = 100_000) -> str:
@@ -346,7 +346,7 @@ PLACES = {
     ),
     "path and patch": lambda sample: pull(files=(ChangedFile(sample, "added", 1, 0, sample),)),
     "commit": lambda sample: pull(commits=(Commit("e" * 40, sample, ASKED_AT - timedelta(hours=1)),)),
-    "check": lambda sample: pull(failed_checks=(FailedCheck(sample, sample, sample),)),
+    "check": lambda sample: replace(pull(), failed_checks=(FailedCheck(sample, sample, sample),)),
     "linked issue": lambda sample: replace(pull(), linked=(LinkedThread("issue", 1, sample, "open", text(sample)),)),
 }
 
@@ -415,12 +415,12 @@ def test_what_others_chose_stands_inside_of_fences_or_nowhere() -> None:
         commits=(Commit("0a1b2c3d4e5f", CANARY, ASKED_AT - timedelta(hours=1)),),
         files=(ChangedFile(CANARY, "added", 1, 0, CANARY),),
         review_threads=(ReviewThread(CANARY, 3, CANARY, (said,)),),
-        failed_checks=(FailedCheck(CANARY, CANARY, CANARY),),
     ).pull
     linked = (LinkedThread("issue", 3, CANARY, "open", said), LinkedThread("pull", 4, CANARY, "open", said))
     thread = replace(
         issue(), title=CANARY, labels=(CANARY,), milestone=CANARY, description=said, comments=(said,), linked=linked
     )
+    thread = replace(thread, failed_checks=(FailedCheck(CANARY, CANARY, CANARY),))
     task = replace(
         TASK,
         branch=CANARY,

@@ -367,9 +367,8 @@ def test_values_are_read_from_their_texts() -> None:
 def test_names_that_have_no_effect_are_named(tmp_path: Path) -> None:
     dotenv = tmp_path / ".env"
     dotenv.write_text("ALLOWED_REPO=octo/*\nMODEL_KEY=1\nSOMETHING=x\nPORT=1\nAGENT_ENV=MODEL_KEY\nOPENAI_API_KEY=\n")
-    environ = {"AUTOFIX": "true", "SWEEP_INTERVAL_SECOND": "1", "EDITOR": "vi", "HOSTNAME": "here"}
+    environ = {"SWEEP_INTERVAL_SECOND": "1", "EDITOR": "vi", "HOSTNAME": "here"}
     assert settings.doubtful_names(environ, dotenv=dotenv) == (
-        "AUTOFIX is not built yet and has no effect.",
         "ALLOWED_REPO is no setting and has no effect; did you mean ALLOWED_REPOS?",
         "SOMETHING in .env is no setting and has no effect; take it out.",
         "SWEEP_INTERVAL_SECOND is no setting and has no effect; did you mean SWEEP_INTERVAL_SECONDS?",

@@ -13,8 +13,8 @@ tests. The request is the last block of the prompt, without a leading `@name`. E
     junk                 stderr TEXT             busy STATUS
 
 Asked to describe a pull request, it answers with the TEXT, in which a backslash and an `n` end a line, or obeys the
-COMMAND; by itself it names the files of the diff. Told that a check fails, it obeys the COMMANDS of `mend`, with ends
-of lines as in a TEXT. `look` says how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang
+COMMAND; by itself it names the files of the diff. Told that a check fails, here or on GitHub, it obeys the COMMANDS of
+`mend`, with ends of lines as in a TEXT. `look` says how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang
 deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP status. With `--steering`,
 it obeys what it is told meanwhile after the line at hand. Other lines are ignored. A request without an answer is
 acknowledged with its first line. Sessions are kept in

@@ -16,7 +16,7 @@ PLAY_DEAD = signal.SIGUSR1
 _WAIT_SECONDS = 0.02
 _MENTION = r"@[\w-]+(\[bot\])?[\s,:]*"
 _DESCRIBE = "# The description of the pull request"
-_MEND = "# The repository's check fails"
+_MEND = ("# The repository's check fails", "The check that is told above", "The checks that are told above")
 _JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
 _GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),

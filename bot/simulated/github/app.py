@@ -31,11 +31,14 @@ class App:
     )
     events: list[str] = field(
         default_factory=lambda: [
+            "check_run",
+            "check_suite",
             "issue_comment",
             "issues",
             "pull_request",
             "pull_request_review",
             "pull_request_review_comment",
+            "workflow_run",
         ]
     )
 

@@ -156,7 +156,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check run of a commit, made by GitHub Actions."""
+    """A check run of a commit, made by GitHub Actions; without a conclusion it runs."""
 
     id: int
     name: str
@@ -269,6 +269,10 @@ class Repository:
     permissions: dict[int, Permission] = field(default_factory=dict)
     protected_branches: set[str] = field(default_factory=set)
     checks: dict[str, list[Check]] = field(default_factory=dict)
+    statuses: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The states of a commit, by their contexts."""
+    busy_suites: set[str] = field(default_factory=set)
+    """Commits of which a workflow goes on though none of its jobs runs."""
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_number: int = 0
     pushed_at: datetime | None = None
@@ -305,8 +309,9 @@ class Repository:
         self.protected_branches.add(branch)
 
     def report_check(self, sha: str, check: Check) -> None:
-        """Add a check run to a commit."""
-        self.checks.setdefault(sha, []).append(check)
+        """Add a check run to a commit; of those with one name, the newest counts."""
+        older = [one for one in self.checks.get(sha, []) if one.name != check.name]
+        self.checks[sha] = [*older, check]
 
     def permission_of(self, account: Account | None) -> Permission:
         """Return the account's permission; every account may read a public repository."""

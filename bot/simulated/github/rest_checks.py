@@ -1,9 +1,12 @@
 """REST: checks of a commit and the logs of their jobs."""
 
+from collections.abc import Mapping
+
 from starlette.responses import RedirectResponse, Response
 
 from bot.simulated.github.errors import not_found
 from bot.simulated.github.model import Check, Repository
+from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest_call import Call, answer
 
 
@@ -12,9 +15,20 @@ async def list_check_runs(call: Call) -> Response:
     return answer({"total_count": len(checks), "check_runs": [_check_run(check) for check in checks]})
 
 
+async def list_check_suites(call: Call) -> Response:
+    """Each app that may write checks has a suite: one that checks nothing waits for ever."""
+    repository, sha = call.repository(), call.text("sha")
+    checks = repository.checks.get(sha, [])
+    is_over = sha not in repository.busy_suites and all(check.conclusion for check in checks)
+    ours = {"id": 1, "status": "completed" if is_over else "in_progress", "latest_check_runs_count": len(checks)}
+    idle = {"id": 2, "status": "queued", "latest_check_runs_count": 0}
+    return answer({"total_count": 2, "check_suites": [ours, idle]})
+
+
 async def get_combined_status(call: Call) -> Response:
-    call.repository()
-    return answer({"state": "pending", "statuses": []})
+    states = call.repository().statuses.get(call.text("sha"), {})
+    found = [{"context": name, "state": state, "description": None} for name, state in states.items()]
+    return answer({"state": "pending", "statuses": found})
 
 
 async def get_job_log(call: Call) -> Response:
@@ -40,12 +54,37 @@ def _check(repository: Repository, job_id: int) -> Check:
     raise not_found()
 
 
+def end_checks(
+    acts: Acts, repository: Repository, sha: str, conclusions: Mapping[str, str], log: str, source: Repository | None
+) -> None:
+    """Let checks of a commit end so, or run where the conclusion is empty; send what GitHub sends for each that ends.
+
+    `source`: the fork that the commit is from.
+    """
+    for name, conclusion in conclusions.items():
+        repository.report_check(sha, check := Check(acts.world.next_id(), name, conclusion, log=log))
+        if conclusion:
+            acts.emit(
+                "check_run",
+                repository,
+                repository.owner,
+                action="completed",
+                check_run=_check_run(check) | {"head_sha": sha, "pull_requests": []},
+            )
+    if all(check.conclusion for check in repository.checks[sha]):
+        about = {"id": acts.world.next_id(), "head_sha": sha, "status": "completed", "conclusion": None}
+        suite = about | {"app": {"slug": "github-actions"}, "pull_requests": []}
+        acts.emit("check_suite", repository, repository.owner, action="completed", check_suite=suite)
+        run = about | {"name": "CI", "head_repository": acts.payloads.repository(source or repository)}
+        acts.emit("workflow_run", repository, repository.owner, action="completed", workflow_run=run)
+
+
 def _check_run(check: Check) -> dict[str, object]:
     return {
         "id": check.id,
         "name": check.name,
-        "status": "completed",
-        "conclusion": check.conclusion,
+        "status": "completed" if check.conclusion else "in_progress",
+        "conclusion": check.conclusion or None,
         "app": {"slug": "github-actions"},
         "output": {"title": check.title or None, "summary": check.summary or None},
     }

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from bot.simulated.github.pull_acts import Acts
 from bot.simulated.github.rest import rest_routes
 from bot.simulated.github.rest_accounts import bot_account
 from bot.simulated.github.rest_call import refusal
+from bot.simulated.github.rest_checks import end_checks
 from bot.simulated.github.serving import listen, serving
 from bot.simulated.github.sign_in import Client, SignIn
 from bot.simulated.github.traffic import LoggedRequest, Traffic
@@ -203,6 +204,17 @@ class SimulatedGitHub:
     def person(self, login: str) -> Person:
         """Return the person of this login; their account is created on first use."""
         return Person(self.world.user(login), self._acts)
+
+    def end_checks(
+        self,
+        repository: Repository,
+        sha: str,
+        conclusions: Mapping[str, str],
+        log: str = "",
+        source: Repository | None = None,
+    ) -> None:
+        """Let checks of a commit, by their names, end so; an empty conclusion: it runs. `source` is a fork's."""
+        end_checks(self._acts, repository, sha, conclusions, log, source)
 
     def set_webhook(
         self,

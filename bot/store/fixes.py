@@ -1,0 +1,135 @@
+"""Rows about the checks of what the bot pushed: whose head a commit is, and what was done about its checks."""
+
+import hashlib
+from dataclasses import dataclass
+from uuid import uuid4
+
+import orjson
+
+from bot.model import Actor, Repository, Target, Thread, ThreadKind, ThreadRef
+from bot.store import deliveries
+from bot.store.database import Connection, Pool, read, statement
+from bot.store.deliveries import NewDelivery
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHead:
+    """A head that the bot pushed to `branch` for the turn `turn_id`, which `requested_by` asked for by `target`.
+
+    `is_fix`: that turn was to mend the checks of the head before; `attempts` such turns came since a person asked.
+    `autofix` is what the thread's people chose, None for the repository's rule. `folder` is the clone's.
+    """
+
+    thread_ref: ThreadRef
+    number: int
+    kind: ThreadKind
+    title: str
+    folder: str
+    autofix: bool | None
+    turn_id: int
+    branch: str
+    requested_by: str
+    requested_by_id: int
+    target: Target
+    is_fix: bool
+    attempts: int
+
+    @property
+    def repository(self) -> Repository:
+        """The repository of the thread."""
+        return self.thread_ref.repository
+
+    @property
+    def thread(self) -> Thread:
+        """The thread, which is open."""
+        return Thread(self.number, self.kind, self.title, None)
+
+    @property
+    def author(self) -> Actor:
+        """The person who asked."""
+        return Actor(self.requested_by, self.requested_by_id)
+
+
+@statement("""
+-- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
+select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as turn_id, t.pushed_to as branch,
+       r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
+       (select count(*) from requests f
+        where f.conversation_id = c.id and f.mends is not null
+          and f.turn_id >= (select coalesce(max(p.turn_id), 0) from requests p
+                            where p.conversation_id = c.id and (p.mends is null or p.retry_of is not null))
+       ) as attempts, b.*
+from turns t
+join requests r on r.turn_id = t.id
+join conversations c on c.id = t.conversation_id
+join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
+                 and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
+where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open'
+  and not exists (select from turns o where o.state in ('queued', 'running')
+                                        and (o.conversation_id = c.id or o.worktree_id = w.id))
+  and not exists (select from turns o where o.pushed_to = t.pushed_to and o.id > t.id
+                                        and o.worktree_id = w.id and o.pushed_head <> t.pushed_head)
+order by t.id desc limit 1 for no key update of c
+""")
+async def own_head(connection: Pool | Connection, platform: str, repository_id: int, head: str) -> OwnHead | None:
+    """Return the turn that pushed this head, None where it is no head of the bot's about which something may be done.
+
+    The thread's row is locked until the caller's transaction ends.
+    """
+
+
+@statement("select autofix from conversations where id = $1")
+async def chosen(connection: Connection, conversation_id: int) -> bool | None:
+    """Return whether the thread's people want failing checks to be mended; None where they chose nothing."""
+
+
+@statement("update conversations set autofix = $2, updated_at = now() where id = $1")
+async def choose(connection: Connection, conversation_id: int, autofix: bool) -> None:
+    """Record what the thread's people chose."""
+
+
+LAST_PUSHED = """
+(select t.pushed_head from turns t
+ where t.conversation_id = c.id and t.pushed_head is not null order by t.id desc limit 1)
+"""
+
+
+@statement(f"""
+-- The key is that of `effect`.
+insert into effects (key)
+select sha256(convert_to('checks/' || c.platform || '/' || c.repository_id || '/' || {LAST_PUSHED}, 'UTF8'))
+from conversations c where c.id = $1 and {LAST_PUSHED} is not null on conflict do nothing
+""")  # noqa: S608 - of constants
+async def leave_alone(connection: Connection, conversation_id: int) -> None:
+    """Let no request begin because of the checks of what was pushed last: the thread was closed, or somebody stops."""
+
+
+def effect(repository: Repository, head: str, what: str = "checks") -> bytes:
+    """Return the key under which something is done about a head only once."""
+    return hashlib.sha256(f"{what}/{repository.platform}/{repository.id}/{head}".encode()).digest()
+
+
+NEWEST_HEAD = f"""
+select {LAST_PUSHED} as head, b.* from conversations c
+join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
+where c.id = $1 and coalesce(c.autofix, $2)
+"""  # noqa: S608 - of constants
+
+
+async def ring(connection: Connection, conversation_id: int, *, autofix: bool) -> None:
+    """Let the checks of what the conversation pushed last be looked at, last in the caller's transaction.
+
+    What GitHub told of them came perhaps before the push was recorded, or while something ran. `autofix` is the rule
+    where the thread's people chose nothing.
+    """
+    row = await connection.fetchrow(NEWEST_HEAD, conversation_id, autofix)
+    if row is None or row["head"] is None:
+        return
+    repository = read(Repository, row)
+    # As GitHub would send it.
+    about = {"id": repository.id, "name": repository.name, "owner": {"login": repository.owner}}
+    body = {"action": "completed", "repository": about, "check_suite": {"head_sha": row["head"]}}
+    lock_key = f"{repository.platform}/{repository.id}@{row['head']}"
+    bell = NewDelivery(str(uuid4()), "check_suite", "received", "completed", lock_key=lock_key, body=orjson.dumps(body))
+    await deliveries.store(connection, [bell])
