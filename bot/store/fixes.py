@@ -79,9 +79,10 @@ async def own_head(connection: Pool | Connection, platform: str, repository_id: 
     """
 
 
-@statement("select autofix from conversations where id = $1")
 async def chosen(connection: Connection, conversation_id: int) -> bool | None:
     """Return whether the thread's people want failing checks to be mended; None where they chose nothing."""
+    found: bool | None = await connection.fetchval("select autofix from conversations where id = $1", conversation_id)
+    return found
 
 
 @statement("update conversations set autofix = $2, updated_at = now() where id = $1")

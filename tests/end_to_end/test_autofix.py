@@ -69,3 +69,173 @@ async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: 
     ci(world, tests="success")
     await world.quiet()
     assert not issue.unread, "it is said once"
+
+
+async def test_it_gives_up_with_one_sentence_and_a_person_begins_a_new_chain(a_world: Worlds) -> None:
+    async with a_world({**SETTINGS, "MAX_FIX_ATTEMPTS": "1"}) as world:
+        issue = await asked(world)
+        ci(world, tests="failure")
+        await issue.hears("Attempt 1 of 1")
+        await world.quiet()
+        last = ci(world, tests="failure")
+        await issue.hears(
+            f"`tests` still fails on [`{last[:7]}`](", "after an attempt, and not on `main`: the bot stops here"
+        )
+        for conclusion in ("success", "failure", "failure"):  # a check that flaps
+            ci(world, tests=conclusion)
+            await world.quiet()
+        assert len(await issue.hears_all()) == 1, "that it passed once was said by an edit"
+        assert len(await fixes(world)) == 1
+
+        await issue.says(WORK.replace("write", "append"))
+        await issue.hears("**Changed**")
+        await world.quiet()
+        ci(world, tests="failure")
+        await issue.hears("Attempt 1 of 1")
+
+
+async def test_what_fails_on_the_base_too_starts_nothing(world: World) -> None:
+    issue = await asked(world)
+    base = (await world.branches())["main"]
+    world.github.end_checks(world.repository, base, {"tests": "failure"})
+    head = ci(world, tests="failure", lint="success")
+    await world.quiet()
+    assert await fixes(world) == []
+
+    ci(world, lint="failure", tests="failure")
+    await issue.hears(f"`lint` fails on [`{head[:7]}`](")
+    await world.quiet()
+    ci(world, lint="success", tests="failure")
+    await issue.hears("**Checks pass now**, but for those that fail on the base too.")
+
+
+async def test_two_failing_jobs_are_one_turn_once_all_have_ended(world: World) -> None:
+    issue = await asked(world)
+    ci(world, tests="failure", lint="failure", slow="")
+    world.repository.statuses[pull_of(world).head_sha] = {"legacy": "error", "review": "pending"}
+    await world.quiet()
+    assert await fixes(world) == [], "one check runs"
+    world.repository.busy_suites.add(pull_of(world).head_sha)
+    ci(world, slow="success")
+    await world.quiet()
+    assert await fixes(world) == [], "a job follows"
+    world.repository.busy_suites.clear()
+    head = ci(world, slow="success")
+    await issue.hears(f"`legacy`, `lint`, `tests` fail on [`{head[:7]}`](")
+    for delivery in [one for one in world.github.deliveries if one.event in ("check_run", "check_suite")]:
+        await world.github.redeliver(delivery.guid)
+    ci(world, sha=head, tests="success")
+    ci(world, sha=head, tests="failure")
+    await world.quiet()
+    assert len(await fixes(world)) == 1
+
+
+async def test_a_push_by_a_person_in_between_ends_the_chain(world: World) -> None:
+    issue = await asked(world)
+    gate = world.gate()
+    # Both wait for the same place in line: the check fails, and maria pushes before its turn begins.
+    async with world.busy_clone():
+        ci(world, tests="failure")
+        await world.until("exists (select from turns join requests on turn_id = id where mends is not null)")
+        pushed = await world.maria.pushes("threadtree/issue-1", {"cart.py": "total = 1\n"})
+    await issue.hears("**Not started:** The branch has moved on from", "Attempt 1 of 3")
+    ci(world, sha=pushed, tests="failure")
+    await world.quiet()
+    assert len(await fixes(world)) == 1, "that head is maria's"
+
+    await issue.says(f"@threadtree-bot append cart.py: more\nwait {gate}")
+    await issue.sees_working()
+    gate.open()
+    await issue.hears("**Changed**")
+    await world.quiet()
+    ci(world, tests="failure")
+    await issue.hears("Attempt 1 of 3", "**Changed**")
+
+
+async def test_checks_that_ended_before_the_answer_are_looked_at_after_it(world: World) -> None:
+    issue = await asked(world)
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay I have changed nothing.")
+    await issue.sees_working()
+    ci(world, tests="failure")
+    await world.github.settled()
+    assert await fixes(world) == []
+    gate.open()
+    await issue.hears("I have changed nothing.")
+    await issue.hears("Attempt 1 of 3")
+
+
+async def test_an_attempt_that_pushes_nothing_is_the_last_and_a_passing_check_needs_none(world: World) -> None:
+    issue = await asked(world, WORK.replace("append cart.py: again", "say It is the network."))
+    head = ci(world, tests="failure")
+    await issue.hears("It is the network.", "Nothing was pushed, so the checks do not run again")
+    await world.quiet()
+    assert pull_of(world).head_sha == head
+    assert len(await fixes(world)) == 1
+
+    await issue.says("@threadtree-bot append cart.py: more")
+    await issue.hears("**Changed**")
+    await world.quiet()
+    async with world.busy_clone():
+        ci(world, tests="failure")
+        await world.until("exists (select from turns where state in ('queued', 'running'))")
+        ci(world, tests="success")
+        await world.github.settled()
+    await issue.hears_all()
+    assert [turn["state"] for turn in await fixes(world)] == ["done", "refused"]
+
+
+@pytest.mark.parametrize("limit", ["turns", "cost"])
+async def test_a_limit_that_is_reached_ends_the_chain_with_its_number(a_world: Worlds, limit: str) -> None:
+    most = {"MAX_TURNS_PER_PERSON_PER_DAY": "1"} if limit == "turns" else {"MAX_COST_USD_PER_DAY": "1"}
+    async with a_world(SETTINGS | most) as world:
+        issue = await asked(world, f"{WORK}\ncost 1.5")
+        ci(world, tests="failure")
+        words = "1 request" if limit == "turns" else "$1.00"
+        await issue.hears("**Not started:**", words, "`tests` fails on", "Attempt 1 of 3")
+        ci(world, tests="failure")
+        await world.quiet()
+        assert [turn["state"] for turn in await fixes(world)] == ["refused"]
+
+
+async def test_a_fork_and_other_heads_start_nothing(world: World) -> None:
+    issue = await asked(world)
+    head = pull_of(world).head_sha
+    fork = await world.github.fork(world.repository, world.olaf.user)
+    world.github.end_checks(world.repository, head, {"tests": "success"}, source=fork)
+    await world.quiet()
+    run = next(one for one in world.github.deliveries if one.event == "workflow_run")
+    assert await world.database.fetchval("select state from deliveries where guid = $1", run.guid) == "ignored"
+
+    await world.maria.person.close(pull_of(world))
+    ci(world, tests="failure")
+    await world.quiet()
+    assert await fixes(world) == [], "its pull request is closed"
+    await world.maria.person.reopen(pull_of(world))
+    await issue.closes()
+    ci(world, tests="failure")
+    await world.quiet()
+    await issue.reopens()
+    ci(world, tests="failure")
+    await world.quiet()
+    assert await fixes(world) == [], "its thread was closed"
+
+
+async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
+    async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        issue = await asked(world)
+        ci(world, tests="failure")
+        await issue.says("/autofix")
+        await issue.hears("are not mended. This is the rule here; `/autofix on` changes that.")
+        assert await fixes(world) == []
+        await issue.says("/autofix on")
+        await issue.hears("mended from now on", "at most 3 attempts after each request")
+        await issue.hears("Attempt 1 of 3", "**Changed**")
+        await world.quiet()
+        await issue.says("/stop")
+        await issue.hears("nothing")
+        ci(world, tests="failure")
+        await world.quiet()
+        await issue.says("/autofix off")
+        await issue.hears("start no request any more")
+        assert len(await fixes(world)) == 1

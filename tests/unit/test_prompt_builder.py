@@ -107,8 +107,8 @@ def test_a_pull_request_is_told_with_all_that_belongs_to_it() -> None:
         assert part in told
     assert prompt.read == (
         "the description",
-        "1 review thread",
         "1 failing check",
+        "1 review thread",
         "1 file of the diff",
         "head abc1234",
     )

@@ -14,11 +14,11 @@ tests. The request is the last block of the prompt, without a leading `@name`. E
 
 Asked to describe a pull request, it answers with the TEXT, in which a backslash and an `n` end a line, or obeys the
 COMMAND; by itself it names the files of the diff. Told that a check fails, here or on GitHub, it obeys the COMMANDS of
-`mend`, with ends of lines as in a TEXT. `look` says how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang
-deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP status. With `--steering`,
-it obeys what it is told meanwhile after the line at hand. Other lines are ignored. A request without an answer is
-acknowledged with its first line. Sessions are kept in
-`$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working directory.
+`mend`, with ends of lines as in a TEXT. `look` says how large a file is. `wait` ends when it exists; `hang` ends when
+cancelled, `hang deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP status.
+With `--steering`, it obeys what it is told meanwhile after the line at hand. Other lines are ignored. A request without
+an answer is acknowledged with its first line. Sessions are kept in `$HOME/.scripted-agent/<session id>.json`. The agent
+runs git, and no program of its working directory.
 
 The protocol is implemented on the standard library, and on those of its modules that load quickly (no argparse,
 dataclasses or uuid; subprocess only for git): tests start this program often, so it must start fast.
