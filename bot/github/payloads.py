@@ -183,7 +183,7 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         repository = _repository(fields, platform)
         number = None if event in CHECKS else _part(Number, fields, _thread_key(fields), "number")
     except _MalformedError:
-        return Envelope(action, None, None, is_used)
+        return Envelope(action, None, None, is_used and event not in CHECKS)
     if event in CHECKS:
         head = _checked_head(event, fields)
         # Of a lock of its own: checks are many, and people do not wait for them.

@@ -19,6 +19,7 @@ from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 COMMANDS = (
     *("/help", "/status", "/stop", "/stop all", "/retry", "/pr", "/pr draft", "/reset-context", "/reset"),
     *("/worktree", "/worktree list", "/worktree reset", "/worktree remove", "/worktree restore", "/worktree prune"),
+    *("/autofix", "/autofix on", "/autofix off"),
 )
 LATER = {
     "reset": "the worktree is reset",

@@ -117,6 +117,7 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
         "mode",
         "reviewed_head",
         "pinned_sha",
+        "mends",
         "head_before",
         "pushed_to",
         "pushed_head",

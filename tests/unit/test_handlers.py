@@ -17,6 +17,7 @@ def test_help_lists_the_commands_in_this_order() -> None:
         "pr",
         "agent",
         "model",
+        "autofix",
         "reset-context",
         "reset",
         "worktree",

@@ -350,3 +350,19 @@ def test_every_recorded_payload_is_readable(recorded: Recorded) -> None:
         assert about.lock_key == f"github.com/{event.repository.id}@{event.head}"
     elif event:
         assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
+
+
+@pytest.mark.parametrize("event", ["check_run", "check_suite", "workflow_run"])
+def test_checks_that_ended_ring_for_their_commit_and_say_nothing_else(event: str) -> None:
+    about = {"head_sha": "a" * 40, "head_repository": {"id": 99}, "conclusion": "failure", "pull_requests": [{}]}
+    ended = {"action": "completed", "repository": REPOSITORY, "sender": ALICE, event: about}
+    assert read(event, ended, "github.com") == ChecksEnded(
+        Repository("github.com", 99, "acme", "shop", "main"), "a" * 40
+    )
+    told = envelope(event, ended, "github.com")
+    assert (told.used, told.lock_key, told.sender) == (True, f"github.com/99@{'a' * 40}", None)
+
+    others = [ended | {"action": "created"}, ended | {event: about | {"head_sha": "../main"}}, {"action": "completed"}]
+    if event == "workflow_run":
+        others += [ended | {event: about | {"head_repository": one}} for one in (None, {"id": 98})]
+    assert [other for other in others if envelope(event, other, "github.com").used] == []

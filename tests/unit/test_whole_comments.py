@@ -13,6 +13,7 @@ from bot.handlers.registry import HANDLERS
 from bot.messages import (
     agent_choice,
     checks,
+    fixes,
     links,
     notices,
     plans,
@@ -72,6 +73,8 @@ REVIEWED = replace(
     changes=None,
     review=REVIEW,
 )
+ATTEMPT = fixes.attempt("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", {"tests (3.12)", "lint"}, 1, 3)
+SECOND_ATTEMPT = fixes.attempt("4c1d7e9", f"{SERVER}/acme/shop/commit/4c1d7e9", {"tests (3.12)"}, 2, 3)
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -384,6 +387,19 @@ COMMENTS: dict[str, str | TurnResult] = {
     "review-not-left": replace(
         REVIEWED, answer="I looked at `src/cart.py`.", review=replace(REVIEW, remarks=0), notices=(reviews.NOT_LEFT,)
     ),
+    "failing-checks-queued": f"{tracking.queued(0)}\n\n{ATTEMPT}",
+    "failing-checks-mended": replace(RAN, notices=(ATTEMPT,)),
+    "failing-checks-pass": "\n\n".join((*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,))), fixes.GREEN)),
+    "failing-checks-not-mended": replace(
+        RAN, answer="The server of the packages is away.", changes=None, notices=(ATTEMPT, fixes.NOTHING_PUSHED)
+    ),
+    "failing-checks-given-up": fixes.gave_up("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", ["tests"], 3, "main"),
+    "failing-checks-over-the-limit": TurnResult(
+        "refused", reasons.over_daily_limit(50), notices=(ATTEMPT,), asked=ASKED
+    ),
+    "autofix-on": fixes.switched(on=True, most=3),
+    "autofix-off": fixes.switched(on=False, most=3),
+    "autofix-shown": fixes.shown(on=True, is_chosen=False, most=3),
     "nothing-to-review": replies.NOTHING_TO_REVIEW,
     "nothing-to-retry": replies.NOTHING_TO_RETRY,
     "unknown-command": replies.unknown_command("hlep", HANDLERS),
@@ -465,6 +481,8 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
     line = replace(WORKTREE, branch=foreign)
     page = f"{SERVER}/acme/shop/compare/main...threadtree/issue-7"
     for reply in (
+        fixes.attempt("9b3e5a6", page, {foreign, other}, 1, 3),
+        fixes.gave_up("9b3e5a6", page, {foreign}, 1, other),
         replies.help_text(foreign, [("stop", "ends the request")]),
         replies.unknown_command(foreign, HANDLERS),
         status(

@@ -1,0 +1,42 @@
+"""What the checks of a head that the bot pushed ask for."""
+
+import pytest
+
+from bot.decide.checks import Failing, Nothing, Passing, judge
+from bot.github.thread import Checks
+from bot.model import Repository, Target, ThreadRef
+from bot.store.fixes import OwnHead
+
+THREAD = ThreadRef(Repository("github.example", 1, "acme", "shop"), 5)
+RED = Checks(failed=frozenset({"tests", "lint"}))
+GREEN = Checks(green=True)
+
+
+def pushed(attempts: int) -> OwnHead:
+    """A head that the bot pushed after so many attempts to mend the ones before."""
+    whose = ("threadtree/issue-7", "maria", 3, Target("comment", 9))
+    return OwnHead(THREAD, 7, "issue", "Empty carts", "acme/shop", None, 28, *whose, attempts > 0, attempts)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "head", "on_base", "asked"),
+    [
+        (0, Checks(running=True), set(), Nothing),
+        (0, Checks(), set(), Nothing),
+        (0, GREEN, set(), Nothing),
+        (1, Checks(), set(), Nothing),
+        (1, GREEN, set(), Passing(on_base_too=False)),
+        (0, RED, {"tests", "lint"}, Nothing),
+        (1, RED, {"tests", "lint", "other"}, Passing(on_base_too=True)),
+        (0, RED, set(), Failing(("lint", "tests"), "main", 1)),
+        (0, RED, {"lint"}, Failing(("tests",), "main", 1)),
+        (1, RED, {"lint"}, Failing(("tests",), "main", 2)),
+        (2, RED, set(), Failing(("lint", "tests"), "main", None)),
+        (9, RED, set(), Failing(("lint", "tests"), "main", None)),
+    ],
+)
+def test_checks_ask_for_an_attempt_an_end_or_nothing(
+    attempts: int, head: Checks, on_base: set[str], asked: object
+) -> None:
+    found = judge(pushed(attempts), 2, head, frozenset(on_base), "main")
+    assert isinstance(found, Nothing) if asked is Nothing else found == asked
