@@ -12,19 +12,13 @@ from bot.handlers.context import RequestContext
 from bot.handlers.parsing import ParsedComment, Request
 from bot.messages import fixes as words
 from bot.messages import links
+from bot.model import Actor, Thread
 from bot.node.repository_rules import known_rules
 from bot.reply import thread_comments
 from bot.rules import Rules
 from bot.store import conversations, deliveries, fixes, outbox
 from bot.store.database import Connection
 from bot.store.fixes import OwnHead
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """Nothing is to be done; `why` goes to the log."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +41,15 @@ class Failing:
 
 def judge(
     own: OwnHead, most: int, head: Checks, on_base: frozenset[str] = frozenset(), base: str = ""
-) -> Nothing | Passing | Failing:
-    """Return what the checks of the head ask for, where those `on_base` fail on its base too. Pure."""
+) -> str | Passing | Failing:
+    """Return what the checks of the head ask for, where those `on_base` fail on its base too; or why nothing. Pure."""
     if head.running:
-        return Nothing("checks run")
+        return "checks run"
     if names := tuple(sorted(head.failed - on_base)):
         return Failing(names, base, own.attempts + 1 if own.attempts < most else None)
     if own.is_fix and (head.green or head.failed):
         return Passing(on_base_too=bool(head.failed))
-    return Nothing("no check fails that passes on the base")
+    return "no check fails that passes on the base"
 
 
 async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | None:
@@ -65,17 +59,17 @@ async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | No
     """
     key, head = ended.repository.key, ended.head
     own = await fixes.own_head(parts.pool, *key, head)
-    found: Nothing | Passing | Failing = Nothing("no head that the bot pushed last, or something runs there")
+    found: str | Passing | Failing = "no head that the bot pushed last, or something runs there"
     rules = parts.rules
     if own is not None:
         rules = await known_rules(parts.pool, parts.rules, own.repository)
         is_wanted = not rules.forbids_autofix and (rules.autofix if own.autofix is None else own.autofix)
-        found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else Nothing("autofix is off")
+        found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
     async with parts.pool.acquire() as connection, connection.transaction():
         if not await deliveries.end(connection, guid):
             return None
-        if own is None or isinstance(found, Nothing):
-            return found.why if isinstance(found, Nothing) else None
+        if own is None or isinstance(found, str):
+            return str(found)
         if await fixes.own_head(connection, *key, head) != own:
             return "the thread has changed meanwhile"
         what = "passing" if isinstance(found, Passing) else "checks"
@@ -89,7 +83,7 @@ async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | No
         return "checks fail"
 
 
-async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> Nothing | Passing | Failing:
+async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> str | Passing | Failing:
     """Ask GitHub how the checks of the head ended: that of an open pull request from the repository's own branch."""
     repository = own.repository
     checks = await read_checks(github, repository, head)
@@ -98,7 +92,7 @@ async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> Nothing |
     pulls = await github.pulls_of(repository, own.branch)
     pull = next((one for one in pulls if one.is_open and one.head_sha == head), None)
     if pull is None:
-        return Nothing("no open pull request has this head")
+        return "no open pull request has this head"
     on_base = frozenset[str]()
     if checks.failed:
         tip = (await github.get(repository, "/branches/{branch}", branch=pull.base))["commit"]["sha"]
@@ -108,27 +102,17 @@ async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> Nothing |
 
 async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules, head: str, found: Failing) -> None:
     """Queue a turn for the person who asked last, or say that it was tried often enough."""
-    now, most = parts.clock(), rules.max_fix_attempts
-    commit = head, links.commit_page(f"{parts.server_url}/{own.repository.full_name}", head)
-    asked = (own.repository, own.thread, own.author, own.target, ParsedComment(), now)
-    per_hour = parts.policy.comments_per_hour
-    ctx = RequestContext(
-        connection,
-        parts.nodes,
-        own.thread_ref,
-        own.number,
-        own.folder,
-        None,
-        Request(*asked, identity=fixes.effect(own.repository, head)),
-        parts.policy,
-        rules,
-        parts.server_url,
-        now,
-        silent_until=await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now),
-    )
+    now, most, repository = parts.clock(), rules.max_fix_attempts, own.repository
+    commit = head, links.commit_page(f"{parts.server_url}/{repository.full_name}", head)
+    per_hour, thread = parts.policy.comments_per_hour, Thread(own.number, own.kind, own.title, None)
+    author = Actor(own.requested_by, own.requested_by_id)
+    request = Request(repository, thread, author, own.target, ParsedComment(), now, fixes.effect(repository, head))
+    where, how = (own.thread_ref, own.number, own.folder, None), (parts.policy, rules, parts.server_url, now)
+    silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
+    ctx = RequestContext(connection, parts.nodes, *where, request, *how, silent_until=silent_until)
     if found.attempt is not None:
         why = words.attempt(*commit, found.names, found.attempt, most)
         text = words.request(head, len(found.names))
         await queue_turn(ctx, AgentRequest(text, "\n".join(found.names), mends=head, why=why))
-    elif ctx.silent_until is None:
+    elif silent_until is None:
         await ctx.reply(words.gave_up(*commit, found.names, own.attempts, found.base))

@@ -37,12 +37,14 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
 
 
 async def read_failed_checks(
-    github: GitHub, repository: Repository, sha: str, names: Set[str] | None = None
+    github: GitHub, repository: Repository, sha: str | None, names: Set[str] | None = None
 ) -> tuple[FailedCheck, ...]:
     """Return the checks and statuses of a commit that failed, of these names; the first few with the end of their logs.
 
-    None for all names.
+    None for all names; nothing of no commit.
     """
+    if sha is None:
+        return ()
     runs = await _listed(github, repository, sha, "check-runs")
     failed = [run for run in runs if run["conclusion"] in _FAILED and (names is None or run["name"] in names)]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]

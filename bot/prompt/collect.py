@@ -55,8 +55,7 @@ async def collect(
     earlier = _part("earlier comments", partial(thread_parts.read_comments, *where, before), missing, until)
     pull = thread.pull
     sha, names = failed or (pull.head_sha if pull is not None else None, None)
-    read_checks = partial(read_failed_checks, github, repository, sha, names) if sha is not None else _none
-    checking = _part(CHECKS, read_checks, missing, until)
+    checking = _part(CHECKS, partial(read_failed_checks, github, repository, sha, names), missing, until)
     if pull is None:
         said, checks = await asyncio.gather(earlier, checking)
         thread = replace(thread, comments=(*(said or ()), *thread.comments))
@@ -74,10 +73,6 @@ async def collect(
     thread = replace(thread, failed_checks=checks or ())
     writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until, moment.arrived_at)
     return Collected(replace(thread, missing=tuple(missing)), writers)
-
-
-async def _none() -> tuple[()]:
-    return ()
 
 
 async def _part(name: str, read: Callable[[], Awaitable[T]], missing: list[str], until: float) -> T | None:

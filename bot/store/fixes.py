@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import orjson
 
-from bot.model import Actor, Repository, Target, Thread, ThreadKind, ThreadRef
+from bot.model import Repository, Target, ThreadKind, ThreadRef
 from bot.store import deliveries
 from bot.store.database import Connection, Pool, read, statement
 from bot.store.deliveries import NewDelivery
@@ -38,16 +38,6 @@ class OwnHead:
     def repository(self) -> Repository:
         """The repository of the thread."""
         return self.thread_ref.repository
-
-    @property
-    def thread(self) -> Thread:
-        """The thread, which is open."""
-        return Thread(self.number, self.kind, self.title, None)
-
-    @property
-    def author(self) -> Actor:
-        """The person who asked."""
-        return Actor(self.requested_by, self.requested_by_id)
 
 
 @statement("""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.decide.checks import Failing, Nothing, Passing, judge
+from bot.decide.checks import Failing, Passing, judge
 from bot.github.thread import Checks
 from bot.model import Repository, Target, ThreadRef
 from bot.store.fixes import OwnHead
@@ -21,12 +21,12 @@ def pushed(attempts: int) -> OwnHead:
 @pytest.mark.parametrize(
     ("attempts", "head", "on_base", "asked"),
     [
-        (0, Checks(running=True), set(), Nothing),
-        (0, Checks(), set(), Nothing),
-        (0, GREEN, set(), Nothing),
-        (1, Checks(), set(), Nothing),
+        (0, Checks(running=True), set(), str),
+        (0, Checks(), set(), str),
+        (0, GREEN, set(), str),
+        (1, Checks(), set(), str),
         (1, GREEN, set(), Passing(on_base_too=False)),
-        (0, RED, {"tests", "lint"}, Nothing),
+        (0, RED, {"tests", "lint"}, str),
         (1, RED, {"tests", "lint", "other"}, Passing(on_base_too=True)),
         (0, RED, set(), Failing(("lint", "tests"), "main", 1)),
         (0, RED, {"lint"}, Failing(("tests",), "main", 1)),
@@ -39,4 +39,4 @@ def test_checks_ask_for_an_attempt_an_end_or_nothing(
     attempts: int, head: Checks, on_base: set[str], asked: object
 ) -> None:
     found = judge(pushed(attempts), 2, head, frozenset(on_base), "main")
-    assert isinstance(found, Nothing) if asked is Nothing else found == asked
+    assert isinstance(found, str) if asked is str else found == asked
