@@ -11,6 +11,7 @@ from typing import Any
 from bot.github.client import PER_PAGE, GitHub
 from bot.github.errors import GitHubError
 from bot.github.thread import Checks, FailedCheck
+from bot.json_values import storable
 from bot.model import Repository
 
 MOST_LOGS = 3
@@ -30,9 +31,9 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
     suites = await _listed(github, repository, sha, "check-suites")
     if any(suite["status"] != "completed" and suite["latest_check_runs_count"] for suite in suites):
         return Checks(running=True)
-    ends = [(run["name"], run["conclusion"]) for run in runs]
-    ends += [(one["context"], one["state"]) for one in await _listed(github, repository, sha, "status")]
-    failed = frozenset(name for name, end in ends if end in _FAILED)
+    statuses = await _listed(github, repository, sha, "status")
+    ends = [(run["name"], run["conclusion"]) for run in runs] + [(one["context"], one["state"]) for one in statuses]
+    failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
     return Checks(failed=failed, green=bool(ends) and all(end in _GREEN for _, end in ends))
 
 

@@ -43,7 +43,7 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
     # Who asks is asked about now, and need not be again.
     asked_at, now = turn.planned_at or turn.asked_at, asyncio.get_running_loop().time()
     moment = Moment(asked_at, ctx.policy.bot_id, turn.pinned_sha, now)
-    failed = None if turn.mends is None else (turn.mends, frozenset(turn.context.splitlines()))
+    failed = None if turn.mends is None else (turn.mends, frozenset(turn.context.split("\n")))
     return await collect(ctx.github, turn.worktree.repository, turn.number, moment, failed)
 
 

@@ -160,9 +160,9 @@ async def note_missed(connection: Connection, source: str, logged: Sequence[Miss
 
 
 @statement("""
--- The oldest first; those last that GitHub did not show for $3 times.
+-- The oldest first, what people did before what checks did; those last that GitHub did not show for $3 times.
 select guid, hook, log_id, event, at from missed_deliveries
-where source = $1 and log_id is not null order by tries >= $3, at, log_id limit $2
+where source = $1 and log_id is not null order by tries >= $3, event = 'check_suite', at, log_id limit $2
 """)
 async def missed(connection: Connection, source: str, most: int, tries: int) -> list[Missed]:
     """Return at most so many of the source's deliveries that were noted, those last that were tried so often."""

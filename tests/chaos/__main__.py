@@ -80,7 +80,8 @@ def _line(outcome: Outcome) -> str:
     lines = [
         f"round {plan.number} (seed {plan.seed}, {plan.nodes} nodes, sandbox {outcome.sandbox}): "
         f"{outcome.kills} kills, "
-        f"{outcome.requests} requests, {outcome.deliveries} deliveries in {outcome.seconds:.0f} s "
+        f"{outcome.requests} requests, {outcome.attempts} attempts of checks, "
+        f"{outcome.deliveries} deliveries in {outcome.seconds:.0f} s "
         f"({outcome.quiet_seconds:.0f} s until quiet), "
         f"{outcome.states}, {outcome.faults.get('git', 0)} of git, {len(outcome.errors)} errors logged"
     ]
@@ -106,6 +107,7 @@ def _report(rounds: list[dict[str, Any]]) -> int:
         "other faults": ", ".join(others),
         "deliveries": sum(one["deliveries"] for one in rounds),
         "requests": f"{sum(one['requests'] for one in rounds)} ({', '.join(f'{k} {v}' for k, v in states.items())})",
+        "attempts of checks": sum(one.get("attempts", 0) for one in rounds),
         "interrupted by": "; ".join(f"{n} × ({ends})" for ends, n in interrupted.items()),
         **{kind: broken[kind] for kind in KINDS},
     }

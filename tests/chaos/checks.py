@@ -23,7 +23,13 @@ from tests.support.world import PROGRESS
 LOST, DOUBLED, ORDER, TOGETHER = "lost", "doubled", "out of order", "two in a directory"
 COMMITS, ORPHANS, LEAKED, STUCK = "lost commits", "orphans", "leaked", "stuck"
 FORCED, UNPUBLISHED = "forced", "unpublished"
-KINDS = (LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK, FORCED, UNPUBLISHED)
+MENDED_TWICE, RUNAWAY = "mended twice", "loops over limit"
+KINDS = (
+    *(LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK, FORCED, UNPUBLISHED),
+    *(MENDED_TWICE, RUNAWAY),
+)
+MOST_ATTEMPTS = 2
+"""MAX_FIX_ATTEMPTS of a round."""
 
 NOTICED_SECONDS = 2.0
 """So much later, at most, is the end of a process noticed."""
@@ -32,9 +38,10 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
 _KEPT, _GONE = "could not be pushed", "is no longer on GitHub"
+_MENDS = "to mend that."
 
 TURNS = """
-select t.id, t.state, t.reason, t.cut_offs, r.source_id, t.conversation_id, t.claim
+select t.id, t.state, t.reason, t.cut_offs, r.source_id, t.conversation_id, t.claim, r.mends
 from turns t join requests r on r.turn_id = t.id order by t.id
 """
 WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"
@@ -68,6 +75,9 @@ class Evidence:
 
     stream: Stream
     turns: Sequence[asyncpg.Record]
+    """Those that people asked for."""
+    all_turns: Sequence[asyncpg.Record]
+    """Also those because of failing checks, the oldest first."""
     worktrees: Sequence[asyncpg.Record]
     lines: Sequence[dict[str, Any]]
     """The agents' journal."""
@@ -82,7 +92,8 @@ class Evidence:
             turns, worktrees = await connection.fetch(TURNS), await connection.fetch(WORKTREES)
         finally:
             await connection.close()
-        return cls(stream, turns, worktrees, lines, data_dirs)
+        asked = [turn for turn in turns if turn["mends"] is None]
+        return cls(stream, asked, turns, worktrees, lines, data_dirs)
 
     @cached_property
     def turn_of(self) -> dict[int, asyncpg.Record]:
@@ -119,7 +130,8 @@ def finals_of(thread: Issue, bot: User) -> dict[int, list[Comment]]:
 def _answered_by(body: str) -> int | None:
     """Return the id of the comment that asked for this final answer, None for any other text of the bot."""
     links = _LINK.findall(body)
-    return int(links[-1]) if links and not body.startswith(PROGRESS) and _MOVED not in body else None
+    is_final = links and not body.startswith(PROGRESS) and _MOVED not in body and _MENDS not in body
+    return int(links[-1]) if is_final else None
 
 
 def _shown(stream: Stream) -> dict[int, int]:
@@ -150,6 +162,7 @@ async def violations(evidence: Evidence) -> list[Violation]:
         *await work_kept(evidence),
         *await branches(evidence),
         *leaks(evidence),
+        *attempts(evidence),
     ]
 
 
@@ -189,6 +202,20 @@ def answers(evidence: Evidence) -> Iterable[Violation]:
     for comment, times in asked_twice.items():
         if times > 1:
             yield Violation(DOUBLED, f"comment {comment} made {times} turns")
+
+
+def attempts(evidence: Evidence) -> Iterable[Violation]:
+    """One attempt at most for each head whose checks fail, and not too many after a person's request."""
+    heads = Counter(turn["mends"] for turn in evidence.all_turns if turn["mends"] is not None)
+    for head, times in heads.items():
+        if times > 1:
+            yield Violation(MENDED_TWICE, f"the checks of {head} made {times} turns")
+    since = Counter[int]()
+    for turn in evidence.all_turns:
+        thread = turn["conversation_id"]
+        since[thread] = 0 if turn["mends"] is None else since[thread] + 1
+        if since[thread] > MOST_ATTEMPTS:
+            yield Violation(RUNAWAY, f"turn {turn['id']} is attempt {since[thread]} in its thread")
 
 
 def markers(evidence: Evidence) -> Iterable[Violation]:

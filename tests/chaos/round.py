@@ -28,6 +28,7 @@ from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBe
 from bot.store.migrate import migrate
 from tests.chaos.bot_processes import Place, Places, end_process, gits_of, none_left_over
 from tests.chaos.checks import (
+    MOST_ATTEMPTS,
     ORPHANS,
     STUCK,
     Evidence,
@@ -111,6 +112,8 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     deliveries: int = 0
     requests: int = 0
+    attempts: int = 0
+    """Turns because of failing checks."""
     states: dict[str, int] = field(default_factory=dict)
     sandbox: str = ""
     interrupted: dict[str, int] = field(default_factory=dict)
@@ -262,6 +265,7 @@ class Round:
         outcome.violations += [Violation(ORPHANS, process) for process in left]
         outcome.sandbox = self._sandbox
         outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
+        outcome.attempts = len(evidence.all_turns) - len(evidence.turns)
         outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
         outcome.interrupted = dict(interrupted_by(places.lives, evidence.turns))
         outcome.failures = [turn["reason"] for turn in evidence.turns if turn["state"] == "failed"]
@@ -278,6 +282,8 @@ class Round:
             "MAX_TURNS_PER_REPOSITORY": "3",
             "MAX_TURNS_PER_PERSON_PER_DAY": "100000",
             "MAX_COMMENTS_PER_HOUR": "100000",
+            "AUTOFIX": "true",
+            "MAX_FIX_ATTEMPTS": str(MOST_ATTEMPTS),
             "RECOVER_INTERVAL_SECONDS": "2",
             "SHUTDOWN_GRACE_SECONDS": "5",
             "GITHUB_WEBHOOK_SECRET": SECRET,

@@ -15,8 +15,8 @@ from tests.support.processes import Deployment
 
 PAUSE_SECONDS = (0.05, 0.6)
 MOST_WAITING = 7
-ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore")
-WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2)
+ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore", "ci")
+WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2, 40)
 """How often people do what."""
 
 
@@ -69,7 +69,7 @@ class Stream:
                 lines += [f"write later{number}.txt: later {tag}"]
             case "long":
                 lines.append(f"pause {self.rng.uniform(0.5, 2):.2f}")
-        lines.append(f"say {tag} is done.")
+        lines += [f"mend append notes.txt: mended after {tag}", f"say {tag} is done."]
         text = "\n".join((f"@{self.here.github.bot.login} {lines[0]}", *lines[1:]))
         self.requests.append(Asked(tag, await self.here.maria.comment(thread, text)))
 
@@ -122,6 +122,8 @@ class Stream:
                 await self._open_pull(thread)
             case "push":
                 await self._push(thread.repository)
+            case "ci":
+                self._end_checks(thread.repository)
             case "merge":
                 await self._merge(thread.repository)
             case _:
@@ -138,6 +140,15 @@ class Stream:
         pull = await self.here.maria.open_pull(repository, head=branch, title="Something finished", body=body)
         self.threads.append(pull)
         await self.ask(pull)
+
+    def _end_checks(self, repository: Repository) -> None:
+        """Let checks of an open pull request fail, or pass; GitHub may tell it twice."""
+        if self.rng.random() < 0.3:
+            self.here.github.faults.double_webhooks("check_suite", "completed")
+        # The newest ones are worked on.
+        if pulls := [pull for pull in repository.pulls if pull.state == "open"][-2:]:
+            ends = {"tests": self.rng.choice(("failure", "failure", "failure", "success", ""))}
+            self.here.github.end_checks(repository, self.rng.choice(pulls).head_sha, ends)
 
     async def _push(self, repository: Repository) -> None:
         """Push to a branch on which others work."""
