@@ -25,16 +25,16 @@ _GREEN = {"success", "neutral", "skipped"}
 async def read_checks(github: GitHub, repository: Repository, sha: str) -> Checks:
     """Return how the checks and statuses of a commit ended. A status that waits is not waited for."""
     runs = await _listed(github, repository, sha, "check-runs")
-    if not all(run["status"] == "completed" for run in runs):
-        return Checks(running=True)
-    # Between a job and the next one that needs it, no check runs. Each app has a suite, also those that check nothing.
-    suites = await _listed(github, repository, sha, "check-suites")
-    if any(suite["status"] != "completed" and suite["latest_check_runs_count"] for suite in suites):
-        return Checks(running=True)
-    statuses = await _listed(github, repository, sha, "status")
-    ends = [(run["name"], run["conclusion"]) for run in runs] + [(one["context"], one["state"]) for one in statuses]
+    ends = [(run["name"], run["conclusion"]) for run in runs]
+    running = any(run["status"] != "completed" for run in runs)
+    if not running:
+        # Between a job and the next one that needs it, no check runs. Each app has a suite, also one that checks nothing.
+        suites = await _listed(github, repository, sha, "check-suites")
+        running = any(one["status"] != "completed" and one["latest_check_runs_count"] for one in suites)
+    if not running:
+        ends += [(one["context"], one["state"]) for one in await _listed(github, repository, sha, "status")]
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    return Checks(failed=failed, green=bool(ends) and all(end in _GREEN for _, end in ends))
+    return Checks(running, failed, green=not running and bool(ends) and all(end in _GREEN for _, end in ends))
 
 
 async def read_failed_checks(

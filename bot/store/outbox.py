@@ -130,7 +130,8 @@ async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
 @statement("""
 -- The last part of the answer; not what the tracking comment says where the answer is another comment.
 select id, content from outbox
-where kind = 'comment' and turn_id = $1 and waits_for is null and state <> 'failed' order by part desc limit 1 for update
+where kind = 'comment' and turn_id = $1 and waits_for is null and state <> 'failed'
+order by part desc limit 1 for update
 """)
 async def end_of_answer(connection: Connection, turn_id: int) -> tuple[int, str] | None:
     """Return the row and the text of the last comment of a turn's answer, None once that is forgotten."""
