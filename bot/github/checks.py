@@ -28,7 +28,7 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
     ends = [(run["name"], run["conclusion"]) for run in runs]
     running = any(run["status"] != "completed" for run in runs)
     if not running:
-        # Between a job and the next one that needs it, no check runs. Each app has a suite, also one that checks nothing.
+        # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
         suites = await _listed(github, repository, sha, "check-suites")
         running = any(one["status"] != "completed" and one["latest_check_runs_count"] for one in suites)
     if not running:
