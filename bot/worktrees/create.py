@@ -12,9 +12,9 @@ from bot.clones.admin import (
     Missing,
     admin_directory,
     find_admin_directory,
+    holder,
     is_unfinished,
     mark_live,
-    other_holder,
     real_path,
     recorded,
     register,
@@ -157,9 +157,9 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 
 async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | CheckoutRefused:
     clone, branch = lock.clone, point.branch
-    holder = other_holder(clone.path, path, branch) if branch else None
-    if holder is not None and branch is not None:
-        return CheckoutRefused(reasons.branch_checked_out(branch, holder.name), "branch-in-use")
+    if branch is not None and (other := holder(clone.path, branch, path)) is not None:
+        name = Path(recorded(other / "gitdir")).parent.name
+        return CheckoutRefused(reasons.branch_checked_out(branch, name), "branch-in-use")
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if branch and point.moves_from and point.moves_from != point.commit:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.clones.admin import holder
 from bot.clones.checkout import Checkout, open_checkout
 from bot.clones.clone import CloneLock, NoDefaultBranch
 from bot.clones.fetch import fetch_ref, remote_default_branch
@@ -20,7 +21,7 @@ from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, rescued_commit
 from bot.worktrees.create import recreate
-from bot.worktrees.remove import is_checked_out_elsewhere, rescue_first, unlink_worktree
+from bot.worktrees.remove import rescue_first, unlink_worktree
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ async def reset(
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
     branch = await _branch(lock, path, base, merged_head)
-    if branch is not None and is_checked_out_elsewhere(clone.path, path, branch):
+    if branch is not None and holder(clone.path, branch, path) is not None:
         return ResetRefused(reasons.branch_checked_out(branch))
     gone = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     if branch is not None and (tip := await clone.commit_at(refs.local(branch))) != base.commit:
@@ -123,7 +124,7 @@ async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | N
     for sequel in itertools.count(first + 1):
         branch = await issue_branch(clone, base.issue, sequel)
         free = await _is_free(lock, branch, base.commit, published=False)
-        if free and not is_checked_out_elsewhere(clone.path, path, branch):
+        if free and holder(clone.path, branch, path) is None:
             return branch
     raise AssertionError("there is always a next one")
 

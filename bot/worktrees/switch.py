@@ -1,6 +1,6 @@
 """A worktree is switched to another branch, only where that loses and overwrites nothing."""
 
-from bot.clones.admin import other_holder
+from bot.clones.admin import holder
 from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout
 from bot.clones.importing import import_commits, move_branch, private_commits
@@ -78,4 +78,4 @@ async def _why_not_enter(checkout: Checkout, after: str, theirs: str) -> Misfit 
     for tip in filter(None, {known, own}):
         if not await clone.is_ancestor(tip, theirs):
             return "branch-diverged"
-    return "branch-elsewhere" if other_holder(clone.path, checkout.path, after) else None
+    return "branch-elsewhere" if holder(clone.path, after, checkout.path) else None

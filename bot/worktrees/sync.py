@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import structlog
 
 from bot.clones import branch_history
-from bot.clones.admin import other_holder, recorded_branch
+from bot.clones.admin import holder, recorded_branch
 from bot.clones.branch_history import is_merged
 from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout, Valid
@@ -214,7 +214,7 @@ async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
     if not isinstance(start, StartPoint) or start.branch is None:
         return None
     # A branch that is here already only moves forward, as `resolve` promises.
-    if other_holder(clone.path, checkout.path, start.branch) is not None:
+    if holder(clone.path, start.branch, checkout.path) is not None:
         return None
     await lend(clone, checkout.view, start.commit)
     if not await check_out(checkout, start.branch, start.commit):
