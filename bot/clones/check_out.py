@@ -14,6 +14,7 @@ import structlog
 
 from bot.clones.admin import recorded
 from bot.clones.checkout import Checkout
+from bot.clones.importing import import_commits
 from bot.git.errors import GitProblem
 from bot.git.runner import failure
 from bot.sandbox.untrusted_files import read_untrusted, remove_untrusted, status_of_untrusted
@@ -32,7 +33,8 @@ _log = structlog.get_logger()
 
 
 async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool:
-    """Check out `commit` in a worktree without changes, on `branch` (None: detached), which is made or moved there.
+    """Check out `commit` in a worktree without changes, on `branch` (None: detached), which is made or moved there and
+    in the clone.
 
     Return False, with everything as it was, where an ignored file is in the way. Raises GitError, OSError: what was
     written until then is for `put_back`.
@@ -44,6 +46,8 @@ async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool
         done = await checkout.git(*arguments, check=False)
         if done.status and not any(words in done.stderr for words in _IN_THE_WAY):
             raise failure("checkout", done)
+    if done.status == 0:
+        await import_commits(checkout, branch)
     return done.status == 0
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Literal
 
 from bot.clones.admin import real_path
 from bot.git import refs
@@ -142,10 +143,11 @@ class DefaultBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class NoDefaultBranch:
-    """The remote has no commit to start from; `next_step` tells a person what to do."""
+class CheckoutRefused:
+    """No worktree was made; `next_step` tells a person what to do. `why` is one of the reasons that callers act on."""
 
     next_step: str
+    why: Literal["no-remote-branch", "branch-in-use"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import structlog
 from bot import failpoints
 from bot.clones import trash
 from bot.clones.admin import admin_directories, recorded
-from bot.clones.clone import Clone, CloneLock, DefaultBranch, NoDefaultBranch
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock, DefaultBranch
 from bot.clones.published import make_stores, publish, publish_tips, writing_published
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_refused, is_unauthenticated
@@ -186,19 +186,19 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     return fetched
 
 
-async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBranch:
+async def remote_default_branch(lock: CloneLock) -> DefaultBranch | CheckoutRefused:
     """Ask the remote for its default branch, once under a lock, and fetch it if it is new. Raises GitError, OSError."""
     if lock.default is not None:
         return lock.default
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
-        return NoDefaultBranch(reasons.NO_FIRST_COMMIT)
+        return CheckoutRefused(reasons.NO_FIRST_COMMIT)
     name, tip = "", heads[-1]
     for value in heads:
         name = value.removeprefix("ref: refs/heads/") if value.startswith("ref: refs/heads/") else name
     if not refs.is_branch(name):
-        return NoDefaultBranch(reasons.NO_DEFAULT_BRANCH)
+        return CheckoutRefused(reasons.NO_DEFAULT_BRANCH)
     if await lock.clone.commit_at(refs.remote(name)) != tip:
         await fetch(lock, None, (refs.refspec(name),))
     return DefaultBranch(name, tip)

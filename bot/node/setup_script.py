@@ -18,7 +18,7 @@ import structlog
 
 from bot.agents.driver import Launch
 from bot.clones.checkout import require_checkout
-from bot.clones.clone import Clone, CloneLock, Irregular, NoDefaultBranch, clone_lock
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock, Irregular, clone_lock
 from bot.clones.fetch import remote_default_branch
 from bot.failpoints import reached
 from bot.git import refs
@@ -95,7 +95,7 @@ async def script_of(lock: CloneLock) -> bytes | SetUp | None:
     The end of its run if it is not a regular file of an acceptable size. Raises GitError.
     """
     default = await remote_default_branch(lock)
-    found = None if isinstance(default, NoDefaultBranch) else await script_on(lock.clone, default.name, SCRIPT)
+    found = None if isinstance(default, CheckoutRefused) else await script_on(lock.clone, default.name, SCRIPT)
     return SetUp(found) if isinstance(found, str) else found
 
 

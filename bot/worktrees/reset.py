@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bot.clones.admin import holder
 from bot.clones.checkout import Checkout, open_checkout
-from bot.clones.clone import CloneLock, NoDefaultBranch
+from bot.clones.clone import CheckoutRefused, CloneLock
 from bot.clones.fetch import fetch_ref, remote_default_branch
-from bot.clones.start import CheckoutRefused, issue_branch
+from bot.clones.start import issue_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -42,13 +42,6 @@ class WasReset:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetRefused:
-    """There is no commit to start from, or its branch is checked out elsewhere; `why` ends with the next step."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Base:
     """The target of a reset: `commit` on `branch`; for an issue on that branch or the next free one."""
 
@@ -60,7 +53,7 @@ class _Base:
 
 async def reset(
     lock: CloneLock, path: Path, start: Start, label: RescueLabel, merged_head: str | None = None
-) -> WasReset | ResetRefused:
+) -> WasReset | CheckoutRefused:
     """Reset the worktree of the branch in `label`, after a fetch. An issue's branch only moves forward: if it has
     commits of its own, or was merged (`merged_head`: the last merged commit, by GitHub), the issue's next branch is
     checked out.
@@ -69,25 +62,25 @@ async def reset(
     """
     clone = lock.clone
     base = await _base(lock, start, label.branch)
-    if isinstance(base, ResetRefused):
+    if isinstance(base, CheckoutRefused):
         return base
     before = await _head(lock, path)
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
     branch = await _branch(lock, path, base, merged_head)
     if branch is not None and holder(clone.path, branch, path) is not None:
-        return ResetRefused(reasons.branch_checked_out(branch))
+        return CheckoutRefused(reasons.branch_checked_out(branch))
     gone = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     if branch is not None and (tip := await clone.commit_at(refs.local(branch))) != base.commit:
         await clone.run("update-ref", refs.local(branch), base.commit, tip or "0" * len(base.commit))
     made = await recreate(lock, path, branch, base.commit, refs.rescue_ref(str(label.worktree_id), label.at))
     if isinstance(made, CheckoutRefused):
-        return ResetRefused(made.next_step)
+        return made
     reached("reset-done")
     return WasReset(branch, base.base_branch, before, base.commit, rescued_commit(found), gone.kept, gone.trashed)
 
 
-async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | ResetRefused:
+async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | CheckoutRefused:
     clone = lock.clone
     match start:
         case DetachedHead(sha, ref_to_fetch) if branch is None:
@@ -99,15 +92,15 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | Re
                 return _Base(None, sha)
         case IssueBranch() if branch is None or refs.sequel_of(branch, start) is not None:
             default = await remote_default_branch(lock)
-            if isinstance(default, NoDefaultBranch):
-                return ResetRefused(default.next_step)
+            if isinstance(default, CheckoutRefused):
+                return default
             tip = await clone.commit_at(refs.remote(default.name)) or default.tip
             return _Base(branch or await issue_branch(clone, start, 1), tip, default.name, start)
         case IssueBranch() | HeadBranch() | DetachedHead():
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))
             if theirs is None:
-                return ResetRefused(reasons.branch_gone(name))
+                return CheckoutRefused(reasons.branch_gone(name))
             return _Base(name, theirs)
 
 

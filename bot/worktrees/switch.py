@@ -29,7 +29,8 @@ async def switch(checkout: Checkout, before: str, after: str) -> Misfit | None:
         await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
         if not await check_out(checkout, after, theirs):
             return "in-the-way"
-    await import_commits(checkout, after)
+    else:
+        await import_commits(checkout, after)
     reached("switch-checked-out")
     return None
 

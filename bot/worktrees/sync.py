@@ -108,7 +108,7 @@ async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None
         return Dirty(files, behind)
     if ahead and behind:
         return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
-    if behind and not await _fast_forward(checkout, branch, theirs):
+    if behind and not await check_out(checkout, branch, theirs):
         return Diverged(0, behind)
     await branch_history.record_pushed(checkout.lock, branch, theirs)
     return FastForwarded(behind) if behind else None
@@ -128,10 +128,7 @@ async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
         return Dirty(files, commits)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
-    if not await check_out(checkout, None, onto):
-        return Diverged(0, commits)
-    await import_readable_commits(checkout, None)
-    return FastForwarded(commits)
+    return FastForwarded(commits) if await check_out(checkout, None, onto) else Diverged(0, commits)
 
 
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
@@ -146,14 +143,6 @@ async def import_readable_commits(checkout: Checkout | None, branch: str | None 
     return True
 
 
-async def _fast_forward(checkout: Checkout, branch: str, onto: str) -> bool:
-    """Fast-forward; return False, with everything as it was, where an ignored file is in the way."""
-    if not await check_out(checkout, branch, onto):
-        return False
-    await import_commits(checkout, branch)
-    return True
-
-
 async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
     clone = checkout.clone
@@ -163,9 +152,7 @@ async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     if mine is None or base is None or mine == base.tip:
         return None
     if was is None:
-        if not await clone.is_ancestor(mine, base.tip):
-            return None
-        if not await _fast_forward(checkout, branch, base.tip):
+        if not await clone.is_ancestor(mine, base.tip) or not await check_out(checkout, branch, base.tip):
             return None
         return FastForwarded(await clone.count(base.tip, f"^{mine}"))
     return await _continue(checkout, of) if await _is_finished(clone, branch, base) else None
@@ -220,6 +207,5 @@ async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
     if not await check_out(checkout, start.branch, start.commit):
         return None
     reached("next-branch-checked-out")
-    await import_commits(checkout, start.branch)
     await branch_history.record_pushed(checkout.lock, start.branch, await clone.commit_at(refs.remote(start.branch)))
     return Continued(start.branch, start.base_branch)
