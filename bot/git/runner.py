@@ -181,8 +181,6 @@ class Git:
     """git-lfs is installed: files under Git LFS have their content in worktrees."""
     outbound: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables with the way to the server, for commands on a clone."""
-    remotes: dict[Path, str] = field(default_factory=dict, compare=False, repr=False)
-    """The remotes of clones, until they are written anew. A wrong one costs a request: the token is for one address."""
 
     def of_few_refs(self) -> "Git":
         """Return this git for servers with few refs: it lists them all with its first request, and asks nothing before.
@@ -198,8 +196,6 @@ class Git:
         """
         config = (*_NEUTRAL, ("credential.helper", ""), *_of_command(args), *self.remote_config)
         given = {**self.outbound, **options.get("environment", {})}
-        if "remote.origin.url" in args:
-            self.remotes.pop(clone, None)
         options["environment"] = {**_config_environment(config), **given}
         tries, was_forgotten = 0, False
         while True:
@@ -224,10 +220,8 @@ class Git:
 
     async def remote_url(self, clone: Path) -> str:
         """Return the address of the clone's remote; empty where it has none. Raises GitError."""
-        if clone not in self.remotes:
-            asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
-            self.remotes[clone] = (await self.run(*asked, cwd=None, check=False)).text
-        return self.remotes[clone]
+        asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
+        return (await self.run(*asked, cwd=None, check=False)).text
 
     @contextlib.asynccontextmanager
     async def _authorised(self, clone: Path, command: str) -> AsyncIterator[int | None]:

@@ -12,7 +12,7 @@ from bot.clones.admin import holder
 from bot.clones.checkout import Checkout, open_checkout
 from bot.clones.clone import CheckoutRefused, CloneLock
 from bot.clones.fetch import fetch_ref, remote_default_branch
-from bot.clones.start import issue_branch
+from bot.clones.start import StartPoint, issue_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -41,16 +41,6 @@ class WasReset:
     trashed: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """The target of a reset: `commit` on `branch`; for an issue on that branch or the next free one."""
-
-    branch: str | None
-    commit: str
-    base_branch: str | None = None
-    issue: IssueBranch | None = None
-
-
 async def reset(
     lock: CloneLock, path: Path, start: Start, label: RescueLabel, merged_head: str | None = None
 ) -> WasReset | CheckoutRefused:
@@ -67,7 +57,7 @@ async def reset(
     before = await _head(lock, path)
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
-    branch = await _branch(lock, path, base, merged_head)
+    branch = await _branch(lock, path, base, start, merged_head)
     if branch is not None and holder(clone.path, branch, path) is not None:
         return CheckoutRefused(reasons.branch_checked_out(branch))
     gone = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
@@ -80,42 +70,44 @@ async def reset(
     return WasReset(branch, base.base_branch, before, base.commit, rescued_commit(found), gone.kept, gone.trashed)
 
 
-async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | CheckoutRefused:
+async def _base(lock: CloneLock, start: Start, branch: str | None) -> StartPoint | CheckoutRefused:
     clone = lock.clone
     match start:
         case DetachedHead(sha, ref_to_fetch) if branch is None:
             try:
-                return _Base(None, await fetch_ref(lock, ref_to_fetch))
+                return StartPoint(None, None, await fetch_ref(lock, ref_to_fetch))
             except GitError as error:
                 if error.problem is not GitProblem.NOT_FOUND or await clone.commit_at(sha) is None:
                     raise
-                return _Base(None, sha)
+                return StartPoint(None, None, sha)
         case IssueBranch() if branch is None or refs.sequel_of(branch, start) is not None:
             default = await remote_default_branch(lock)
             if isinstance(default, CheckoutRefused):
                 return default
             tip = await clone.commit_at(refs.remote(default.name)) or default.tip
-            return _Base(branch or await issue_branch(clone, start, 1), tip, default.name, start)
+            return StartPoint(branch or await issue_branch(clone, start, 1), default.name, tip)
         case IssueBranch() | HeadBranch() | DetachedHead():
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))
             if theirs is None:
                 return CheckoutRefused(reasons.branch_gone(name))
-            return _Base(name, theirs)
+            return StartPoint(name, None, theirs)
 
 
-async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | None) -> str | None:
-    """Return the branch to check out. A pull request's local branch moves to GitHub's commit, after the
-    rescue of what was committed on it.
+async def _branch(
+    lock: CloneLock, path: Path, base: StartPoint, start: Start, merged_head: str | None
+) -> str | None:
+    """Return the branch to check out: for an issue the base's or the next free one. A pull request's local branch moves
+    to GitHub's commit, after the rescue of what was committed on it.
     """
     clone = lock.clone
-    if base.branch is None or base.issue is None:
+    if base.branch is None or base.base_branch is None or not isinstance(start, IssueBranch):
         return base.branch
-    first = refs.sequel_of(base.branch, base.issue) or 1
+    first = refs.sequel_of(base.branch, start) or 1
     if merged_head is None and await _is_free(lock, base.branch, base.commit, published=True):
         return base.branch
     for sequel in itertools.count(first + 1):
-        branch = await issue_branch(clone, base.issue, sequel)
+        branch = await issue_branch(clone, start, sequel)
         free = await _is_free(lock, branch, base.commit, published=False)
         if free and holder(clone.path, branch, path) is None:
             return branch
