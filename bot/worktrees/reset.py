@@ -94,9 +94,7 @@ async def _base(lock: CloneLock, start: Start, branch: str | None) -> StartPoint
             return StartPoint(name, None, theirs)
 
 
-async def _branch(
-    lock: CloneLock, path: Path, base: StartPoint, start: Start, merged_head: str | None
-) -> str | None:
+async def _branch(lock: CloneLock, path: Path, base: StartPoint, start: Start, merged_head: str | None) -> str | None:
     """Return the branch to check out: for an issue the base's or the next free one. A pull request's local branch moves
     to GitHub's commit, after the rescue of what was committed on it.
     """
