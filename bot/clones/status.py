@@ -92,13 +92,10 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
         shown = (await clone.git.in_many(cage, [*plain.values()], "status", *flags)).stdout if plain else b""
     # A name holds no NUL, so only git begins an entry of its own.
     found = [one.partition(b"\0") for one in (b"\0" + shown).split(_HEADER)[1:]]
-    read = {path: (os.fsdecode(head), rest) for path, (head, _, rest) in zip(plain, found, strict=False)}
-    are_all = len(found) == len(plain)
-    return {
-        path: Status(head, parse_status(rest))
-        for path, (head, rest) in read.items()
-        if are_all and refs.is_commit(head)
-    }
+    if len(found) != len(plain):
+        return {}
+    read = [(path, os.fsdecode(head), rest) for path, (head, _, rest) in zip(plain, found, strict=True)]
+    return {path: Status(head, parse_status(rest)) for path, head, rest in read if refs.is_commit(head)}
 
 
 def _is_plain(view: View) -> bool:
