@@ -318,10 +318,7 @@ async def put_directory_back(checkout: Checkout, kept: Path) -> None:
 
 def is_directory(path: Path) -> bool:
     """Return whether `path` itself is a directory, and no link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return path.is_dir() and not path.is_symlink()
 
 
 def _exchange(data_dir: Path, admin: Path, path: Path, kept: Path) -> None:

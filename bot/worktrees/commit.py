@@ -18,7 +18,7 @@ from bot.lfs.objects import MAX_OBJECT_BYTES
 from bot.lfs.pointers import LFS, filters_of
 from bot.messages.notices import LeftOut
 from bot.rescue.message import RescueLabel
-from bot.rescue.save import rescue_checkout
+from bot.rescue.save import rescue_checkout, rescued_commit
 from bot.sandbox.untrusted_files import open_untrusted, status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
@@ -80,7 +80,7 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     if tip is not None:
         # What is in the index is rescued, ignored or not.
         await stage(checkout, await ignored_in_the_way(checkout, head, tip))
-    rescued = await rescue_checkout(checkout, label)
+    rescued = rescued_commit(await rescue_checkout(checkout, label))
     before = rescued.sha if rescued is not None else head
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
