@@ -71,9 +71,7 @@ async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: st
 async def _why_not_enter(checkout: Checkout, after: str, theirs: str) -> Misfit | None:
     """Return why the branch `after` cannot be checked out here."""
     clone, ref = checkout.clone, refs.local(after)
-    known = await clone.commit_at(ref)
-    shown = await checkout.git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
-    own = shown.text if shown.status == 0 else None
+    known, own = await clone.commit_at(ref), await checkout.commit_at(ref)
     if checkout.head.branch == after and own != known:
         return "off-branch"  # the agent made a branch of that name
     for tip in filter(None, {known, own}):
