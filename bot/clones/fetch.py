@@ -194,9 +194,8 @@ async def remote_default_branch(lock: CloneLock) -> DefaultBranch | CheckoutRefu
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
         return CheckoutRefused(reasons.NO_FIRST_COMMIT)
-    name, tip = "", heads[-1]
-    for value in heads:
-        name = value.removeprefix("ref: refs/heads/") if value.startswith("ref: refs/heads/") else name
+    tip, prefix = heads[-1], "ref: refs/heads/"
+    name = next((value.removeprefix(prefix) for value in heads if value.startswith(prefix)), "")
     if not refs.is_branch(name):
         return CheckoutRefused(reasons.NO_DEFAULT_BRANCH)
     if await lock.clone.commit_at(refs.remote(name)) != tip:
@@ -254,14 +253,12 @@ async def _configuration(clone: Clone) -> list[str] | None:
 
 async def _configure(clone: Clone, path: Path, remote_url: str, configured: list[str]) -> None:
     wanted = {
-        "core.bare": "true",
         "remote.origin.url": remote_url,
         "remote.origin.fetch": REFSPEC,
         f"remote.{PUSH_REMOTE}.url": remote_url,
         "gc.auto": "0",
         # An operator's `git gc` would take the files of refs that cages see.
         "gc.packRefs": "false",
-        "worktree.guessRemote": "false",
     }
     for key, value in wanted.items():
         if [one for one in configured if one.startswith(f"{key.lower()}\n")] != [f"{key.lower()}\n{value}"]:
