@@ -90,7 +90,8 @@ async def _put_back(checkout: Checkout, head: str, other: str) -> None:
     unlike, unlike_other = await _unlike(checkout, head), await _unlike(checkout, other)
     listed = (await checkout.clone.run("diff-tree", "-r", "-z", "--no-renames", "--name-status", head, other)).fields
     letters = dict(zip(listed[1::2], listed[::2], strict=True))
-    there = {name for name in letters if _is_file(checkout.path, PurePath(name))}
+    kinds = {name: status_of_untrusted(checkout.path, PurePath(name)) for name in letters}
+    there = {name for name, kind in kinds.items() if kind is not None and not stat.S_ISDIR(kind.st_mode)}
     wrong = {name for name, letter in letters.items() if (name in there if letter == "A" else name in unlike)}
     doubtful = [name for name in wrong & there if letters[name] == "D" or name in unlike_other]
     for number, name in enumerate(doubtful):
@@ -125,11 +126,6 @@ async def _is_unfinished(checkout: Checkout, name: str, commits: Iterable[str]) 
         return False
     found = [await checkout.git("cat-file", "--filters", f"{commit}:{name}", check=False) for commit in commits]
     return any(whole.status == 0 and whole.stdout.startswith(begun) for whole in found)
-
-
-def _is_file(path: Path, name: PurePath) -> bool:
-    kind = status_of_untrusted(path, name)
-    return kind is not None and not stat.S_ISDIR(kind.st_mode)
 
 
 def _has_room(path: Path, name: PurePath) -> bool:

@@ -123,7 +123,10 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
     if (view.private, sha) in lock.imported:
         return
-    own = await _own_tips(clone, view)
+    # The commits that the clone knows as this worktree's.
+    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
+    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
+    own = [tip for name in names if (tip := await clone.commit_at(name))]
     new = (sha, "--not", *own, "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
     if sha in own or (await clone.commit_at(sha) is not None and not await clone.count("--max-count=1", *new)):
         return
@@ -142,7 +145,11 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         input=sha.encode() + b"\n" + await _shared(clone, view, own),
         check=False,
     )
-    packed, received = await _connected(packing, partial(_index_pack, clone))
+    # It checks every object, and that nothing is missing.
+    checking = ("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}", f"--keep={IMPORTING}")
+    limited = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
+    receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=limited)
+    packed, received = await _connected(packing, receiving)
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
     if received.status != 0:
@@ -182,28 +189,9 @@ async def _connected(
     return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
 
 
-async def _index_pack(clone: Clone, stdin: int) -> Completed:
-    """Check every object of a pack, and that nothing is missing."""
-    return await clone.git.on_clone(
-        clone.path,
-        *("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
-        f"--keep={IMPORTING}",
-        check=False,
-        stdin=stdin,
-        program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
-    )
-
-
 def _has_too_many(pieces: Iterator[bytes]) -> bool:
     files = 0
     return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
-
-
-async def _own_tips(clone: Clone, view: View) -> list[str]:
-    """Return the commits that the clone knows as this worktree's."""
-    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
-    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
-    return [tip for name in names if (tip := await clone.commit_at(name))]
 
 
 async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:

@@ -140,10 +140,6 @@ class Identity:
         }
 
 
-async def _never(_: int) -> bool:
-    return False
-
-
 class _TooMuchOutputError(Exception):
     """A command wrote more than MAX_OUTPUT_BYTES."""
 
@@ -175,7 +171,7 @@ class Git:
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Sandbox = NO_CAGE
-    wait_for_new: Callable[[int], Awaitable[bool]] = _never
+    wait_for_new: Callable[[int], Awaitable[bool]] | None = None
     authorise: Callable[[str], Awaitable[str]] | None = None
     lfs: bool = False
     """git-lfs is installed: files under Git LFS have their content in worktrees."""
@@ -209,7 +205,7 @@ class Git:
                 said = completed.stderr if completed.status else ""
             except GitError as error:
                 outcome, said = error, error.stderr
-            if is_refused(said) and await self.wait_for_new(tries):
+            if is_refused(said) and self.wait_for_new is not None and await self.wait_for_new(tries):
                 tries += 1
             elif is_unauthenticated(said) and not was_forgotten:
                 was_forgotten = True

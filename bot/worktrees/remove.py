@@ -267,9 +267,5 @@ async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bo
 
 def _open_up(path: Path) -> None:
     """Give the owner all permissions on the directory: without them it cannot be examined."""
-    try:
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
-            path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-    except FileNotFoundError:
-        return
+    if path.is_dir() and not path.is_symlink():
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU)
