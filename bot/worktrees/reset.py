@@ -4,12 +4,10 @@ A new directory has no ignored file, hidden edit, submodule or index of the old 
 """
 
 import itertools
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bot.clones.admin import holder
-from bot.clones.checkout import Checkout, open_checkout
 from bot.clones.clone import CheckoutRefused, CloneLock
 from bot.clones.fetch import fetch_ref, remote_default_branch
 from bot.clones.start import StartPoint, issue_branch
@@ -26,7 +24,7 @@ from bot.worktrees.remove import rescue_first, unlink_worktree
 
 @dataclass(frozen=True, slots=True)
 class WasReset:
-    """Clean at `after`, the tip of its base, on `branch` (None: detached), before at `before` if that could be read.
+    """Clean at `after`, the tip of its base, on `branch` (None: detached).
 
     `base_branch` is known for an issue's branch. What was there is in `rescue`, or in the directory `kept`, or it held
     nothing. `trashed`: bytes to be deleted.
@@ -34,7 +32,6 @@ class WasReset:
 
     branch: str | None
     base_branch: str | None
-    before: str | None
     after: str
     rescue: Rescued | None
     kept: Path | None
@@ -54,7 +51,6 @@ async def reset(
     base = await _base(lock, start, label.branch)
     if isinstance(base, CheckoutRefused):
         return base
-    before = await _head(lock, path)
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
     branch = await _branch(lock, path, base, start, merged_head)
@@ -67,7 +63,7 @@ async def reset(
     if isinstance(made, CheckoutRefused):
         return made
     reached("reset-done")
-    return WasReset(branch, base.base_branch, before, base.commit, rescued_commit(found), gone.kept, gone.trashed)
+    return WasReset(branch, base.base_branch, base.commit, rescued_commit(found), gone.kept, gone.trashed)
 
 
 async def _base(lock: CloneLock, start: Start, branch: str | None) -> StartPoint | CheckoutRefused:
@@ -123,10 +119,3 @@ async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool
         return False
     tips = (theirs, await clone.commit_at(refs.local(branch)))
     return all([tip is None or await clone.is_ancestor(tip, commit) for tip in tips])
-
-
-async def _head(lock: CloneLock, path: Path) -> str | None:
-    with suppress(GitError, OSError):
-        checkout = await open_checkout(lock, path)
-        return checkout.head.commit if isinstance(checkout, Checkout) else None
-    return None
