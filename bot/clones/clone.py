@@ -92,6 +92,8 @@ class Clone:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
         be read, or that is a question of history which is still to arrive.
         """
+        if ancestor == descendant:
+            return True
         is_shallow = self.is_shallow
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
