@@ -145,16 +145,11 @@ def holder(clone: Path, branch: str, besides: Path | None = None) -> Path | None
 
     One that rebases or bisects it counts too, as for git: it goes back to the branch.
     """
-    wanted = f"ref: {refs.local(branch)}"
-    found = [
-        admin
-        for admin, head in _files(clone, "HEAD")
-        if head == wanted
-        or (
-            not head.startswith("ref: ")
-            and any(recorded(admin / at) == f"{p}{branch}" for at, p in _LEFT_BRANCH.items())
-        )
-    ]
+    ref, found = refs.local(branch), list[Path]()
+    for admin, head in _files(clone, "HEAD"):
+        left = {} if head.startswith("ref: ") else _LEFT_BRANCH
+        if head == f"ref: {ref}" or any(recorded(admin / file) == prefix + branch for file, prefix in left.items()):
+            found.append(admin)
     own = folders_of(clone, besides) if found and besides else []
     return next((admin for admin in found if admin not in own), None)
 

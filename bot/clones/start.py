@@ -134,8 +134,7 @@ async def start_branch(lock: CloneLock, point: StartPoint) -> str:
     if branch is None:
         return commit
     if point.moves_from is None:
-        if await clone.commit_at(refs.remote(branch)) == commit:
-            await clone.run("branch", "--quiet", "--track", branch, refs.remote(branch))
-        else:
-            await clone.run("branch", "--quiet", "--no-track", branch, commit)
+        theirs = refs.remote(branch)
+        at = ("--track", branch, theirs) if await clone.commit_at(theirs) == commit else ("--no-track", branch, commit)
+        await clone.run("branch", "--quiet", *at)
     return refs.local(branch)

@@ -123,8 +123,11 @@ async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout:
 
 
 async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position:
-    clone, head = checkout.clone, checkout.head.commit
-    goal = await _goal(clone, rescued) if rescued else None
+    clone, head, goal = checkout.clone, checkout.head.commit, None
+    if rescued is not None:  # HEAD's commit if HEAD continued the branch, else the branch's
+        goal, tip = rescued.head or rescued.tip, rescued.tip
+        if goal is not None and tip is not None and not await clone.is_ancestor(tip, goal):
+            goal = tip
     if goal is None or head == goal:
         return _Position(head, goal, head)
     if head is None or await clone.is_ancestor(head, goal):
@@ -132,13 +135,6 @@ async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Posi
     if await clone.is_ancestor(goal, head):
         return _Position(head, goal, head)
     raise RestoreRefusedError("diverged", (goal,))
-
-
-async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
-    """Return the commit that the branch must have: HEAD's if HEAD continued the branch, else the branch's."""
-    if rescued.head is None or rescued.tip is None:
-        return rescued.head or rescued.tip
-    return rescued.head if await clone.is_ancestor(rescued.tip, rescued.head) else rescued.tip
 
 
 async def _restore_commit(
