@@ -179,7 +179,7 @@ def _files(clone: Path, name: str) -> Iterator[tuple[Path, str]]:
     for admin in admin_directories(clone.resolve()):
         text = b""
         with suppress(OSError):
-            descriptor = os.open(admin / name, FLAGS)
+            descriptor = os.open(f"{admin}/{name}", FLAGS)
             try:
                 text = os.read(descriptor, _MOST_BYTES)
             finally:
