@@ -47,12 +47,10 @@ class AssignedWorktree:
 
 async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     """Return the conversation's worktree from now on: its own, a shared one, or a new one that is reserved."""
-    ready = await conversations.own_ready_worktree(ctx.connection, ctx.conversation_id)
-    if ready is not None:
-        own, switch_to = ready
-        return AssignedWorktree(own.id, own.node, switch_to)
-    await sharing.lock_codebase(ctx.connection, ctx.repository)
     live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
+    if live is None:
+        await sharing.lock_codebase(ctx.connection, ctx.repository)
+        live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
     if live is not None:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
