@@ -84,9 +84,11 @@ async def _sharing_candidates(
 ) -> tuple[list[SharingCandidate], SharingCandidate | None]:
     """Return the live worktrees of the issues that the pull request closes, and the one that has its head branch."""
     linked = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, pull.closes or ())
-    on_branch = await sharing.on_branch(ctx.connection, ctx.repository, pull.head_ref) if pull.same_repository else None
+    on_branch = None
+    if pull.same_repository:
+        on_branch = await conversations.worktree_on_branch(ctx.connection, ctx.repository, pull.head_ref)
     ids = [worktree.id for _, worktree in linked] + ([on_branch.id] if on_branch else [])
-    uses = await sharing.usage(ctx.connection, ids, ctx.conversation_id)
+    uses = dict(await sharing.usage(ctx.connection, ids, ctx.conversation_id))
     return (
         [SharingCandidate(worktree, uses[worktree.id], issue) for issue, worktree in linked],
         SharingCandidate(on_branch, uses[on_branch.id]) if on_branch else None,

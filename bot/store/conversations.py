@@ -207,17 +207,21 @@ async def worktrees_of_issues(
 
 
 @statement(f"""
--- The worktree that has the branch, live or purged, or with $4 another live one; locked.
+-- The worktree that has the branch, live or purged, or else the one that a waiting turn will switch to it; with $4
+-- another live one that has it. Locked.
 select {LIVE} from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.id is distinct from $4
   and (w.is_live or ($4::bigint is null and w.state = 'removed' and w.removal = 'purged'))
-  and {BRANCH} = $3
-order by w.state = 'removed', w.state = 'reserved', w.id limit 1 for no key update
+  and ({BRANCH} = $3
+       or ($4::bigint is null and w.is_live
+           and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running')
+                                             and t.switch_to = $3)))
+order by ({BRANCH} = $3) is not true, w.state = 'removed', w.state = 'reserved', w.id limit 1 for no key update
 """)  # noqa: S608 - of constants
 async def worktree_on_branch(
     connection: Connection, repository: Repository, branch: str, *, other_than: int | None = None
 ) -> LiveWorktree | None:
-    """Return the live worktree of this repository, `other_than` this one, that has `branch` or will have it."""
+    """Return the worktree of this repository that has `branch` or will have it, or another one `other_than` this."""
 
 
 @statement("""

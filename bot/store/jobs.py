@@ -5,19 +5,12 @@ operations are jobs too, one for each worktree. Turns wait in our own table; a b
 payload is the node. Each may get lost, so workers also look by themselves (`bot.worker`).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import orjson
 
 from bot.store.database import Connection, statement
-
-LOCK_QUEUES = """
--- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
--- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
-select pg_advisory_xact_lock(hash)
-from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) as lock order by hash) as hashes
-"""
 
 DEFER = """
 -- The engine's own function; ids ascend in the given order.
@@ -47,7 +40,7 @@ class NewJob:
     queue: str
     task: str
     lock: str | None
-    args: dict[str, object] = field(default_factory=dict)
+    args: dict[str, object]
 
 
 def outbox_bell(writer: str) -> NewJob:
@@ -55,12 +48,17 @@ def outbox_bell(writer: str) -> NewJob:
     return NewJob(queue=OUTBOX, task=OUTBOX, lock=f"{OUTBOX}:{writer}", args={"writer": writer})
 
 
-async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
+@statement("""
+-- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
+-- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
+select pg_advisory_xact_lock(hash)
+from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) as lock order by hash) as hashes
+""")
+async def lock_queues(connection: Connection, locks: Sequence[str]) -> None:
     """Make transactions that enqueue jobs for the same locks wait for each other's end.
 
     Comes first in the transaction: taken after rows are locked it could deadlock.
     """
-    await connection.execute(LOCK_QUEUES, sorted(set(locks)))
 
 
 async def ring(connection: Connection, writer: str) -> None:

@@ -44,14 +44,6 @@ where not exists (select from procrastinate_jobs j
   and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
 """
 
-SENT = """
--- A newer version than the one that was sent waits for its own request.
-update outbox
-set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
-    comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
-where id = $1 and state = 'sending'
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
@@ -256,12 +248,17 @@ async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem
     """
 
 
+@statement("""
+-- A newer version than the one that was sent waits for its own request.
+update outbox
+set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
+    comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
+where id = $1 and state = 'sending'
+""")
 async def sent(
-    connection: Connection, row_id: int, version: int, comment: tuple[int, str] | None, now: datetime
+    connection: Connection, row_id: int, version: int, comment_id: int | None, url: str | None, now: datetime
 ) -> None:
-    """Record that this version is on GitHub; `comment` is its id and address."""
-    comment_id, url = comment or (None, None)
-    await connection.execute(SENT, row_id, version, comment_id, url, now)
+    """Record that this version is on GitHub, as a comment with this id and address, or a reaction."""
 
 
 @statement("""

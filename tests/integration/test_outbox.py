@@ -289,7 +289,7 @@ async def test_a_text_that_changes_during_a_request_is_sent_too(bench: Bench) ->
         taken = await outbox.take(connection, row, bench.time.now)
         await bench.wish(turn, "Done.", urgency=FINAL)
         assert (await bench.row(row))["state"] == "sending"
-        await outbox.sent(connection, row, taken.version, (1, "https://github.example/1"), bench.time.now)
+        await outbox.sent(connection, row, taken.version, 1, "https://github.example/1", bench.time.now)
     assert (await bench.row(row))["state"] == "waiting"
 
 
