@@ -255,5 +255,6 @@ async def decide_forgotten(connection: Connection) -> list[str]:
             return []
         await lock_queues(connection, [row["lock_key"] for row in rows])
         # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
-        await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
+        for row in rows:
+            await defer(connection, NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}))
     return [row["guid"] for row in rows]

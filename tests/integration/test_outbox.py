@@ -442,7 +442,7 @@ async def test_a_paused_installation_delays_no_other(bench: Bench) -> None:
     async with bench.pool.acquire() as connection:
         await outbox.enqueue_comment(connection, ThreadRef(other, conversation_id), Target("issue"), "Free", AT_ONCE)
         await connection.execute("delete from procrastinate_jobs")  # the doorbells are lost
-        assert await outbox.ring_forgotten(connection, bench.time.now) == [other.writer]
+        assert await outbox.forgotten_writers(connection, bench.time.now) == [other.writer]
         assert await outbox.paused_until(connection, other.writer, bench.time.now) is None
 
 
