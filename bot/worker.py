@@ -114,7 +114,8 @@ class Housekeeping:
         ctx = self._ctx
         counters.RECOVERIES.labels("job").inc(await retry_stalled_jobs(app, self._delivery_stalled))
         async with ctx.pool.acquire() as connection:
-            for writer in await outbox.ring_forgotten(connection, ctx.clock()):
+            for writer in await outbox.forgotten_writers(connection, ctx.clock()):
+                await jobs.ring(connection, writer)
                 counters.RECOVERIES.labels("write").inc()
                 _log.info("outbox-notified", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):

@@ -265,24 +265,13 @@ class Decider:
         thread_ref, folder = await _save_thread(connection, request)
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
-        thread = (thread_ref, request.thread.number, folder, facts.pull)
-        now, permission, silent_until = self.clock(), facts.permission, None
+        now, silent_until = self.clock(), None
         if not request.is_operators:
             most = self.policy.comments_per_hour
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
         rules = await known_rules(connection, self.rules, request.repository)
-        ctx = RequestContext(
-            connection,
-            self.nodes,
-            *thread,
-            request,
-            self.policy,
-            rules,
-            self.server_url,
-            now,
-            permission=permission,
-            silent_until=silent_until,
-        )
+        thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
+        ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):

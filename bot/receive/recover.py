@@ -199,7 +199,7 @@ class _Recovery:
         async with self._pool.acquire() as connection:
             silent = await recoveries.silent_threads(connection, self._platform, self._now, MOST_SILENT)
         stored: list[str] = []
-        for known, number in silent:
+        for number, known in silent:
             try:
                 repository = await self._github.as_named_now(known)
                 thread = await self._github.get(repository, "/issues/{number}", number=str(number))
