@@ -3,7 +3,6 @@
 GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
 """
 
-import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,13 +29,13 @@ T = TypeVar("T")
 class Moment:
     """When a request was made. `head_sha`: the head of a fork then; `bot_id`: whose pushes since then are no news.
 
-    `arrived_at` is as in `GitHub.permission`.
+    `writer_id`: somebody who is known to have write access.
     """
 
     asked_at: datetime
     bot_id: int
     head_sha: str | None = None
-    arrived_at: float = math.inf
+    writer_id: int | None = None
 
 
 MOST_PAGES = 10
@@ -149,7 +148,7 @@ async def _head_at(
         return moment.head_sha or head
     try:
         path, ref = "/activity{?ref,per_page}", f"refs/heads/{thread['headRefName']}"
-        newest_first = await github.get(repository, path, ref=ref, per_page=str(PER_PAGE))
+        newest_first = await github.get(repository, path, ref=ref, per_page=PER_PAGE)
     except GitHubError:
         # An older Enterprise Server: the dates of the commits have to do.
         known = [commit.sha for commit in commits if commit.committed_at <= moment.asked_at]
@@ -192,7 +191,7 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
     """
     path, place = _PLACES[target.kind]
     try:
-        found = await github.get(repository, path, number=str(number), id=str(target.id))
+        found = await github.get(repository, path, number=number, id=target.id)
     except NotFound:
         return None
     if found[place].rpartition("/")[2] != str(number):
@@ -267,9 +266,9 @@ async def read_files(github: GitHub, repository: Repository, number: int, pull: 
     """
     if pull.pushed_since:
         span = f"{pull.base}...{pull.head_sha}"
-        found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page="1"))["files"]
+        found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page=1))["files"]
     else:
-        found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=str(number))
+        found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=number)
     return tuple(
         ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
         for one in found
@@ -282,10 +281,10 @@ async def read_failed_checks(github: GitHub, repository: Repository, sha: str) -
     https://docs.github.com/rest/checks/runs#list-check-runs-for-a-git-reference and
     https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
     """
-    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page="100")
+    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page=100)
     failed = [run for run in answer["check_runs"] if run["conclusion"] in {"failure", "timed_out"}]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
-    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page="100")
+    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page=100)
     checks += [
         FailedCheck(one["context"], one["description"] or "", "")
         for one in status["statuses"]
@@ -302,7 +301,7 @@ async def _failed_check(github: GitHub, repository: Repository, run: Any, *, wit
     log = ""
     if with_log and (run.get("app") or {}).get("slug") == "github-actions":
         try:
-            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
+            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=run["id"])
         except GitHubError:
             log = ""  # the token may not read logs: the summary has to do
     return FailedCheck(run["name"], summary, log)

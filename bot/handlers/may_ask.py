@@ -1,6 +1,5 @@
 """Whether somebody may ask the bot in a repository, asked of GitHub (DESIGN.md §4, Authority)."""
 
-import math
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -20,18 +19,16 @@ async def may_ask(
     repository: Repository,
     *,
     allowed: Sequence[str] | None = None,
-    arrived_at: float = math.inf,
 ) -> Allowed | Denied:
     """Return whether the person may ask: by the lists, the live permission, and the teams in the lists.
 
     `allowed` is the repository's own list of logins and teams, in lower case: None for all, empty for those with admin
-    or maintain. `arrived_at`: see `GitHub.permission`. Raises GitHubError: an answer that GitHub does not give is no
-    permission.
+    or maintain. Raises GitHubError: an answer that GitHub does not give is no permission.
     """
     verdict = before_asking_github(policy, person, repository)
     if verdict is not None:
         return verdict
-    verdict = by_permission(await github.permission(repository, person.login, arrived_at=arrived_at))
+    verdict = by_permission(await github.permission(repository, person.login))
     if isinstance(verdict, Allowed):
         if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login, MEMBER_FOR):
             return NOT_LISTED

@@ -140,7 +140,7 @@ class Acts:
         """
         thread = act.thread or self._threads.get(act.number)
         if thread is None:
-            thread = await self._github.get(self._repository, "/issues/{number}", number=str(act.number))
+            thread = await self._github.get(self._repository, "/issues/{number}", number=act.number)
             self._threads[act.number] = thread
         repository = self._repository
         about = {

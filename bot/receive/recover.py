@@ -202,7 +202,7 @@ class _Recovery:
         for known, number in silent:
             try:
                 repository = await self._github.as_named_now(known)
-                thread = await self._github.get(repository, "/issues/{number}", number=str(number))
+                thread = await self._github.get(repository, "/issues/{number}", number=number)
                 # One that was transferred has another number in another repository.
                 if thread["closed_at"] and thread["number"] == number:
                     act = closing(thread)
