@@ -105,9 +105,6 @@ class GitHub:
         self._identity: BotIdentity | None = None
         self._shown: set[tuple[str, int]] = set()
         """The new tokens, and the repositories that GitHub has shown to them."""
-        self.clock = clock
-        self.members: dict[tuple[str, str], datetime] = {}
-        """Who was in which team, a team and a login, and when GitHub was asked (see `bot.github.people`)."""
 
     async def identity(self) -> BotIdentity:
         """Return who the bot is; GitHub is asked once."""

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -116,7 +116,7 @@ async def egress_proxy(
 
     With `only_allowed` nothing but these and ALLOWED_HOSTS is reached. Each listener of `tunnels` leads to one host.
     """
-    proxy = _Egress(dialer, local, outside or Outside(), only_allowed=only_allowed)
+    proxy = _Egress(dialer, local, outside or Outside(), only_allowed)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(listener, proxy.answer))
         for tunnel, target in tunnels:
@@ -125,14 +125,14 @@ async def egress_proxy(
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
+@dataclass(slots=True)
 class _Egress:
-    def __init__(self, dialer: Dialer, local: Local, outside: Outside, *, only_allowed: bool) -> None:
-        self._dialer = dialer
-        self._local = local
-        self._outside = outside
-        self._only_allowed = only_allowed
-        self.opened = 0
-        self.refused = 0
+    dialer: Dialer
+    local: Local
+    outside: Outside
+    only_allowed: bool
+    opened: int = 0
+    refused: int = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -167,14 +167,14 @@ class _Egress:
 
     async def _open(self, target: Destination) -> Streams:
         """Return a connection to the target by a checked address. Raises BadRequestError, NotReachableError."""
-        if target in self._local:
-            return await connect_private(self._local[target])
+        if target in self.local:
+            return await connect_private(self.local[target])
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 addresses = await self._checked(target)
                 # A proxy is for the internet: what is private is near.
-                is_near = target in self._outside.allowed and not all(map(is_public, addresses))
-                proxy = None if is_near else self._outside.outbound.proxy_for(str(target.host), target.port)
+                is_near = target in self.outside.allowed and not all(map(is_public, addresses))
+                proxy = None if is_near else self.outside.outbound.proxy_for(str(target.host), target.port)
                 return await (_through(proxy, target) if proxy else self._first(addresses, target.port))
         except TimeoutError as error:
             raise BadRequestError(502, "The host did not answer in time.") from error
@@ -184,39 +184,32 @@ class _Egress:
 
         Raises NotReachableError.
         """
-        is_allowed = target in self._outside.allowed
-        if self._only_allowed and not is_allowed:
-            raise NotReachableError(f"{target.host}:{target.port} is not in ALLOWED_HOSTS")
+        host, is_allowed = target.host, target in self.outside.allowed
+        if self.only_allowed and not is_allowed:
+            raise NotReachableError(f"{host}:{target.port} is not in ALLOWED_HOSTS")
         if not is_allowed:
-            if isinstance(target.host, str):
-                require_public_name(target.host)
-            if target not in self._outside.further:
+            if isinstance(host, str):
+                require_public_name(host)
+            if target not in self.outside.further:
                 require_web_port(target.port)
-        if not isinstance(target.host, str):
-            addresses: Sequence[IPAddress] = [target.host]
-            if is_allowed:
-                return addresses
+        elif not isinstance(host, str):
+            return [host]
+        addresses: Sequence[IPAddress] = []
+        if isinstance(host, str):
+            with suppress(OSError, UnicodeError):
+                addresses = await self.dialer.resolve(host)
         else:
-            addresses = await self._addresses(target.host)
+            addresses = [host]
         own = {address for address in addresses if is_of_this_host(address)}
         for address in addresses:
-            if is_allowed:
-                require_within_reach(address, own)
-            else:
-                require_reachable(address, own)
+            (require_within_reach if is_allowed else require_reachable)(address, own)
         return addresses
-
-    async def _addresses(self, name: str) -> Sequence[IPAddress]:
-        try:
-            return await self._dialer.resolve(name)
-        except (OSError, UnicodeError):
-            return []
 
     async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_ONE_SECONDS):
-                    return await self._dialer.connect(address, port)
+                    return await self.dialer.connect(address, port)
             except OSError:
                 _log.debug("egress-unreachable", version=address.version)
         raise BadRequestError(502, "The host could not be connected to." if addresses else "The name has no address.")
