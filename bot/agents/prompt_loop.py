@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import structlog
 
@@ -30,7 +30,7 @@ from bot.agents.process import AgentProcess
 from bot.messages import reasons
 from bot.messages.questions import Question, question_back
 from bot.messages.tracking import PlanEntry
-from bot.tasks import concurrently
+from bot.tasks import concurrently, unless_stopped
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_PLAN_ENTRIES = 50
@@ -154,50 +154,28 @@ async def follow(
     clock = asyncio.get_running_loop().time
     total_at = clock() + limits.total_seconds
     idle_at = clock() + limits.idle_seconds
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        while True:
-            if stop.is_set():
-                return Cancelled()
-            idle_counts = idle_at < total_at and not progress.tool_is_open
-            until = idle_at if idle_counts else total_at
-            if clock() >= until:
-                kind: Literal["idle", "total"] = "idle" if idle_counts else "total"
-                return TimedOut(kind, limits.idle_seconds if idle_counts else limits.total_seconds)
-            item = await _next(inbox, stopping, until - clock())
-            if item is None:
-                continue
-            if isinstance(item, Failed):
-                return item
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Told):
-                idle_at = clock() + limits.idle_seconds
-                continue
-            if progress.is_work(item):
-                idle_at = clock() + limits.idle_seconds
-            for event in progress.events(item):
-                on_event(event)
-            if (end := progress.end(item)) is not None:
-                return end
-    finally:
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
-
-
-async def _next(
-    inbox: Inbox[Item], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Failed | Exception | Told | None:
-    """Return the next item; None after a stop or `seconds` without one."""
-    if not inbox.empty():
-        return inbox.get_nowait()
-    getting = asyncio.create_task(inbox.get())
-    try:
-        await asyncio.wait({getting, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return getting.result() if getting.done() else None
-    finally:
-        getting.cancel()
-        await asyncio.gather(getting, return_exceptions=True)
+    while not stop.is_set():
+        idle_counts = idle_at < total_at and not progress.tool_is_open
+        try:
+            async with asyncio.timeout_at(idle_at if idle_counts else total_at):
+                item = await unless_stopped(stop, inbox.get())
+        except TimeoutError:
+            return TimedOut("idle", limits.idle_seconds) if idle_counts else TimedOut("total", limits.total_seconds)
+        if item is None:
+            break
+        if isinstance(item, Failed):
+            return item
+        if isinstance(item, Exception):
+            raise item
+        if isinstance(item, Told) or progress.is_work(item):
+            idle_at = clock() + limits.idle_seconds
+        if isinstance(item, Told):
+            continue
+        for event in progress.events(item):
+            on_event(event)
+        if (end := progress.end(item)) is not None:
+            return end
+    return Cancelled()
 
 
 class Link(ABC, Generic[Item]):

@@ -69,19 +69,6 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
 """
 
 
-ADD_REACTION = """
-mutation($id: ID!, $content: ReactionContent!) {
-  addReaction(input: { subjectId: $id, content: $content }) { clientMutationId }
-}
-"""
-RESOLVE_THREAD = """
-mutation($id: ID!) { resolveReviewThread(input: { threadId: $id }) { clientMutationId } }
-"""
-MINIMIZE_COMMENT = """
-mutation($id: ID!) { minimizeComment(input: { subjectId: $id, classifier: OUTDATED }) { clientMutationId } }
-"""
-
-
 class GitHub:
     """The client of a process. Reads are retried; a write is sent once, and the outbox decides whether to repeat it."""
 
@@ -303,7 +290,7 @@ class GitHub:
                 # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
                 path = "/pulls/{number}/reviews/{id}"
                 review = await self.get(repository, path, number=number, id=target.id)
-                await self.query(repository, ADD_REACTION, id=review["node_id"], content=content.upper())
+                await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
                 return
             case "issue" | "pull":
                 path, identifier = "/issues/{id}/reactions", number
@@ -335,7 +322,7 @@ class GitHub:
     async def minimize_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
         """Fold the bot's own comment away as outdated: https://docs.github.com/graphql/reference/mutations#minimizecomment"""
         found = await self.get(repository, _comment_path(target), id=comment_id)
-        await self.query(repository, MINIMIZE_COMMENT, id=found["node_id"])
+        await self._change(repository, "minimizeComment", subjectId=found["node_id"], classifier="OUTDATED")
 
     async def has_comment(self, repository: Repository, target: Target, comment_id: int) -> bool:
         """Return whether the bot's own comment that answers `target` is there."""
@@ -368,7 +355,7 @@ class GitHub:
 
         https://docs.github.com/graphql/reference/mutations#resolvereviewthread
         """
-        await self.query(repository, RESOLVE_THREAD, id=thread)
+        await self._change(repository, "resolveReviewThread", threadId=thread)
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
@@ -504,6 +491,12 @@ class GitHub:
         """
         named = {"owner": repository.owner, "name": repository.name, **variables}
         return await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
+
+    async def _change(self, repository: Repository, name: str, **values: str) -> None:
+        """Make one of https://docs.github.com/graphql/reference/mutations"""
+        kind = f"{name[0].upper()}{name[1:]}Input!"
+        document = f"mutation($input: {kind}) {{ {name}(input: $input) {{ clientMutationId }} }}"
+        await self.query(repository, document, input=values)
 
     async def get_end_of_text(self, repository: Repository, path: str, most_bytes: int, **variables: Value) -> str:
         """Return the last `most_bytes` of a text below the repository, such as a log."""

@@ -26,8 +26,7 @@ MAX_HEAD_BYTES = 32 * 1024
 HEAD_SECONDS = 30.0
 # https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1, with what older clients send to proxies.
 _HOP_BY_HOP = frozenset(
-    name.encode()
-    for name in "connection keep-alive proxy-connection proxy-authenticate proxy-authorization te upgrade".split()
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te upgrade".split()
 )
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 

@@ -18,6 +18,7 @@ from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
 from bot.github.payloads import GHOST, UNPROVEN
+from bot.github.thread_parts import FRAGMENTS, GESTURES
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
 from bot.store import recoveries
@@ -31,34 +32,21 @@ OVERLAP = timedelta(minutes=10)
 # Gestures have no list of their own that others cannot fill; only GraphQL tells who edited a text, and how: the `diff`
 # of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
 # as it was written. https://docs.github.com/graphql/reference/interfaces#comment
-_GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
-      nodes { ...labeled ...assigned }
-    }"""
-_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
-    "...assigned", "...assigned ...requested"
-)
 DETAILS = f"""
 query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ ...history }}
-    ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES_OF_PULL}
-      reviews(last: 50) {{
-        nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }}
-      }}
+    ... on PullRequest {{
+      reviews(last: 50) {{ nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }} }}
     }}
+    {GESTURES}
   }}
 }}
 fragment history on Comment {{
   lastEditedAt editor {{ ...account }} includesCreatedEdit
   userContentEdits(first: 100) {{ nodes {{ editedAt diff editor {{ ...account }} }} }}
 }}
-fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
-fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
-fragment requested on ReviewRequestedEvent {{
-  id createdAt actor {{ ...account }} requestedReviewer {{ ...account }}
-}}
-fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
+{FRAGMENTS}
 """
 _log = structlog.get_logger()
 
