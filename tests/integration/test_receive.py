@@ -26,9 +26,8 @@ NAMED = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "g-1", "X-Hub-Signature-
 
 
 @pytest.fixture
-async def inbox(pool: Pool) -> AsyncIterator[Inbox]:
-    async with Inbox(pool) as inbox:
-        yield inbox
+def inbox(pool: Pool) -> Inbox:
+    return Inbox(pool)
 
 
 @pytest.fixture
