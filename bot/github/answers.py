@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter
 
-from bot.github.errors import NotFound
 from bot.model import Actor, Thread, ThreadKind
 
 T = TypeVar("T")
@@ -165,17 +164,6 @@ def thread(answer: Any) -> Thread:
     return Thread(answer["number"], kind, answer["title"], closed)
 
 
-def closing_issues(data: Any, repository_id: int) -> tuple[list[int], str | None]:
-    """Return the repository's issues on one page of `client.CLOSING_ISSUES`, and the cursor of the next page.
-
-    Raises NotFound. An issue that the credentials may not see is null.
-    """
-    pull = ((data or {}).get("repository") or {}).get("pullRequest")
-    if pull is None:
-        raise NotFound("the pull request is gone")
-    page = pull["closingIssuesReferences"]
-    if page is None:
-        return [], None
-    seen = [node for node in page["nodes"] or () if node is not None]
-    found = [node["number"] for node in seen if node["repository"]["databaseId"] == repository_id]
-    return found, page["pageInfo"]["endCursor"] if page["pageInfo"]["hasNextPage"] else None
+def nodes(connection: Any) -> list[Any]:
+    """Return the nodes of a GraphQL connection. What is null, such as what the credentials may not see, is nothing."""
+    return [node for node in (connection or {}).get("nodes") or () if node is not None]

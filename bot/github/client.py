@@ -10,18 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from bot.github import answers
-from bot.github.answers import (
-    BotIdentity,
-    LoggedDelivery,
-    Permission,
-    Posted,
-    Pull,
-    RateLimit,
-    Review,
-    ReviewComment,
-    Webhook,
-    read,
-)
+from bot.github.answers import Permission, read
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, TokenKey, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport
@@ -89,11 +78,11 @@ class GitHub:
         self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, app=app, clock=clock, sleep=sleep)
         self._sleep = sleep
         self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
-        self._identity: BotIdentity | None = None
+        self._identity: answers.BotIdentity | None = None
         self._shown: set[tuple[str, int]] = set()
         """The new tokens, and the repositories that GitHub has shown to them."""
 
-    async def identity(self) -> BotIdentity:
+    async def identity(self) -> answers.BotIdentity:
         """Return who the bot is; GitHub is asked once."""
         if self._identity is None:
             if self.is_app:
@@ -101,7 +90,7 @@ class GitHub:
             else:
                 # https://docs.github.com/rest/users/users#get-the-authenticated-user
                 user = await self._api.getitem("/user", oauth_token=self._tokens.personal)
-                self._identity = BotIdentity(user["login"], user["id"], user["login"])
+                self._identity = answers.BotIdentity(user["login"], user["id"], user["login"])
         return self._identity
 
     async def repository(self, platform: str, owner: str, name: str) -> Repository:
@@ -133,11 +122,11 @@ class GitHub:
         """How far GitHub's clock was ahead of ours in its last answer, even a refusal; None before the first."""
         return self._api.clock_skew
 
-    async def rate_limit(self) -> RateLimit | None:
+    async def rate_limit(self) -> answers.RateLimit | None:
         """Return the rate limit of the token; None for an App, which has one for each installation."""
         if self.is_app:
             return None
-        return read(RateLimit, await self._api.getitem("/rate_limit", oauth_token=self._tokens.personal))
+        return read(answers.RateLimit, await self._api.getitem("/rate_limit", oauth_token=self._tokens.personal))
 
     async def missing_rights(self, owner: str, name: str) -> tuple[str, ...]:
         """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
@@ -209,17 +198,19 @@ class GitHub:
     async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
         """Return the issues of the same repository that the pull request closes when it is merged."""
         found: list[int] = []
-        after: str | None = None
-        while True:
-            found_page = await self.query(repository, CLOSING_ISSUES, number=number, after=after)
-            page, after = answers.closing_issues(found_page, repository.id)
-            found += page
-            if after is None:
-                return tuple(found)
+        page: Any = {"hasNextPage": True, "endCursor": None}
+        while page["hasNextPage"]:
+            data = await self.query(repository, CLOSING_ISSUES, number=number, after=page["endCursor"])
+            if (pull := data["repository"]["pullRequest"]) is None:
+                raise NotFound("the pull request is gone")
+            part = pull["closingIssuesReferences"] or {"pageInfo": {"hasNextPage": False}}
+            found += [one["number"] for one in answers.nodes(part) if one["repository"]["databaseId"] == repository.id]
+            page = part["pageInfo"]
+        return tuple(found)
 
-    async def pull(self, repository: Repository, number: int) -> Pull:
+    async def pull(self, repository: Repository, number: int) -> answers.Pull:
         """Return the pull request as it is now."""
-        return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
+        return read(answers.Pull, await self.get(repository, "/pulls/{number}", number=number))
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
@@ -230,21 +221,21 @@ class GitHub:
         merged = [(pull.merged_at, pull.head_sha) for pull in await self.pulls_of(repository, branch) if pull.merged_at]
         return max(merged, key=lambda one: one[0])[1] if merged else None
 
-    async def pulls_of(self, repository: Repository, branch: str) -> tuple[Pull, ...]:
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[answers.Pull, ...]:
         """Return all pull requests from this branch of the repository itself, newest first."""
         found = await self.get_all(repository, PULLS, state="all", head=f"{repository.owner}:{branch}")
         # A fork of the same owner has the same label.
-        return tuple(pull for one in found if (pull := read(Pull, one)).head_repository_id == repository.id)
+        return tuple(pull for one in found if (pull := read(answers.Pull, one)).head_repository_id == repository.id)
 
     async def create_pull(
         self, repository: Repository, *, head: str, base: str, title: str, body: str, draft: bool
-    ) -> Pull:
+    ) -> answers.Pull:
         """Open a pull request; Refused with status 422 where one is open or there is nothing to merge.
 
         https://docs.github.com/rest/pulls/pulls#create-a-pull-request
         """
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
-        return read(Pull, await self._post(repository, "/pulls", data))
+        return read(answers.Pull, await self._post(repository, "/pulls", data))
 
     async def edit_pull(self, repository: Repository, number: int, title: str, body: str) -> None:
         """Replace title and description: https://docs.github.com/rest/pulls/pulls#update-a-pull-request"""
@@ -259,16 +250,18 @@ class GitHub:
             return False
         return bool(answer["protected"])
 
-    async def review(self, repository: Repository, number: int, review_id: int) -> Review | None:
+    async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""
         path = "/pulls/{number}/reviews/{review}"
         try:
             found = await self.get(repository, path, number=number, review=review_id)
         except NotFound:
             return None
-        return read(Review, found)
+        return read(answers.Review, found)
 
-    async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
+    async def review_comments(
+        self, repository: Repository, number: int, review_id: int
+    ) -> tuple[answers.ReviewComment, ...]:
         """Return the inline comments of one review, none when it is gone."""
         path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
         try:
@@ -277,7 +270,7 @@ class GitHub:
             return ()
         # Where the line is gone, its place in the commit that was commented on has to do.
         placed = ({**one, "line": one.get("line") or one.get("original_line")} for one in found)
-        return tuple(read(ReviewComment, one) for one in placed)
+        return tuple(read(answers.ReviewComment, one) for one in placed)
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
         """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
@@ -298,7 +291,7 @@ class GitHub:
                 assert_never(target.kind)
         await self._post(repository, path, {"content": content}, id=identifier)
 
-    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> Posted:
+    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> answers.Posted:
         """Comment: in the thread of the inline comment that is answered, else at the end of the conversation."""
         if target.kind == "review-comment":
             # Only a thread's first comment can be replied to
@@ -308,12 +301,12 @@ class GitHub:
             path, more = "/pulls/{number}/comments/{first}/replies", {"first": first}
         else:
             path, more = "/issues/{number}/comments", {}
-        return read(Posted, await self._post(repository, path, {"body": body}, number=number, **more))
+        return read(answers.Posted, await self._post(repository, path, {"body": body}, number=number, **more))
 
-    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
+    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> answers.Posted:
         """Replace the text of the bot's own comment that answers `target`."""
         edit = partial(self._api.patch, data={"body": body})
-        return read(Posted, await self._below(repository, edit, _comment_path(target), id=comment_id))
+        return read(answers.Posted, await self._below(repository, edit, _comment_path(target), id=comment_id))
 
     async def delete_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
         """Delete the bot's own comment that answers `target`: https://docs.github.com/rest/issues/comments#delete-an-issue-comment"""
@@ -332,7 +325,7 @@ class GitHub:
             return False
         return True
 
-    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> Posted:
+    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> answers.Posted:
         """Submit a review that only comments; Refused with status 422 where a line is not in the diff.
 
         https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
@@ -343,9 +336,9 @@ class GitHub:
             remarks.append({"path": one.path, "line": one.line, "side": one.side, "body": one.body, **begin})
         of = {"commit_id": review.head} if review.head is not None else {}
         data = {"event": "COMMENT", "body": body, "comments": remarks, **of}
-        return read(Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=number))
+        return read(answers.Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=number))
 
-    async def find_review(self, repository: Repository, number: int, marker: str) -> Posted | None:
+    async def find_review(self, repository: Repository, number: int, marker: str) -> answers.Posted | None:
         """Return the bot's own review whose text ends with `marker`, or None."""
         found = await self.get_all(repository, "/pulls/{number}/reviews{?per_page}", number=number)
         return await self._own(found, marker)
@@ -359,34 +352,38 @@ class GitHub:
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
-    ) -> Posted | None:
+    ) -> answers.Posted | None:
         """Return the bot's own comment that ends with `marker` and was written after `since`, or None."""
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = await self.get_all(repository, path + "{?per_page,since}", number=number, since=stamp)
         return await self._own(found, marker)
 
-    async def _own(self, found: Iterable[Any], marker: str) -> Posted | None:
+    async def _own(self, found: Iterable[Any], marker: str) -> answers.Posted | None:
         """Return the first of these comments or reviews that is the bot's and ends with `marker`, or None."""
         own = await self.identity()
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
-                return read(Posted, answer)
+                return read(answers.Posted, answer)
         return None
 
-    async def webhooks(self, repository: Repository) -> list[Webhook]:
+    async def webhooks(self, repository: Repository) -> list[answers.Webhook]:
         """Return the repository's webhooks that lead to a bot, the newest first.
 
         Raises NotFound or Refused without the permission.
         """
         found = await self.get_all(repository, "/hooks{?per_page}")
         made = (
-            read(Webhook, hook) for hook in found if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
+            read(answers.Webhook, hook)
+            for hook in found
+            if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
         )
         return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
+    async def logged_deliveries(
+        self, hook: Hook | None, cursor: str | None
+    ) -> tuple[list[answers.LoggedDelivery], str | None]:
         """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
 
         The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
@@ -394,7 +391,7 @@ class GitHub:
         path = "/deliveries{?per_page,cursor}"
         found, following = await self._of_hook(hook, self._api.page, path, per_page=PER_PAGE, cursor=cursor)
         cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
-        return [read(LoggedDelivery, one) for one in found], cursors[0]
+        return [read(answers.LoggedDelivery, one) for one in found], cursors[0]
 
     async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.
@@ -434,7 +431,7 @@ class GitHub:
         """Forget a token that GitHub's git server refused, unless it is new: the next `git_token` is another one."""
         self._tokens.reject(token)
 
-    async def _app_identity(self) -> BotIdentity:
+    async def _app_identity(self) -> answers.BotIdentity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
         slug = (await self._of_app("/app"))["slug"]
         login = {"login": f"{slug}[bot]"}
@@ -448,7 +445,7 @@ class GitHub:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
             token = await self._tokens.of_installation(TokenKey(installations[0]["id"]))
             user = await self._api.getitem("/users/{login}", login, oauth_token=token)
-        return BotIdentity(user["login"], user["id"], slug)
+        return answers.BotIdentity(user["login"], user["id"], slug)
 
     async def _of_app(self, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET that only the App itself may make."""

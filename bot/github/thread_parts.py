@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
+from bot.github import answers
 from bot.github.client import PER_PAGE, GitHub
 from bot.github.errors import GitHubError, NotFound
 from bot.github.thread import (
@@ -121,7 +122,7 @@ async def read_overview(
     pull, related = None, thread.get("closedByPullRequestsReferences")
     if thread["__typename"] == "PullRequest":
         related = thread["closingIssuesReferences"]
-        commits = tuple(_commit(one["commit"]) for one in _nodes(thread["commits"]))
+        commits = tuple(_commit(one["commit"]) for one in answers.nodes(thread["commits"]))
         head = await _head_at(github, repository, thread, commits, moment)
         at = next((at for at, commit in enumerate(commits) if commit.sha == head), len(commits) - 1)
         pull = PullRequest(
@@ -131,15 +132,17 @@ async def read_overview(
             pushed_since=head != thread["headRefOid"],
             commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
         )
-    later = (one["previousTitle"] for one in _nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
+    later = (one["previousTitle"] for one in answers.nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
     whole = WholeThread(
         title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
-        comments=tuple(map(_text, _nodes(thread["comments"]))),
-        labels=tuple(label["name"] for label in _nodes(thread["labels"])),
+        comments=tuple(map(_text, answers.nodes(thread["comments"]))),
+        labels=tuple(label["name"] for label in answers.nodes(thread["labels"])),
         milestone=(thread["milestone"] or {}).get("title"),
-        linked=tuple(_linked(one) for one in _nodes(related) if one["repository"]["databaseId"] == repository.id),
+        linked=tuple(
+            _linked(one) for one in answers.nodes(related) if one["repository"]["databaseId"] == repository.id
+        ),
         pull=pull,
     )
     return whole, _before(thread["comments"])
@@ -218,7 +221,9 @@ async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[s
         WhoAsked(
             edited_at=datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None,
             editor=_account(node["editor"]),
-            gestures=frozenset((_account(item["actor"]), _given(item)) for item in _nodes(node.get("timelineItems"))),
+            gestures=frozenset(
+                (_account(item["actor"]), _given(item)) for item in answers.nodes(node.get("timelineItems"))
+            ),
         )
         for node in found["nodes"]
     )
@@ -329,7 +334,7 @@ async def _pages(
         found_part = (found["repository"]["issueOrPullRequest"] or {}).get(part)
         if found_part is None:
             raise NotFound("the thread is gone")
-        yield _nodes(found_part)
+        yield answers.nodes(found_part)
         if (before := _before(found_part)) is None:
             return
 
@@ -342,11 +347,6 @@ def _before(connection: Any) -> str | None:
 
 def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:
     return tuple(one for page in reversed(pages) for one in page)
-
-
-def _nodes(connection: Any) -> list[Any]:
-    """Return what the schema lets be null as nothing, such as objects that the credentials may not see."""
-    return [node for node in (connection or {}).get("nodes") or () if node is not None]
 
 
 def _linked(node: Any) -> LinkedThread:
@@ -363,7 +363,7 @@ def _commit(node: Any) -> Commit:
 
 
 def _review_thread(node: Any) -> ReviewThread:
-    comments = _nodes(node["comments"])
+    comments = answers.nodes(node["comments"])
     hunk = comments[0]["diffHunk"] if comments else ""
     state = {"is_resolved": node["isResolved"], "is_outdated": node["isOutdated"]}
     return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), node["id"], **state)

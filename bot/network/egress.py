@@ -22,28 +22,9 @@ from urllib.parse import SplitResult
 import h11
 import structlog
 
-from bot.network.rules import (
-    Destination,
-    IPAddress,
-    NotReachableError,
-    is_public,
-    parse_target,
-    require_public_name,
-    require_reachable,
-    require_web_port,
-    require_within_reach,
-)
-from bot.network.sockets import (
-    CHUNK_BYTES,
-    BadRequestError,
-    Streams,
-    closed_after,
-    connect_private,
-    end_to_end,
-    read_head,
-    refusal,
-    serving,
-)
+from bot.network import rules, sockets
+from bot.network.rules import Destination, IPAddress, NotReachableError
+from bot.network.sockets import BadRequestError, Streams
 from bot.outbound import Outbound, proxy_headers
 
 CONNECT_SECONDS = 30.0
@@ -118,9 +99,9 @@ async def egress_proxy(
     """
     proxy = _Egress(dialer, local, outside or Outside(), only_allowed)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serving(listener, proxy.answer))
+        await stack.enter_async_context(sockets.serving(listener, proxy.answer))
         for tunnel, target in tunnels:
-            await stack.enter_async_context(serving(tunnel, partial(proxy.tunnel, target)))
+            await stack.enter_async_context(sockets.serving(tunnel, partial(proxy.tunnel, target)))
         yield
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
@@ -136,22 +117,22 @@ class _Egress:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            target, onward = _asked(await read_head(reader, h11.Connection(h11.SERVER)))
+            target, onward = _asked(await sockets.read_head(reader, h11.Connection(h11.SERVER)))
             far_reader, far_writer = await self._open(target)
         except NotReachableError as error:
             self.refused += 1
             _log.debug("egress-refused", why=str(error))
-            writer.write(refusal(403, f"Not reachable from here: {error}."))
+            writer.write(sockets.refusal(403, f"Not reachable from here: {error}."))
             return
         except BadRequestError as error:
-            writer.write(refusal(error.status, str(error)))
+            writer.write(sockets.refusal(error.status, str(error)))
             return
         self.opened += 1
         if onward:
             far_writer.write(onward)
         else:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        async with closed_after(far_reader, far_writer):
+        async with sockets.closed_after(far_reader, far_writer):
             await _splice((reader, writer), (far_reader, far_writer))
 
     async def tunnel(self, target: Destination, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,18 +143,18 @@ class _Egress:
             _log.warning("allowed-host-away", host=str(target.host), port=target.port, why=str(error))
             return
         self.opened += 1
-        async with closed_after(*far):
+        async with sockets.closed_after(*far):
             await _splice((reader, writer), far)
 
     async def _open(self, target: Destination) -> Streams:
         """Return a connection to the target by a checked address. Raises BadRequestError, NotReachableError."""
         if target in self.local:
-            return await connect_private(self.local[target])
+            return await sockets.connect_private(self.local[target])
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 addresses = await self._checked(target)
                 # A proxy is for the internet: what is private is near.
-                is_near = target in self.outside.allowed and not all(map(is_public, addresses))
+                is_near = target in self.outside.allowed and not all(map(rules.is_public, addresses))
                 proxy = None if is_near else self.outside.outbound.proxy_for(str(target.host), target.port)
                 return await (_through(proxy, target) if proxy else self._first(addresses, target.port))
         except TimeoutError as error:
@@ -189,9 +170,9 @@ class _Egress:
             raise NotReachableError(f"{host}:{target.port} is not in ALLOWED_HOSTS")
         if not is_allowed:
             if isinstance(host, str):
-                require_public_name(host)
+                rules.require_public_name(host)
             if target not in self.outside.further:
-                require_web_port(target.port)
+                rules.require_web_port(target.port)
         elif not isinstance(host, str):
             return [host]
         addresses: Sequence[IPAddress] = []
@@ -202,7 +183,7 @@ class _Egress:
             addresses = [host]
         own = {address for address in addresses if is_of_this_host(address)}
         for address in addresses:
-            (require_within_reach if is_allowed else require_reachable)(address, own)
+            (rules.require_within_reach if is_allowed else rules.require_reachable)(address, own)
         return addresses
 
     async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams:
@@ -222,11 +203,11 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
     """
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
-        return parse_target(text), b""
+        return rules.parse_target(text), b""
     parts = _ABSOLUTE.fullmatch(text)
     if parts is None:
         raise BadRequestError(400, "This is a proxy: ask with CONNECT, or for a whole http:// address.")
-    headers = [header for header in end_to_end(request.headers) if header[0] != b"host"]
+    headers = [header for header in sockets.end_to_end(request.headers) if header[0] != b"host"]
     onward = h11.Request(
         method=request.method,
         target=(parts["path"] or "/") + (parts["query"] or ""),
@@ -234,7 +215,7 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
         headers=[(b"host", parts["authority"].encode()), *headers, (b"connection", b"close")],
     )
     head = h11.Connection(h11.CLIENT).send(onward)
-    return parse_target(parts["authority"], default_port=80), head or b""
+    return rules.parse_target(parts["authority"], default_port=80), head or b""
 
 
 async def _through(proxy: SplitResult, target: Destination) -> Streams:
@@ -287,7 +268,7 @@ async def _splice(near: Streams, far: Streams) -> None:
     loop = asyncio.get_running_loop()
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, clock: asyncio.Timeout) -> None:
-        while data := await source.read(CHUNK_BYTES):
+        while data := await source.read(sockets.CHUNK_BYTES):
             if not clock.expired():
                 clock.reschedule(loop.time() + IDLE_SECONDS)
             sink.write(data)

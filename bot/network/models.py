@@ -18,18 +18,10 @@ import h11
 import httpx
 import structlog
 
+from bot.network import sockets
 from bot.network.model_answers import ModelAnswers
 from bot.network.model_bodies import RefusedBodyError, check_body
-from bot.network.sockets import (
-    CHUNK_BYTES,
-    BadRequestError,
-    Header,
-    end_to_end,
-    next_event,
-    read_head,
-    refusal,
-    serving,
-)
+from bot.network.sockets import BadRequestError, Header
 from bot.outbound import Outbound
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -135,7 +127,7 @@ async def model_proxy(
     # The client follows no redirect: the agent may do so itself, with its dummy.
     async with (outbound or Outbound()).client(UPSTREAM_TIMEOUT) as client:
         proxy = _ModelProxy(client, route, dummy, offline)
-        async with serving(listener, proxy.answer):
+        async with sockets.serving(listener, proxy.answer):
             yield
     _log.info("model-proxy-closed", forwarded=proxy.forwarded, refused=proxy.refused)
 
@@ -153,7 +145,7 @@ class _ModelProxy:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         exchange = _Exchange(reader, writer)
         try:
-            asked = await read_head(reader, exchange.connection)
+            asked = await sockets.read_head(reader, exchange.connection)
             headers = self._headers_for_upstream(asked)
             async with asyncio.timeout(REQUEST_SECONDS):
                 request = await self._upstream_request(asked, headers, await self._body(exchange))
@@ -174,7 +166,7 @@ class _ModelProxy:
             self.held_bytes -= exchange.held_bytes
 
     def _headers_for_upstream(self, asked: h11.Request) -> list[Header]:
-        swapped = swap_key(asked.target, end_to_end(asked.headers), self.dummy, self.route.key)
+        swapped = swap_key(asked.target, sockets.end_to_end(asked.headers), self.dummy, self.route.key)
         if swapped is None:
             raise BadRequestError(401, "The key is not this turn's.")
         if self.forwarded >= MAX_REQUESTS:
@@ -219,7 +211,7 @@ class _ModelProxy:
             answer = self.route.answers.begin(request.url.path, response.status_code, response.headers)
             headers = [
                 (name, value.replace(key, b"*" * len(key)))
-                for name, value in end_to_end((name.lower(), value) for name, value in response.headers.raw)
+                for name, value in sockets.end_to_end((name.lower(), value) for name, value in response.headers.raw)
                 if name not in _NOT_FOR_AGENT
             ]
             headers.append((b"connection", b"close"))
@@ -251,17 +243,17 @@ class _Exchange:
 
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises BadRequestError if it is malformed."""
-        while not isinstance(event := next_event(self.connection), h11.EndOfMessage):
+        while not isinstance(event := sockets.next_event(self.connection), h11.EndOfMessage):
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
                 continue
             if self.connection.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            self.connection.receive_data(await self.reader.read(CHUNK_BYTES))
+            self.connection.receive_data(await self.reader.read(sockets.CHUNK_BYTES))
 
     async def until_client_left(self) -> None:
         """Wait until the client disconnects after its request, then raise ConnectionError: the answer is not needed."""
-        while await self.reader.read(CHUNK_BYTES):
+        while await self.reader.read(sockets.CHUNK_BYTES):
             pass
         raise ConnectionAbortedError("the client disconnected before the end of the answer")
 
@@ -272,4 +264,4 @@ class _Exchange:
     def refuse(self, status: int, why: str) -> None:
         """Send a refusal unless an answer has begun. An unfinished answer shows the client that something failed."""
         if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self.writer.write(refusal(status, why))
+            self.writer.write(sockets.refusal(status, why))

@@ -132,7 +132,8 @@ class Inbox:
             database_answered()
             self.names = stored.names
             for waiting in group:
-                _tell([waiting], _outcome(waiting[0], stored))
+                known: Outcome = "duplicate" if waiting[0].searched_for in (None, stored.names) else "renamed"
+                _tell([waiting], "stored" if waiting[0].guid in stored.guids else known)
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
@@ -162,9 +163,3 @@ def _tell(group: Sequence[_Waiting], outcome: Outcome) -> None:
     for _, waited_for in group:
         if not waited_for.done():
             waited_for.set_result(outcome)
-
-
-def _outcome(delivery: NewDelivery, stored: Stored) -> Outcome:
-    if delivery.guid in stored.guids:
-        return "stored"
-    return "duplicate" if delivery.searched_for in (None, stored.names) else "renamed"
