@@ -41,6 +41,7 @@ class Moment:
 
 MOST_PAGES = 10
 """Pages of one part that are read, a hundred items each: the newest thousand comments."""
+NOBODY = Actor("ghost", 0)
 MOST_LOGS = 3
 LOG_BYTES = 4_000
 
@@ -122,7 +123,11 @@ async def read_overview(
     pull, related = None, thread.get("closedByPullRequestsReferences")
     if thread["__typename"] == "PullRequest":
         related = thread["closingIssuesReferences"]
-        commits = tuple(_commit(one["commit"]) for one in answers.nodes(thread["commits"]))
+        found_commits = (one["commit"] for one in answers.nodes(thread["commits"]))
+        commits = tuple(
+            Commit(one["oid"], one["messageHeadline"], datetime.fromisoformat(one["committedDate"]))
+            for one in found_commits
+        )
         head = await _head_at(github, repository, thread, commits, moment)
         at = next((at for at, commit in enumerate(commits) if commit.sha == head), len(commits) - 1)
         pull = PullRequest(
@@ -132,7 +137,8 @@ async def read_overview(
             pushed_since=head != thread["headRefOid"],
             commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
         )
-    later = (one["previousTitle"] for one in answers.nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
+    renames = answers.nodes(thread["timelineItems"])
+    later = (one["previousTitle"] for one in renames if datetime.fromisoformat(one["createdAt"]) > moment.asked_at)
     whole = WholeThread(
         title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
@@ -208,7 +214,7 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
         return None
     if found[place].rpartition("/")[2] != str(number):
         return None
-    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else Actor("ghost", 0)
+    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else NOBODY
     created_at = datetime.fromisoformat(found.get("created_at") or found["submitted_at"])
     body = (found["body"] or "").replace("\0", "")
     return Text(author, body, created_at, id=target.id, node_id=found["node_id"])
@@ -354,14 +360,6 @@ def _linked(node: Any) -> LinkedThread:
     return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), _text(node))
 
 
-def _time(node: Any) -> datetime:
-    return datetime.fromisoformat(node["createdAt"])
-
-
-def _commit(node: Any) -> Commit:
-    return Commit(node["oid"], node["messageHeadline"], datetime.fromisoformat(node["committedDate"]))
-
-
 def _review_thread(node: Any) -> ReviewThread:
     comments = answers.nodes(node["comments"])
     hunk = comments[0]["diffHunk"] if comments else ""
@@ -370,19 +368,13 @@ def _review_thread(node: Any) -> ReviewThread:
 
 
 def _text(node: Any) -> Text:
-    edited = node["lastEditedAt"]
+    edited, author = node["lastEditedAt"], node["author"]
     return Text(
-        _author(node["author"]),
+        # An account that is gone, or that has no id here, is nobody: it may not write.
+        Actor(author["login"], author.get("databaseId") or 0, author["__typename"] == "Bot") if author else NOBODY,
         node["body"] or "",
         datetime.fromisoformat(node["createdAt"]),
         datetime.fromisoformat(edited) if edited else None,
         int(node["fullDatabaseId"]) if node["fullDatabaseId"] else None,
         node["id"],
     )
-
-
-def _author(node: Any) -> Actor:
-    """Return who wrote it. An account that is gone, or that has no id here, is nobody: it may not write."""
-    if node is None:
-        return Actor("ghost", 0)
-    return Actor(node["login"], node.get("databaseId") or 0, node["__typename"] == "Bot")

@@ -280,7 +280,11 @@ class Transport(GitHubAPI):
             detail = f"GitHub cannot be reached ({why if step else type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
-            self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())
+            skew = parsedate_to_datetime(answer.headers["date"]) - self._clock()
+            was_wrong = self.clock_skew is not None and abs(self.clock_skew) > LARGEST_SKEW
+            if abs(skew) > LARGEST_SKEW and not was_wrong:
+                _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
+            self.clock_skew = skew
         self.token_scopes = answer.headers.get("x-oauth-scopes")
         self.token_expires_at = _expiry(answer.headers.get("github-authentication-token-expiration"))
         if self._app is None and answer.is_success:
@@ -298,13 +302,6 @@ class Transport(GitHubAPI):
             github_request_id=answer.headers.get("x-github-request-id"),
         )
         return answer
-
-    def _note_skew(self, skew: timedelta) -> None:
-        """Keep how far GitHub's clock is ahead of ours, and say so when that begins to matter."""
-        is_wrong = abs(skew) > LARGEST_SKEW
-        if is_wrong and (self.clock_skew is None or abs(self.clock_skew) <= LARGEST_SKEW):
-            _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
-        self.clock_skew = skew
 
 
 def _expiry(text: str | None) -> datetime | None:

@@ -68,7 +68,7 @@ async def system_dialer() -> AsyncIterator[Dialer]:
     """Yield the system's resolver, in threads of its own, and plain TCP."""
     threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="egress-resolver")
     try:
-        yield Dialer(partial(_resolve, threads), _connect)
+        yield Dialer(partial(_resolve, threads), lambda address, port: asyncio.open_connection(str(address), port))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
@@ -77,10 +77,6 @@ async def _resolve(threads: ThreadPoolExecutor, name: str) -> Sequence[IPAddress
     lookup = partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     found = await asyncio.get_running_loop().run_in_executor(threads, lookup)
     return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
-
-
-async def _connect(address: IPAddress, port: int) -> Streams:
-    return await asyncio.open_connection(str(address), port)
 
 
 @asynccontextmanager

@@ -116,8 +116,10 @@ class Acts:
                     # Whether it was edited is not known.
                     _log.warning("not-recovered", id=one["id"], why="GitHub does not show it")
                     continue
-                parts = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
-                acts += self._whole(parts, one)
+                try:
+                    acts += list(self._thread(one, about) if what == "issues" else self._comment(what, one, about))
+                except (KeyError, TypeError, ValueError) as problem:  # malformed
+                    _log.warning("not-recovered", number=one.get("number"), id=one.get("id"), why=repr(problem))
         found = [act for act in acts if await self._concerns(act)]
         return sorted(found, key=lambda act: act.at), min(ends, default=newest)
 
@@ -159,14 +161,6 @@ class Acts:
             return await self._details(ids[:half]) | await self._details(ids[half:]) if half else {}
         # In the order of the ids, which may be of an older form than those that GraphQL tells.
         return {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
-
-    def _whole(self, acts: Iterator[Act], source: Any) -> list[Act]:
-        """Return the acts in an answer of GitHub's, none where it is malformed."""
-        try:
-            return list(acts)
-        except (KeyError, TypeError, ValueError) as problem:
-            _log.warning("not-recovered", number=source.get("number"), id=source.get("id"), why=repr(problem))
-            return []
 
     def _thread(self, one: Any, about: Any) -> Iterator[Act]:
         """Yield the acts in a thread: its text, labels, assignments of the bot and reviews."""
