@@ -103,11 +103,16 @@ class ClaudeProgress(PromptProgress[Item]):
             case sdk.TextBlock(text=text):
                 yield from self._say(text, new_paragraph=True)
             case sdk.ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
-                yield self._plan(_entry(todo) for todo in todos if isinstance(todo, dict))
+                yield self._plan(
+                    PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
+                    for todo in todos
+                    if isinstance(todo, dict)
+                )
             case sdk.ToolUseBlock(name=name, input={"questions": list(asked)}) if name == ASKS_PERSON:
                 self._questions = tuple(_questions(asked))
             case sdk.ToolUseBlock(id=call_id, name=name, input=arguments):
-                yield from self._tool_started(call_id, _title(name, arguments))
+                told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
+                yield from self._tool_started(call_id, f"{name} {told}".strip())
             case sdk.ToolResultBlock(tool_use_id=call_id, content=content, is_error=is_error):
                 yield from self._tool_ended(call_id, ok=is_error is not True, output=_printed(content))
             case _:
@@ -120,19 +125,10 @@ def _error_text(result: sdk.ResultMessage) -> str:
     return f"{said or result.subtype}{status}"
 
 
-def _title(name: str, arguments: dict[str, Any]) -> str:
-    told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
-    return f"{name} {told}".strip()
-
-
 def _printed(content: str | list[dict[str, Any]] | None) -> str:
     """Return the text of a tool's result; pictures are none."""
     blocks: list[Any] = content if isinstance(content, list) else [{"text": content or ""}]
     return "\n".join(text for block in blocks if isinstance(block, dict) and isinstance(text := block.get("text"), str))
-
-
-def _entry(todo: dict[str, Any]) -> PlanEntry:
-    return PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
 
 
 def _questions(asked: list[Any]) -> Iterator[Question]:

@@ -246,10 +246,6 @@ def _named(access: Access, variable: str) -> dict[str, str]:
     return {variable: access.model} if access.model else {}
 
 
-def _claude_sdk(access: Access) -> dict[str, str]:
-    return {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
-
-
 _CODEX_MODE = "agent-full-access"
 
 
@@ -342,7 +338,7 @@ PRESETS = {
             package=CLAUDE_SDK,
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=_OF_CLAUDE,
-            environment=_claude_sdk,
+            environment=lambda access: {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"},
         ),
         Preset(
             agent="claude-acp",

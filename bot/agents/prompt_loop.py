@@ -203,13 +203,6 @@ class Link(ABC, Generic[Item]):
         """End the agent and its process group."""
 
 
-async def _ask(link: Link[Item], blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
-    try:
-        await link.ask(blocks, inbox)
-    except Exception as error:  # noqa: BLE001 - it is raised where the prompt is followed
-        await inbox.put(error)
-
-
 class Driver(ABC, Generic[Item]):
     """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
 
@@ -262,6 +255,12 @@ class Driver(ABC, Generic[Item]):
         self._inbox, progress = inbox, link.progress()
         link.asked.clear()
 
+        async def ask() -> None:
+            try:
+                await link.ask(blocks, inbox)
+            except Exception as error:  # noqa: BLE001 - it is raised where the prompt is followed
+                await inbox.put(error)
+
         def hear_late(item: Item | Failed | Exception | Told) -> None:
             """Report what an agent that stops has used, and nothing else."""
             for event in () if isinstance(item, Failed | Exception | Told) else progress.events(item):
@@ -272,7 +271,7 @@ class Driver(ABC, Generic[Item]):
             while not inbox.empty():
                 hear_late(inbox.get_nowait())
 
-        async with concurrently(_ask(link, blocks, inbox)) as asking:
+        async with concurrently(ask()) as asking:
             try:
                 ended = await follow(inbox, limits, stop, progress, on_event)
             finally:
