@@ -162,9 +162,8 @@ class GitHub:
 
         Raises NotFound where the bot does not see the repository: GitHub's answer is the same.
         """
-        try:
-            answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
-        except NotFound:
+        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=login)
+        if answer is None:
             await self.as_named_now(repository)
             return "none"
         return answers.permission(answer)
@@ -244,20 +243,14 @@ class GitHub:
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
-        try:
-            answer = await self.get(repository, "/branches/{branch}", branch=branch)
-        except NotFound:
-            return False
-        return bool(answer["protected"])
+        found = await self.get_if_there(repository, "/branches/{branch}", branch=branch)
+        return found is not None and bool(found["protected"])
 
     async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""
         path = "/pulls/{number}/reviews/{review}"
-        try:
-            found = await self.get(repository, path, number=number, review=review_id)
-        except NotFound:
-            return None
-        return read(answers.Review, found)
+        found = await self.get_if_there(repository, path, number=number, review=review_id)
+        return read(answers.Review, found) if found is not None else None
 
     async def review_comments(
         self, repository: Repository, number: int, review_id: int
@@ -319,11 +312,7 @@ class GitHub:
 
     async def has_comment(self, repository: Repository, target: Target, comment_id: int) -> bool:
         """Return whether the bot's own comment that answers `target` is there."""
-        try:
-            await self.get(repository, _comment_path(target), id=comment_id)
-        except NotFound:
-            return False
-        return True
+        return await self.get_if_there(repository, _comment_path(target), id=comment_id) is not None
 
     async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> answers.Posted:
         """Submit a review that only comments; Refused with status 422 where a line is not in the diff.
@@ -454,6 +443,13 @@ class GitHub:
     async def get(self, repository: Repository, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""
         return await self._below(repository, self._api.getitem, path, **variables)
+
+    async def get_if_there(self, repository: Repository, path: str, **variables: Value) -> Any:
+        """As `get`; None where there is nothing."""
+        try:
+            return await self.get(repository, path, **variables)
+        except NotFound:
+            return None
 
     async def _by_id(self, repository: Repository, path: str = "", **variables: Value) -> Any:
         """As `get`, of the repository that has this id now."""

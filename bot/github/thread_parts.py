@@ -208,11 +208,8 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
     https://docs.github.com/rest/issues/comments#get-an-issue-comment and its siblings
     """
     path, place = _PLACES[target.kind]
-    try:
-        found = await github.get(repository, path, number=number, id=target.id)
-    except NotFound:
-        return None
-    if found[place].rpartition("/")[2] != str(number):
+    found = await github.get_if_there(repository, path, number=number, id=target.id)
+    if found is None or found[place].rpartition("/")[2] != str(number):
         return None
     author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else NOBODY
     created_at = datetime.fromisoformat(found.get("created_at") or found["submitted_at"])
