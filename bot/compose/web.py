@@ -67,7 +67,7 @@ async def _serve(
     listener: socket.socket,
     on_listening: Callable[[str], None],
 ) -> None:
-    async with Inbox(pool) as inbox, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None
         if settings.admin_token is None and settings.github_client_id is None:
@@ -86,7 +86,7 @@ async def _serve(
             routes += [NO_API] if token is None else api_routes(calls, token, news)
             routes += dashboard_routes(calls, Login(calls.ctx.clock, token, access), news)
         others = Starlette(routes=routes)
-        known = (inbox, settings.webhook_secrets, settings.platform, others)
+        known = (Inbox(pool), settings.webhook_secrets, settings.platform, others)
         app = Receiver(*known, bare_commands=settings.bare_commands)
         config = uvicorn.Config(
             app,
