@@ -25,7 +25,7 @@ _ENDED_BY = 128
 
 def doctor(json: Json = False) -> None:
     """Check settings, database, GitHub, sandbox, model and agents. It costs nothing and leaves nothing behind."""
-    with Console(stderr=True).status("Asking the database, GitHub and the model, and starting each installed agent …"):
+    with Console(stderr=True).status("Asking the database, GitHub and the model, and starting the agent …"):
         checks = run(_until_stopped(), log_level="error")
     if isinstance(checks, int):
         raise typer.Exit(_ENDED_BY + checks)
