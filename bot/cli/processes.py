@@ -208,8 +208,9 @@ def receive(
 def recover(json: Json = False) -> None:
     """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
     from bot.compose.base import redactor_of, require_current_schema
-    from bot.compose.parts import Surroundings, open_github
+    from bot.compose.parts import Surroundings, open_client
     from bot.compose.process import policy_of
+    from bot.github.client import GitHub
     from bot.messages.formatting import format_count
     from bot.receive.recover import Recovered
     from bot.receive.recover import recover as recover_missed
@@ -222,7 +223,7 @@ def recover(json: Json = False) -> None:
         async with (
             ready_database(settings) as dsn,
             database(dsn, size=2, redactor=redactor) as pool,
-            open_github(settings, around, redactor) as github,
+            open_client(GitHub, settings, around, redactor) as github,
         ):
             async with pool.acquire() as connection:
                 await require_current_schema(connection)

@@ -14,17 +14,8 @@ from rich.filesize import decimal
 from bot.api import changes
 from bot.api.calls import THREAD, Endpoint
 from bot.api.rows import AskedOperation, Rescue, WorktreeOnDisk
-from bot.cli.calls import (
-    ROWS_FOR_PEOPLE,
-    call,
-    correctable,
-    items_of,
-    option,
-    print_json,
-    print_rows,
-    print_table,
-    unix_user,
-)
+from bot.cli import calls
+from bot.cli.calls import call, correctable, items_of, option, print_json, print_rows, print_table
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
 from bot.clones import metadata, trash
@@ -41,7 +32,6 @@ from bot.operations import execute
 from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.settings import load
 from bot.store import listings, operations, reconciliation, retention
-from bot.store.audit import Entry, record
 from bot.store.listings import FoundWorktree
 from bot.store.scope import EVERYTHING
 from bot.worktrees.summary import summarize
@@ -67,7 +57,7 @@ def print_worktrees(
     ] = None,
 ) -> None:
     """List the checkouts, the newest first, and what was rescued from them."""
-    wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
+    wanted = limit if json or limit else calls.ROWS_FOR_PEOPLE + 1
     wanted_state = state if state or every else "not-removed"
 
     async def listed(ctx: NodeContext) -> tuple[list[WorktreeOnDisk], list[Rescue], Path]:
@@ -88,7 +78,7 @@ def print_worktrees(
                     one.rescues.append(rescue)
         print_json(found[:limit])
         return
-    most = limit or ROWS_FOR_PEOPLE
+    most = limit or calls.ROWS_FOR_PEOPLE
     if found:
         print_rows([_with_path_below(data_dir, one) for one in found[:most]], len(found) > most)
         typer.echo(f"Paths are relative to {data_dir}.", err=True)
@@ -132,7 +122,7 @@ def _with_path_below(data_dir: Path, worktree: WorktreeOnDisk) -> WorktreeOnDisk
 def create(conversation: Conversation) -> None:
     """Make the worktree of a conversation before its next turn."""
     named = _named(conversation)
-    run_on_node(lambda ctx: _create(ctx, named["owner"], named["name"], int(named["number"])))
+    run_on_node(lambda ctx: _create(ctx, *named))
 
 
 @worktrees.command("path")
@@ -142,8 +132,7 @@ def print_path(conversation: Conversation) -> None:
 
     async def found(ctx: NodeContext) -> None:
         async with ctx.pool.acquire() as connection:
-            number, full_name = int(named["number"]), f"{named['owner']}/{named['name']}"
-            conversation_id = await listings.conversation_named(connection, full_name, number, EVERYTHING)
+            conversation_id = await listings.conversation_named(connection, *named, EVERYTHING)
             row = conversation_id and await listings.conversation(connection, conversation_id, 1, EVERYTHING)
         if not row or row["worktree"] is None:
             fail(f"{conversation} has no worktree: `threadtree worktrees create {conversation}` makes one.")
@@ -202,9 +191,8 @@ def prune_worktrees(
         with _progress() as progress:
             report = await prune(ctx, load().retention, asked, progress)
         if not asked.dry_run:
-            given = asked.model_dump_json(exclude_defaults=True)
-            done = Entry(unix_user(), "command line", "prune", "worktrees", repo, given, outcome=report.words)
-            await record(ctx.pool, done)
+            details = asked.model_dump_json(exclude_defaults=True)
+            await calls.record(ctx.pool, "prune", "worktrees", repo, details=details, outcome=report.words)
         return report
 
     report = run_on_node(pruned_here, logs=True)
@@ -238,8 +226,8 @@ def repair_worktrees(
             asked = changes.repair_worktrees.parse({}, {"worktree": only, "repo": repo})
         with _progress() as progress:
             done = await repair(ctx, asked, progress)
-        given, words = asked.model_dump_json(exclude_defaults=True), words_of_repair(done)
-        await record(ctx.pool, Entry(unix_user(), "command line", "repair", "worktrees", repo, given, outcome=words))
+        details = asked.model_dump_json(exclude_defaults=True)
+        await calls.record(ctx.pool, "repair", "worktrees", repo, details=details, outcome=words_of_repair(done))
         return done
 
     done = run_on_node(repaired, logs=True)
@@ -268,23 +256,23 @@ def _absolute(path: str) -> Path:
     return Path(path).absolute()
 
 
-async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
+async def _create(ctx: NodeContext, full_name: str, number: int) -> None:
     github = ctx.github
     if github is None:
         fail("GitHub must be asked, and GITHUB_TOKEN is not set; set it, or the App's two settings.", 2)
     try:
-        repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
+        repository = await github.repository(urlsplit(ctx.server_url).netloc, *full_name.split("/"))
         here = Nodes(ctx.node, branch_prefix=load().branch_prefix)
         assigned = await assign_worktree_for_operator(ctx.pool, github, here, ctx.clock, repository, number)
     except NotFound:
-        fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.", 2)
+        fail(f"GitHub shows the bot no {full_name}#{number}; correct it, or give the bot access.", 2)
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = operations.by_operator("command line", ctx.clock())
         operation = await operations.enqueue(connection, assigned.worktree_id, "create", asked)
-        made = (f"{owner}/{name}#{number}", f"{owner}/{name}")
-        await record(connection, Entry(unix_user(), "command line", "create", *made, operations=(operation,)))
+        made = (f"{full_name}#{number}", full_name)
+        await calls.record(connection, "create", *made, operations=(operation,))
     await _execute(ctx, operation)
 
 
@@ -312,11 +300,12 @@ async def _execute(ctx: NodeContext, operation: int) -> None:
     typer.echo(ended.outcome)
 
 
-def _named(conversation: str) -> re.Match[str]:
+def _named(conversation: str) -> tuple[str, int]:
+    """Return the repository and the number of a conversation; end the command if it names none."""
     named = THREAD.fullmatch(conversation)
     if named is None:
         fail(f"{conversation!r} names no conversation; write it like octo/hello#42.", 2)
-    return named
+    return f"{named['owner']}/{named['name']}", int(named["number"])
 
 
 @contextmanager

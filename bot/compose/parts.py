@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -66,7 +66,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     async with AsyncExitStack() as stack:
         github = None
         if settings.github_token is not None or settings.github_app_id is not None:
-            github = await stack.enter_async_context(open_github(settings, around, redactor))
+            github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
         opening = open_node(settings, dsn, redactor, around, github, COMMAND_CONNECTIONS)
         ctx, _ = await stack.enter_async_context(opening)
         await move_in(ctx)
@@ -175,17 +175,12 @@ async def open_cage(settings: Settings) -> Sandbox:
     return cage
 
 
-def open_github(settings: Settings, around: Surroundings, redactor: Redactor) -> AbstractAsyncContextManager[GitHub]:
-    """Yield a client of GitHub with the bot's credentials; the redactor learns the tokens that it gets.
+@asynccontextmanager
+async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
+    """Yield a client of GitHub of this kind with the bot's credentials; the redactor learns the tokens that it gets.
 
     Raises CannotStartError if no credentials are set.
     """
-    return open_client(GitHub, settings, around, redactor)
-
-
-@asynccontextmanager
-async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
-    """Yield a client of this kind, as `open_github` does."""
     async with Outbound(*settings.outbound).client(GITHUB_TIMEOUT) as http:
         yield kind(
             api_url=settings.github_api_url,

@@ -12,7 +12,7 @@ from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.authority import Policy
 from bot.compose.base import CannotStartError, redactor_of
-from bot.compose.parts import Surroundings, open_github, open_node
+from bot.compose.parts import Surroundings, open_client, open_node
 from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
@@ -84,7 +84,7 @@ async def _opened(
 ) -> AsyncIterator[tuple[TurnContext, NodeSelf, Runner]]:
     """Yield what a worker needs before its loops begin."""
     async with AsyncExitStack() as stack:
-        github = await stack.enter_async_context(open_github(settings, around, redactor))
+        github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
         opening = open_node(settings, dsn, redactor, around, github, CONNECTIONS, for_turns=True)
         on_node, node = await stack.enter_async_context(opening)
         if not on_node.git.cage.isolates:

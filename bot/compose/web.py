@@ -126,11 +126,12 @@ async def _access(settings: Settings, redactor: Redactor, calls: "Calls") -> "As
     if settings.github_client_id is None or settings.github_client_secret is None:
         yield None
         return
-    from bot.compose.parts import Surroundings, open_github
+    from bot.compose.parts import Surroundings, open_client
     from bot.dashboard.access import Access
+    from bot.github.client import GitHub
     from bot.github.people import SignIn
 
-    async with open_github(settings, Surroundings(), redactor) as github:
+    async with open_client(GitHub, settings, Surroundings(), redactor) as github:
         secret = settings.github_client_secret.get_secret_value()
         sign_in = SignIn(github, settings.github_server_url, settings.github_client_id, secret)
         yield Access(sign_in, calls, settings.dashboard_operators, settings.dashboard_viewers)

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bot.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, UNANSWERED, Caller, CallError, Calls
@@ -19,7 +20,7 @@ from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.entrance import ENTRANCE
 from bot.dashboard.login import COOKIE, Login, UnknownAccessError, is_equal, is_foreign
 from bot.dashboard.pages import PAGES
-from bot.dashboard.rendering import MEDIA_TYPES, static_files
+from bot.dashboard.rendering import STATIC
 from bot.dashboard.visits import PageView, Visit
 
 VIEWS: Final = (*PAGES, *ENTRANCE, *ACTION_VIEWS)
@@ -50,18 +51,12 @@ class _Dashboard:
         self._calls = calls
         self._news = news
         routes = [
-            *map(self._route, VIEWS),
+            *(Route(view.path, partial(self._answer, view), methods=[view.method]) for view in VIEWS),
             Route("/events", self._events, methods=["GET"]),
-            Route("/static/{name}", _static, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ]
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
         self.app.router.redirect_slashes = False
-
-    def _route(self, view: PageView) -> Route:
-        async def answer(request: Request) -> Response:
-            return await self._answer(view, request)
-
-        return Route(view.path, answer, methods=[view.method])
 
     async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self.visit(request)
@@ -118,9 +113,10 @@ class _Front:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                headers.update(_HEADERS)
+                # The address of a file has its digest.
+                is_file = scope["path"].startswith("/static/") and message["status"] in (200, 304)
+                headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_file else "no-store"
             await send(message)
 
         await answer(scope, receive, with_headers)
@@ -148,12 +144,3 @@ async def _check_form(visit: Visit) -> None:
     form = await visit.form()
     if not is_equal(form.get("form_token", ""), visit.login.form_token(visit.cookie)):
         raise CallError(403, "This form is no longer valid. Go back, load the page again and repeat it.")
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    content = static_files().get(name)
-    if content is None:
-        raise HTTPException(404)
-    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(content, headers=kept, media_type=MEDIA_TYPES[name[name.rindex(".") :]])
