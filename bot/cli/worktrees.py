@@ -18,7 +18,7 @@ from bot.cli import calls
 from bot.cli.calls import call, correctable, items_of, option, print_json, print_rows, print_table
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
-from bot.clones import metadata, trash
+from bot.clones import trash
 from bot.clones.clone import reading
 from bot.compose.parts import jobs_of_node
 from bot.github.errors import NotFound
@@ -31,7 +31,7 @@ from bot.node.context import NodeContext
 from bot.operations import execute
 from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.settings import load
-from bot.store import listings, operations, reconciliation, retention
+from bot.store import listings, operations
 from bot.store.listings import FoundWorktree
 from bot.store.scope import EVERYTHING
 from bot.worktrees.summary import summarize
@@ -159,18 +159,14 @@ _operation_command(changes.restore_worktree, "restore", "Bring back the latest r
 def touch(worktree: Worktree) -> None:
     """Count the worktree as used now."""
 
-    async def touch_both(ctx: NodeContext) -> None:
+    async def touched(ctx: NodeContext) -> None:
         found = await _find(ctx, worktree)
         async with ctx.pool.acquire() as connection:
             with correctable():
                 await call(connection, changes.touch_worktree, {"id": str(found.id)})
-            touched = await retention.row_of(connection, found.id)
-            runs = await reconciliation.runs_in(connection, found.id)
-        if touched is not None and (directory := ctx.directory(touched.path)).is_dir():
-            metadata.write(directory, metadata.metadata_of(touched, *runs))
         typer.echo(f"Worktree {found.id} counts as used now.")
 
-    run_on_node(touch_both)
+    run_on_node(touched)
 
 
 @worktrees.command("prune")

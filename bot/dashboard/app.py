@@ -1,6 +1,5 @@
 """The dashboard's routes, and what goes for all of them: who may enter, which forms count, the headers."""
 
-import asyncio
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -8,13 +7,14 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, UNANSWERED, Caller, CallError, Calls
+from bot.api.app import in_time
+from bot.api.calls import ONLY_OPERATORS, STRANGER, Caller, CallError, Calls
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.entrance import ENTRANCE
@@ -60,19 +60,15 @@ class _Dashboard:
 
     async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self.visit(request)
-        if view.for_operators and not visit.caller.is_operator:
-            return visit.problem(403, ONLY_OPERATORS)
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                if view.method == "POST" and not view.is_open:
-                    await _check_form(visit)
-                return await view.answer(visit)
-        except CallError as problem:
-            return visit.problem(problem.status, problem.sentence)
-        except ClientDisconnect:
-            return Response(status_code=400)  # the browser is gone
-        except UNANSWERED:
-            return visit.problem(503, "The database does not answer in time.")
+
+        async def shown() -> Response:
+            if view.for_operators and not visit.caller.is_operator:
+                raise CallError(403, ONLY_OPERATORS)
+            if view.method == "POST" and not view.is_open:
+                await _check_form(visit)
+            return await view.answer(visit)
+
+        return await in_time(shown(), visit.problem)
 
     async def _problem(self, request: Request, problem: Exception) -> Response:
         """Answer an unknown path or a wrong method with a page."""
