@@ -174,9 +174,8 @@ def openapi() -> dict[str, Any]:
 
 
 def _words(endpoint: Endpoint[Any, Any]) -> dict[str, str]:
-    if isinstance(endpoint.words, str):
-        return {"summary": endpoint.words}
-    return {"summary": endpoint.words.title, "description": endpoint.words.consequence}
+    words = endpoint.words
+    return {"summary": words.title} | ({"description": words.consequence} if words.consequence else {})
 
 
 def _asked(endpoint: Endpoint[Any, Any]) -> dict[str, Any]:

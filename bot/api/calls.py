@@ -169,13 +169,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A change in words, for its page and its command. What is asked stands in them, and in `asked` the `answer`."""
+    """An endpoint in words; all but `title` are a change's, for its page and its command.
 
-    verb: str
-    title: str
-    button: str
-    consequence: str
-    asked: str
+    What is asked stands in them, and in `asked` the `answer`.
+    """
+
+    verb: str = ""
+    title: str = ""
+    button: str = ""
+    consequence: str = ""
+    asked: str = ""
     is_dangerous: bool = field(default=False, kw_only=True)
 
 
@@ -190,7 +193,7 @@ class Endpoint(Generic[A, R]):
 
     method: Method
     path: str
-    words: str | Words
+    words: Words
     status: int
     handler: "Handler[A, R]"
     asks: type[A]
@@ -221,9 +224,19 @@ class Endpoint(Generic[A, R]):
 Handler: TypeAlias = Callable[[Call, A], Awaitable[R]]
 
 
-def endpoint(
-    method: Method, path: str, words: str | Words, *, status: int = 200
+def get(path: str, title: str) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
+    """Make an endpoint that reads."""
+    return _endpoint("GET", path, Words(title=title), 200)
+
+
+def change(
+    method: Method, path: str, *words: str, status: int = 202, is_dangerous: bool = False
 ) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
+    """Make an endpoint that changes something; the `words` are those of `Words`."""
+    return _endpoint(method, path, Words(*words, is_dangerous=is_dangerous), status)
+
+
+def _endpoint(method: Method, path: str, words: Words, status: int) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
     """Make an endpoint of a handler: what it takes and answers are its annotations."""
 
     def made(handler: Handler[A, R]) -> Endpoint[A, R]:
@@ -231,13 +244,6 @@ def endpoint(
         return Endpoint(method, path, words, status, handler, asked, answer)
 
     return made
-
-
-def change(
-    method: Method, path: str, *words: str, status: int = 202, is_dangerous: bool = False
-) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
-    """Make an endpoint that changes something; the `words` are those of `Words`."""
-    return endpoint(method, path, Words(*words, is_dangerous=is_dangerous), status=status)
 
 
 async def answered(call: Call, endpoint: Endpoint[A, R], asked: A) -> R:
@@ -265,7 +271,7 @@ async def _entry(call: Call, change: Endpoint[A, R], asked: A, answer: R) -> aud
     details = asked.model_dump_json(exclude_defaults=True, exclude={"id", "guid", "conversation"})
     done = answer.model_dump()
     return audit.Entry(
-        *(caller.person, caller.channel, change.words.verb if isinstance(change.words, Words) else change.path),
+        *(caller.person, caller.channel, change.words.verb),
         *(target, codebase, details),
         operations=tuple(done.get("operations", [done[name] for name in ("operation",) if name in done])),
         delivery=done.get("delivery"),

@@ -24,7 +24,7 @@ from bot.api.calls import (
     PageQuery,
     R,
     TurnsQuery,
-    endpoint,
+    get,
 )
 from bot.messages import tracking
 from bot.messages.formatting import plain
@@ -63,7 +63,7 @@ def _one(model: type[R], row: Mapping[str, Any] | None, what: str) -> R:
     return model.model_validate(dict(row))
 
 
-@endpoint("GET", "/worktrees", "The checkouts and the orphans among them, newest first")
+@get("/worktrees", "The checkouts and the orphans among them, newest first")
 async def worktrees(call: Call, asked: ListQuery[rows.ListedWorktreeState]) -> rows.Page[rows.Worktree]:
     stored = asked.model_copy(update={"state": "ready"}) if asked.state == "missing" else asked
     found = await _rows(call, stored, "worktrees")
@@ -89,17 +89,17 @@ def _look(items: Sequence[rows.Worktree], found: Sequence[Record], data_dir: Pat
                 item.state = "missing"
 
 
-@endpoint("GET", "/sessions", "The agents' contexts, newest first")
+@get("/sessions", "The agents' contexts, newest first")
 async def sessions(call: Call, asked: ListQuery[rows.SessionState]) -> rows.Page[rows.Session]:
     return _page(rows.Session, await _rows(call, asked, "sessions"), asked)
 
 
-@endpoint("GET", "/conversations", "The threads, newest first")
+@get("/conversations", "The threads, newest first")
 async def conversations(call: Call, asked: ListQuery[rows.ConversationState]) -> rows.Page[rows.Conversation]:
     return _page(rows.Conversation, await _rows(call, asked, "conversations"), asked)
 
 
-@endpoint("GET", "/conversations/{id}", "A thread with its newest requests and sessions")
+@get("/conversations/{id}", "A thread with its newest requests and sessions")
 async def conversation(call: Call, asked: ById) -> rows.WholeConversation:
     row = await listings.conversation(call.connection, asked.id, MOST_ROWS, call.caller.scope)
     found = _one(rows.WholeConversation, row, f"conversation {asked.id}")
@@ -107,7 +107,7 @@ async def conversation(call: Call, asked: ById) -> rows.WholeConversation:
     return found
 
 
-@endpoint("GET", "/turns", "The requests, newest first; queued ones in the order of their line")
+@get("/turns", "The requests, newest first; queued ones in the order of their line")
 async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn]:
     more, scope, in_line = asked.limit + 1, call.caller.scope, asked.state == "queued" and not asked.search
     found: Sequence[Any]
@@ -125,7 +125,7 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn
     return page
 
 
-@endpoint("GET", "/turns/{id}", "A request with its text, and what its agent plans, does and says, until they expire")
+@get("/turns/{id}", "A request with its text, and what its agent plans, does and says, until they expire")
 async def turn(call: Call, asked: ById) -> rows.WholeTurn:
     row = await listings.turn(call.connection, asked.id, call.caller.scope)
     found = _one(rows.WholeTurn, row, f"turn {asked.id}")
@@ -133,7 +133,7 @@ async def turn(call: Call, asked: ById) -> rows.WholeTurn:
     return found
 
 
-@endpoint("GET", "/turns/{id}/steps/{place}", "A step of a request with its output, until that expires")
+@get("/turns/{id}/steps/{place}", "A step of a request with its output, until that expires")
 async def step(call: Call, asked: ByStep) -> rows.WholeStep:
     row = await listings.step(call.connection, asked.id, asked.place, call.caller.scope)
     return _one(rows.WholeStep, row, f"step {asked.place} of turn {asked.id}")
@@ -146,24 +146,24 @@ async def _tell_why(call: Call, listed: Sequence[rows.Turn]) -> None:
         queued[row.id].waiting = plain(tracking.why_it_waits(row, now))
 
 
-@endpoint("GET", "/deliveries", "What was received, newest first")
+@get("/deliveries", "What was received, newest first")
 async def deliveries(call: Call, asked: ListQuery[rows.ListedDeliveryState]) -> rows.Page[rows.Delivery]:
     return _page(rows.Delivery, await _rows(call, asked, "deliveries"), asked)
 
 
-@endpoint("GET", "/deliveries/{guid}", "One delivery")
+@get("/deliveries/{guid}", "One delivery")
 async def delivery(call: Call, asked: ByGuid) -> rows.OneDelivery:
     row = await listings.delivery(call.connection, asked.guid, call.caller.scope)
     return _one(rows.OneDelivery, row, f"delivery {asked.guid}")
 
 
-@endpoint("GET", "/rescues", "What was rescued or kept, newest first")
+@get("/rescues", "What was rescued or kept, newest first")
 async def rescues(call: Call, asked: ListQuery[rows.RescueState]) -> rows.Page[rows.Rescue]:
     found = await _rows(call, asked, "rescues")
     return _page(rows.Rescue, [_with_expiry(row, call) for row in found], asked)
 
 
-@endpoint("GET", "/nodes", "The nodes and their work")
+@get("/nodes", "The nodes and their work")
 async def nodes(call: Call, asked: ListQuery[rows.NodeState]) -> rows.Page[rows.Node]:
     found = await listings.nodes(call.connection, asked.state, call.caller.scope)
     for row in found:
@@ -175,18 +175,18 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
     return {**row, "expires_at": row["created_at"] + call.ctx.rescues_kept_for}
 
 
-@endpoint("GET", "/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
+@get("/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
 async def costs(call: Call, asked: CostsQuery) -> rows.Page[rows.Costs]:
     sums = stored_costs.by_person if asked.by == "person" else stored_costs.by_repository
     return _whole(rows.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
 
 
-@endpoint("GET", "/outcomes", "What became of pull requests to whose branches the bot pushed, newest first")
+@get("/outcomes", "What became of pull requests to whose branches the bot pushed, newest first")
 async def outcomes(call: Call, asked: ListQuery[rows.OutcomeState]) -> rows.Page[rows.Outcome]:
     return _page(rows.Outcome, await _rows(call, asked, "outcomes"), asked)
 
 
-@endpoint("GET", "/outcomes/sums", "The same, summed by repository, agent and model")
+@get("/outcomes/sums", "The same, summed by repository, agent and model")
 async def outcome_sums(call: Call, asked: CostsQuery) -> rows.Page[rows.OutcomeSums]:
     of = (_first_day(call, asked), asked.repo, call.caller.scope)
     return _whole(rows.OutcomeSums, await stored_outcomes.sums(call.connection, *of))
@@ -196,7 +196,7 @@ def _first_day(call: Call, asked: CostsQuery) -> date:
     return call.ctx.clock().astimezone(UTC).date() - timedelta(days=asked.days - 1)
 
 
-@endpoint("GET", "/audit", "Who did what, newest first")
+@get("/audit", "Who did what, newest first")
 async def audit(call: Call, asked: AuditQuery) -> rows.Page[rows.AuditEntry]:
     if not call.caller.is_operator:
         raise CallError(403, ONLY_OPERATORS)
@@ -204,7 +204,7 @@ async def audit(call: Call, asked: AuditQuery) -> rows.Page[rows.AuditEntry]:
     return _page(rows.AuditEntry, await stored_audit.newest(call.connection, asked.limit + 1, *filters), asked)
 
 
-@endpoint("GET", "/operations/{id}", "What was asked of a worktree or of a node")
+@get("/operations/{id}", "What was asked of a worktree or of a node")
 async def operation(call: Call, asked: ById) -> rows.Operation:
     row = await operations.described(call.connection, asked.id, scope=call.caller.scope)
     return _one(rows.Operation, row, f"operation {asked.id}")

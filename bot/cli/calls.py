@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, Words, answered
+from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
 from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
@@ -239,7 +239,7 @@ def _change(change: Endpoint[A, R], path: Mapping[str, str], *, json: bool = Fal
     answer = _ask(change, path, logs=True, **given)
     if json:
         print_json(answer)
-    elif isinstance(change.words, Words):
+    else:
         typer.echo(change.words.asked.format(answer=answer, **path))
 
 

@@ -1,8 +1,7 @@
 """`threadtree worktrees …`"""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import Nodes
 from bot.maintenance.prune import prune
-from bot.maintenance.repair import Progress, repair
+from bot.maintenance.repair import repair
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
 from bot.operations import execute
@@ -184,8 +183,8 @@ def prune_worktrees(
         asked = changes.prune_worktrees.parse({}, given)
 
     async def pruned_here(ctx: NodeContext) -> PruneReport:
-        with _progress() as progress:
-            report = await prune(ctx, load().retention, asked, progress)
+        with Console(stderr=True).status("") as status:
+            report = await prune(ctx, load().retention, asked, status.update)
         if not asked.dry_run:
             details = asked.model_dump_json(exclude_defaults=True)
             await calls.record(ctx.pool, "prune", "worktrees", repo, details=details, outcome=report.words)
@@ -220,8 +219,8 @@ def repair_worktrees(
         only = (await _find(ctx, worktree)).id if worktree is not None else None
         with correctable():
             asked = changes.repair_worktrees.parse({}, {"worktree": only, "repo": repo})
-        with _progress() as progress:
-            done = await repair(ctx, asked, progress)
+        with Console(stderr=True).status("") as status:
+            done = await repair(ctx, asked, status.update)
         details = asked.model_dump_json(exclude_defaults=True)
         await calls.record(ctx.pool, "repair", "worktrees", repo, details=details, outcome=words_of_repair(done))
         return done
@@ -302,10 +301,3 @@ def _named(conversation: str) -> tuple[str, int]:
     if named is None:
         fail(f"{conversation!r} names no conversation; write it like octo/hello#42.", 2)
     return f"{named['owner']}/{named['name']}", int(named["number"])
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Yield a status line on the terminal; None if stderr is not a terminal."""
-    with Console(stderr=True).status("") as status:
-        yield status.update
