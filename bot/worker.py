@@ -41,6 +41,7 @@ from bot.store.measures import save_counts
 from bot.store.messages import MESSAGE_WAITS
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
+from bot.tasks import unless_stopped
 
 TICK_SECONDS = 3.0
 SUSPENDED_SECONDS = 5.0
@@ -337,10 +338,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
-        waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await unless_stopped(stopping, lost.wait())
     finally:
         with contextlib.suppress(*DATABASE_AWAY):
             await connection.close(timeout=2)
