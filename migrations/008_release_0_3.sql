@@ -83,6 +83,12 @@ alter table turns
 alter table outbox
     add column review        text;                          -- JSON: the comment goes as a review with these remarks
 
+-- Remarks.
+
+-- A single remark on a pull request of the bot waits a moment: until it runs, further ones of the person join it.
+alter table requests
+    add column collects boolean not null default false;
+
 -- Undo.
 
 alter table turns add column undoes bigint;                -- the turn whose changes this one took back

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bot.model import Repository, Target
-from bot.store.database import Connection, statement
+from bot.store.database import Connection, Pool, statement
 from bot.store.turns import Claim, under_claim
 
 
@@ -62,6 +62,11 @@ where (platform, repository_id, branch) = ($1, $2, $3) order by number desc limi
 """)
 async def own_pull(connection: Connection, repository: Repository, branch: str) -> OwnPull | None:
     """Return the last pull request that the bot opened for the branch."""
+
+
+@statement("select exists (select from pull_requests where (platform, repository_id, number) = ($1, $2, $3))")
+async def is_own_pull(connection: Connection | Pool, repository: Repository, number: int) -> bool:
+    """Return whether the bot opened the pull request."""
 
 
 @statement("""
