@@ -40,7 +40,7 @@ from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 from bot.store.operations import Channel
-from bot.store.pull_requests import is_own_pull
+from bot.store.pull_requests import check_soon, is_own_pull
 from bot.tasks import concurrently
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
@@ -250,6 +250,9 @@ class Decider:
                     await _decline(connection, addressed, words)
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
+                if thread.kind == "pull":
+                    # Where it was merged, others may conflict now.
+                    await check_soon(connection, repository, self.clock(), None)
                 if pull is not None:
                     await outcomes.record_outcome(connection, repository, pull, at)
                 if reverts is not None:
@@ -258,6 +261,7 @@ class Decider:
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await outcomes.forget_outcome(connection, repository, thread.number)
+                await check_soon(connection, repository, self.clock(), thread.number)
                 await reopen(connection, repository, thread.number, at)
                 return "reopened"
             case Ignore(why=why):

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from bot.github.answers import (
     BotIdentity,
     BranchPull,
     LoggedDelivery,
+    Mergeable,
     Permission,
     Posted,
     PullFacts,
@@ -260,6 +261,14 @@ class GitHub:
     async def pull(self, repository: Repository, number: int) -> PullFacts:
         """Return the pull request as it is now."""
         return read(PullFacts, await self.get(repository, "/pulls/{number}", number=str(number)))
+
+    async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[Mergeable, ...]:
+        """Return whether these pull requests can be merged, in their order: one request for all."""
+        fields = "title headRefOid baseRefName state mergeable"
+        pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
+        document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
+        found = (await self.query(repository, document))["repository"]
+        return tuple(read(Mergeable, found[f"p{number}"]) for number in numbers)
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""

@@ -37,7 +37,8 @@ _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
     "pull_request_review": ("review", "review"),
 }
 """The object that holds the text of an event, and what kind of text it is; of other events it is the thread's own."""
-_REMARKS = ("pull_request_review", "pull_request_review_comment")
+REMARKS = ("pull_request_review", "pull_request_review_comment")
+"""The events of texts that ask the bot also without a mention, on a pull request that it opened."""
 # What GitHub writes where somebody reverts a pull request with its button.
 _REVERTS = re.compile(r"Reverts (?P<name>[\w.-]{1,100}/[\w.-]{1,100})?#(?P<number>[0-9]{1,9})(?![0-9])")
 _ACTION = re.compile(r"[ -~]{1,100}")
@@ -178,7 +179,7 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         text = "" if body is None else body if isinstance(body, str) else None
     lock_key = f"{platform}/{repository.id}#{number}"
     sender = _maybe(int, fields, "sender", "id")
-    is_new = event in _REMARKS and action != "edited"
+    is_new = event in REMARKS and action != "edited"
     opener = _maybe(str, fields, "pull_request", "user", "login") if is_new else None
     return Envelope(action, f"{repository.full_name}#{number}", lock_key, is_used, text, sender, opener)
 
