@@ -91,8 +91,6 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
             return
         if joined is False:
             asked = AgentRequest(review.text, review.context, mode=asked.mode)
-    if ctx.request.thread.kind == "pull" and not asked.collects:
-        await requests.collect_no_more(ctx.connection, ctx.conversation_id)
     await queue_turn(ctx, asked)
 
 
@@ -104,6 +102,8 @@ async def queue_turn(
     `pinned_sha` is the head of a fork that an earlier request was about, `retry_of` that request's turn.
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
+    if ctx.request.thread.kind == "pull" and not asked.collects:
+        await requests.collect_no_more(connection, conversation_id)
     before = await requests.before_a_turn(connection, conversation_id, ctx.author.id)
     rescue = await rescues.pending_restore(connection, conversation_id) if before.may_have_rescue else None
     if rescue is not None:
