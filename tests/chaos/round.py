@@ -238,11 +238,13 @@ class Round:
             await stream.ask(next(thread for thread in stream.threads if thread.repository is repository))
         await here.github.wait_for(lambda: not unanswered(stream), QUIET_SECONDS)
 
+        await stream.open_pulls()
         enough = asyncio.Event()
         writing = asyncio.create_task(stream.run(enough, lambda: len(unanswered(stream))))
+        checking = asyncio.create_task(stream.run_checks(enough))
         await self._disturb(places)
         enough.set()
-        await writing
+        await asyncio.gather(writing, checking)
         self._calm = True
         here.github.faults.clear()
         here.github.faults.release()

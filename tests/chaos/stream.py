@@ -15,8 +15,8 @@ from tests.support.processes import Deployment
 
 PAUSE_SECONDS = (0.05, 0.6)
 MOST_WAITING = 7
-ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore", "ci")
-WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2, 40)
+ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore")
+WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2)
 """How often people do what."""
 
 
@@ -122,8 +122,6 @@ class Stream:
                 await self._open_pull(thread)
             case "push":
                 await self._push(thread.repository)
-            case "ci":
-                self._end_checks(thread.repository)
             case "merge":
                 await self._merge(thread.repository)
             case _:
@@ -141,14 +139,27 @@ class Stream:
         self.threads.append(pull)
         await self.ask(pull)
 
-    def _end_checks(self, repository: Repository) -> None:
-        """Let checks of an open pull request fail, or pass; GitHub may tell it twice."""
-        if self.rng.random() < 0.3:
-            self.here.github.faults.double_webhooks("check_suite", "completed")
-        # The newest ones are worked on.
-        if pulls := [pull for pull in repository.pulls if pull.state == "open"][-2:]:
-            ends = {"tests": self.rng.choice(("failure", "failure", "failure", "success", ""))}
-            self.here.github.end_checks(repository, self.rng.choice(pulls).head_sha, ends)
+    async def open_pulls(self) -> None:
+        """Open a pull request from the branch of each thread that has one."""
+        for thread in self.threads:
+            branch = f"threadtree/issue-{thread.number}"
+            if branch in await thread.repository.git.branches():
+                await self.here.maria.open_pull(thread.repository, head=branch, title="Something begun")
+
+    async def run_checks(self, enough: asyncio.Event) -> None:
+        """Let checks of the bot's branches fail, or pass, until `enough`; GitHub may tell it twice, or late."""
+        rng = random.Random(self.rng.random())
+        while not enough.is_set():
+            await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
+            pulls = [one for repository in self.repositories for one in repository.pulls if one.state == "open"]
+            own = [one for one in pulls if one.head_ref.startswith("threadtree/")]
+            if not own:
+                continue
+            if rng.random() < 0.3:
+                self.here.github.faults.double_webhooks("check_suite", "completed")
+            pull = rng.choice(own)
+            ends = {"tests": rng.choice(("failure", "failure", "failure", "success", ""))}
+            self.here.github.end_checks(pull.repository, pull.head_sha, ends)
 
     async def _push(self, repository: Repository) -> None:
         """Push to a branch on which others work."""
