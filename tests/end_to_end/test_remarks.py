@@ -202,6 +202,7 @@ async def test_remarks_that_were_missed_are_found_on_the_thread(a_world: Worlds)
         async with Outage(world):
             remark = await remarks(pull, "say Line.")
             await remarks(pull, "say Not mine.", by=world.olaf)
+            world.clock.move(2)  # GitHub's times are whole seconds
             await pull.reviews("say Whole.")
         await pull.hears("Line.")
         await pull.hears("Whole.")
