@@ -42,6 +42,7 @@ from bot.store.measures import save_counts
 from bot.store.messages import MESSAGE_WAITS
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
+from bot.tasks import unless_stopped
 
 TICK_SECONDS = 3.0
 SUSPENDED_SECONDS = 5.0
@@ -116,7 +117,8 @@ class Housekeeping:
         ctx = self._ctx
         counters.RECOVERIES.labels("job").inc(await retry_stalled_jobs(app, self._delivery_stalled))
         async with ctx.pool.acquire() as connection:
-            for writer in await outbox.ring_forgotten(connection, ctx.clock()):
+            for writer in await outbox.forgotten_writers(connection, ctx.clock()):
+                await jobs.ring(connection, writer)
                 counters.RECOVERIES.labels("write").inc()
                 _log.info("outbox-notified", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):
@@ -341,10 +343,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
-        waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await unless_stopped(stopping, lost.wait())
     finally:
         with contextlib.suppress(*DATABASE_AWAY):
             await connection.close(timeout=2)

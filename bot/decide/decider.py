@@ -129,11 +129,10 @@ class Decider:
     async def _handle(self, delivery: Delivery, attempts: int) -> None:
         """Carry out what the delivery asks, or end it as failed. Raises RetryLaterError for a problem that passes."""
         asked: Request | None = None
-        arrived_at = asyncio.get_running_loop().time() - delivery.waited_seconds
         try:
             action = await self._action(delivery)
             asked = action if isinstance(action, Request) else None
-            outcome = await retry_on_unique_violation(self._carry_out, delivery, action, arrived_at)
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, action)
             _log.info("decided", outcome=outcome or "handled already")
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
@@ -184,7 +183,7 @@ class Decider:
             return failure_of(event, self.policy, parser)
         return action_of(event, self.policy, parser, on_own_pull=on_own_pull)
 
-    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
+    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
@@ -198,7 +197,7 @@ class Decider:
             async with self.pool.acquire() as connection:
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
             async with concurrently(self._state(action, standing)) as state:
-                verdict = await self._may_ask(action, arrived_at)
+                verdict = await self._may_ask(action)
                 if isinstance(verdict, Denied):
                     denied = verdict
                 elif action.parsed.is_remark and (now := await state) is not None and now.closed_at is not None:
@@ -206,7 +205,7 @@ class Decider:
                 else:
                     facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
         elif asked is not None:
-            verdict = await self._may_ask(asked, arrived_at)
+            verdict = await self._may_ask(asked)
             denied = verdict if isinstance(verdict, Denied) else None
         # What recovery could not prove has not failed: a repeat would be told on the thread again.
         error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
@@ -274,24 +273,13 @@ class Decider:
         thread_ref, folder = await _save_thread(connection, request)
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
-        thread = (thread_ref, request.thread.number, folder, facts.pull)
-        now, permission, silent_until = self.clock(), facts.permission, None
+        now, silent_until = self.clock(), None
         if not request.is_operators:
             most = self.policy.comments_per_hour
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
         rules = await known_rules(connection, self.rules, request.repository)
-        ctx = RequestContext(
-            connection,
-            self.nodes,
-            *thread,
-            request,
-            self.policy,
-            rules,
-            self.server_url,
-            now,
-            permission=permission,
-            silent_until=silent_until,
-        )
+        thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
+        ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):
@@ -299,10 +287,10 @@ class Decider:
         if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
             await request_agent(ctx, facts.asked)
 
-    async def _may_ask(self, asked: Request | Addressed, arrived_at: float) -> Allowed | Denied:
+    async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
         rules = await known_rules(self.pool, self.rules, asked.repository)
         about = (self.github, self.policy, asked.author, asked.repository)
-        return await may_ask(*about, allowed=rules.allowed, arrived_at=arrived_at)
+        return await may_ask(*about, allowed=rules.allowed)
 
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
         """Tell a person who turned to the bot and may not; a bot hears nothing at all."""

@@ -18,6 +18,7 @@ from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
 from bot.github.payloads import GHOST, REMARKS, UNPROVEN
+from bot.github.thread_parts import FRAGMENTS, GESTURES
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
 from bot.store import recoveries
@@ -32,34 +33,21 @@ OVERLAP = timedelta(minutes=10)
 # Gestures have no list of their own that others cannot fill; only GraphQL tells who edited a text, and how: the `diff`
 # of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
 # as it was written. https://docs.github.com/graphql/reference/interfaces#comment
-_GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
-      nodes { ...labeled ...assigned }
-    }"""
-_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
-    "...assigned", "...assigned ...requested"
-)
 DETAILS = f"""
 query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ ...history }}
-    ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES_OF_PULL}
-      reviews(last: 50) {{
-        nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }}
-      }}
+    ... on PullRequest {{
+      reviews(last: 50) {{ nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }} }}
     }}
+    {GESTURES}
   }}
 }}
 fragment history on Comment {{
   lastEditedAt editor {{ ...account }} includesCreatedEdit
   userContentEdits(first: 100) {{ nodes {{ editedAt diff editor {{ ...account }} }} }}
 }}
-fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
-fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
-fragment requested on ReviewRequestedEvent {{
-  id createdAt actor {{ ...account }} requestedReviewer {{ ...account }}
-}}
-fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
+{FRAGMENTS}
 """
 _log = structlog.get_logger()
 
@@ -131,8 +119,10 @@ class Acts:
                     # Whether it was edited is not known.
                     _log.warning("not-recovered", id=one["id"], why="GitHub does not show it")
                     continue
-                parts = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
-                acts += self._whole(parts, one)
+                try:
+                    acts += list(self._thread(one, about) if what == "issues" else self._comment(what, one, about))
+                except (KeyError, TypeError, ValueError) as problem:  # malformed
+                    _log.warning("not-recovered", number=one.get("number"), id=one.get("id"), why=repr(problem))
         found = [act for act in acts if await self._concerns(act)]
         return sorted(found, key=lambda act: act.at), min(ends, default=newest)
 
@@ -143,7 +133,7 @@ class Acts:
         """
         thread = act.thread or self._threads.get(act.number)
         if thread is None:
-            thread = await self._github.get(self._repository, "/issues/{number}", number=str(act.number))
+            thread = await self._github.get(self._repository, "/issues/{number}", number=act.number)
             self._threads[act.number] = thread
         repository = self._repository
         about = {
@@ -174,14 +164,6 @@ class Acts:
             return await self._details(ids[:half]) | await self._details(ids[half:]) if half else {}
         # In the order of the ids, which may be of an older form than those that GraphQL tells.
         return {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
-
-    def _whole(self, acts: Iterator[Act], source: Any) -> list[Act]:
-        """Return the acts in an answer of GitHub's, none where it is malformed."""
-        try:
-            return list(acts)
-        except (KeyError, TypeError, ValueError) as problem:
-            _log.warning("not-recovered", number=source.get("number"), id=source.get("id"), why=repr(problem))
-            return []
 
     def _thread(self, one: Any, about: Any) -> Iterator[Act]:
         """Yield the acts in a thread: its text, labels, assignments of the bot and reviews."""

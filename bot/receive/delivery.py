@@ -52,7 +52,12 @@ def delivery_of(
     said on a pull request that an account of such a name opened is decided: it may be the bot's.
     """
     try:
-        content = _payload_field(body) if is_form else body
+        content = body
+        if is_form:
+            fields = dict(parse_qsl(body.decode("ascii"), errors="strict", max_num_fields=10))
+            if "payload" not in fields:
+                raise ValueError("the form has no field 'payload'")
+            content = fields["payload"].encode()
         if len(content) > LARGEST_USED_BYTES or has_many_values(content):
             if not is_used_event(event):
                 return NewDelivery(guid, event, "ignored")  # such as a push of many commits
@@ -106,10 +111,3 @@ def _mention(names: str) -> re.Pattern[str]:
     """
     wanted = [re.escape(name) for name in names.split(",")]
     return re.compile(rf"@(?:{'|'.join(wanted)}|[{''.join(wanted)}]*[\[<\\&])", re.IGNORECASE)
-
-
-def _payload_field(form: bytes) -> bytes:
-    fields = dict(parse_qsl(form.decode("ascii"), errors="strict", max_num_fields=10))
-    if "payload" not in fields:
-        raise ValueError("the form has no field 'payload'")
-    return fields["payload"].encode()
