@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
@@ -14,7 +13,7 @@ from bot.reply import thread_comments
 from bot.store import messages, operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
 
-COLLECTED_FOR: Final = timedelta(minutes=1)
+COLLECTED_FOR = timedelta(minutes=1)
 """So long a single remark on the bot's pull request waits for further ones of the same person."""
 
 

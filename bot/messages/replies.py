@@ -54,6 +54,7 @@ def help_text(mention: str, commands: Iterable[tuple[str, str]], *, bare: bool =
     lines = "\n".join(f"- `/{name}` {summary}" for name, summary in commands)
     return (
         f"Mention {inline_code(f'@{mention}')} with a request, and an agent works on it on a branch of this thread. "
+        "On a pull request that the bot opened, reviews and comments on lines need no mention. "
         f"{how}:\n\n{lines}"
     )
 

@@ -100,7 +100,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     places = parts or [first.target]
-    found = await asyncio.gather(*(_look_for(ctx, turn, target) for target in places))
+    found = await asyncio.gather(*(_shown(ctx, turn, target) for target in places))
     # Of several, those that were deleted ask nothing any more.
     there = [(target, text) for target, text in zip(places, found, strict=True) if text is not None]
     if not there:
@@ -146,6 +146,8 @@ def _asks(policy: Policy, gesture: str | int | None, mode: TurnMode) -> bool:
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
     text = await _shown(ctx, turn, target)
+    if text is None:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
     if text.author.id != person:
         (who,) = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or ""])
         if who.editor != person:
@@ -155,14 +157,7 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
 
 
-async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text:
-    text = await _look_for(ctx, turn, target)
-    if text is None:
-        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
-    return text
-
-
-async def _look_for(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
+async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
     return await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
 
 

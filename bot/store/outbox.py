@@ -100,7 +100,9 @@ async def enqueue_comment(
 select exists (
     select from outbox mine
     where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
-      and (mine.posted_at < $2 or mine.target_kind <> (select source_kind from requests where turn_id = $1) or exists (
+      and (mine.posted_at < $2
+           or mine.target_kind = 'review-comment' and (select source_kind from requests where turn_id = $1) = 'review'
+           or exists (
                select from (select id from turns where conversation_id = mine.conversation_id and id < $1
                             order by id desc limit 20) earlier
                join outbox answer on answer.turn_id = earlier.id

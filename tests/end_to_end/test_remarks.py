@@ -6,6 +6,7 @@ import pytest
 
 from bot.simulated.github.model import Comment, Review, ReviewComment
 from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.test_missed_deliveries import OFTEN, Outage
 from tests.support.world import EMOJI, Someone, Talk, World
 
 PARTS = "(select coalesce(sum(cardinality(review_parts)), 0) from requests) = {}"
@@ -97,8 +98,9 @@ async def test_single_remarks_of_a_minute_are_one_request_with_answers_in_their_
 
 
 async def test_a_single_remark_is_answered_in_its_thread(world: World, pull: Talk) -> None:
-    remark = await remarks(pull, "say It is for later.\n\n```suggestion\ntotal = 1\n```")
+    remark = await remarks(pull, "say Wrong.")
     await pull.sees("Waiting. This starts at")
+    await world.maria.person.edit(remark, "say It is for later.\n\n```suggestion\ntotal = 1\n```")
     world.clock.move(61)
     await pull.hears("It is for later.")
     await world.quiet()
@@ -119,6 +121,7 @@ async def test_each_person_has_a_request_of_their_own_and_a_review_ends_the_coll
     for words in ("One.", "Two.", "Three."):
         await pull.hears(words)
     assert [by for by, _ in await asked(pull)] == ["maria", "olaf", "maria"]
+    assert set(await world.turns("not_before")) == {None}, "no minute was waited for"
 
 
 async def test_what_concerns_others_starts_nothing(world: World, pull: Talk) -> None:
@@ -156,16 +159,15 @@ async def test_a_command_beside_a_remark_is_one_and_a_running_request_goes_first
     await pull.hears("Two.")
 
 
-async def test_an_edit_counts_while_the_remark_waits_and_starts_nothing_later(world: World, pull: Talk) -> None:
-    first = await remarks(pull, "say Wrong.")
+async def test_a_remark_that_is_deleted_while_it_waits_asks_nothing(world: World, pull: Talk) -> None:
+    first = await remarks(pull, "say Right.")
     gone = await remarks(pull, "say Never.")
     await world.until(PARTS.format(2))
-    await world.maria.person.edit(first, "say Right.")
     await world.maria.person.delete(gone)
     world.clock.move(61)
     await pull.hears("Right.")
     await world.maria.person.edit(first, "say Once more.")
-    await world.quiet()
+    await world.quiet()  # an edit starts nothing
     assert [text for _, text in await asked(pull)] == ["say Right."]
 
 
@@ -192,3 +194,18 @@ async def test_remarks_are_of_the_bot_where_it_has_another_name_than_its_account
         pull = world.listen(world.repository.pulls[0], world.maria)
         await pull.reviews("say Yes.")
         await pull.hears("Yes.")
+
+
+async def test_remarks_that_were_missed_are_found_on_the_thread(a_world: Worlds) -> None:
+    async with a_world(OFTEN) as world:
+        pull = await opened_by_the_bot(world)
+        await world.until("exists (select from recoveries where compared_at is not null)")
+        async with Outage(world):
+            remark = await remarks(pull, "say Line.")
+            await remarks(pull, "say Not mine.", by=world.olaf)
+            world.clock.move(2)  # GitHub's times are whole seconds
+            await pull.reviews("say Whole.")
+        await pull.hears("Line.")
+        await pull.hears("Whole.")
+        assert eyes(pull, remark) == [["👀"]]
+        assert len(await asked(pull)) == 2
