@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from bot.clones.admin import LIVE, UNFINISHED, Missing, admin_directory, recorde
 from bot.clones.checkout import look_at
 from bot.clones.clone import Clone
 from bot.clones.status import MOST_TOGETHER, statuses
+from bot.clones.trash import size_of
 from bot.git.errors import GitError
-from bot.sandbox.disk import used_bytes
 from bot.sandbox.untrusted_files import entries_below
 
 READ_AT_ONCE = 2
@@ -39,9 +38,7 @@ class Summary:
 
 async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
-    sizes = await asyncio.to_thread(
-        lambda: {path: used_bytes((path,), sys.maxsize) for path in branches if path.is_dir()}
-    )
+    sizes = await asyncio.to_thread(lambda: {path: size_of(path) for path in branches if path.is_dir()})
     try:
         theirs = await clone.refs(_ORIGIN)
     except (GitError, OSError):
