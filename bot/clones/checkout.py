@@ -206,10 +206,9 @@ async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered worktree; its directory may be gone. `head` is None on a branch without a commit."""
+    """A registered worktree; its directory may be gone."""
 
     path: Path
-    head: str | None
     branch: str | None
     lock_reason: str | None
 
@@ -222,10 +221,8 @@ async def all_entries(clone: Clone) -> list[Entry]:
         lines = dict(line.partition(" ")[::2] for line in record.split("\0") if line)
         if not lines or "bare" in lines:
             continue
-        head = lines.get("HEAD")
         branch = lines["branch"].removeprefix("refs/heads/") if "branch" in lines else None
-        commit = head if head and head.strip("0") else None
-        found.append(Entry(Path(lines["worktree"]), commit, branch, lines.get("locked")))
+        found.append(Entry(Path(lines["worktree"]), branch, lines.get("locked")))
     return found
 
 
