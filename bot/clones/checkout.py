@@ -10,17 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Unpack
 
-from bot.clones.admin import (
-    LIVE,
-    Missing,
-    add_record,
-    admin_directory,
-    find_admin_directory,
-    is_unfinished,
-    real_path,
-    recorded,
-    recorded_branch,
-)
+from bot.clones import admin as records
+from bot.clones.admin import Missing, real_path, recorded, recorded_branch
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.published import unpublished_objects
 from bot.clones.status import FLAGS, Change, parse_status
@@ -191,7 +182,7 @@ async def require_checkout(lock: CloneLock, path: Path) -> Checkout:
 
 async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
     """Return the worktree at `path`, which may be unfinished. Raises GitError if git cannot tell now, OSError."""
-    admin = admin_directory(clone.path, path)
+    admin = records.admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
     try:
@@ -231,7 +222,7 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
 
     Its head is the registered one. Raises GitError.
     """
-    clone, admin = lock.clone, find_admin_directory(lock.clone.path, path)
+    clone, admin = lock.clone, records.find_admin_directory(lock.clone.path, path)
     if admin is None:
         return None
     view, real = clone.view(path, admin), real_path(admin)
@@ -249,13 +240,13 @@ def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> 
     HEAD, index and commits are in the cage's private state. Without a cage they went with the folder. Raises OSError.
     """
     clone, cage = lock.clone, lock.clone.git.cage
-    if not cage.isolates or find_admin_directory(clone.path, path) is not None:
+    if not cage.isolates or records.find_admin_directory(clone.path, path) is not None:
         return False
     shown = cage.private_folder(real_path(path)) / "worktrees"
     names = [entry.name for entry in shown.iterdir()] if shown.is_dir() else []
     if len(names) != 1 or (clone.path / "worktrees" / names[0]).exists():
         return False
-    add_record(clone.path, names[0], path, refs.local(branch) if branch else _NO_COMMIT, LIVE)
+    records.add_record(clone.path, names[0], path, refs.local(branch) if branch else _NO_COMMIT, records.LIVE)
     return True
 
 
@@ -267,7 +258,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
 
 async def examine(found: ReadableCheckout) -> Valid | Missing:
     """Return the state of a worktree if it is finished. Raises GitError if that is unknown, OSError."""
-    if is_unfinished(found.admin):
+    if records.is_unfinished(found.admin):
         return Missing("it was never finished")
     head = found.head
     # Only the branch of an empty repository has no commit in the clone.
@@ -285,7 +276,7 @@ async def examine(found: ReadableCheckout) -> Valid | Missing:
 
 async def view_of(clone: Clone, path: Path) -> View:
     """Return what a process in the worktree at `path` sees of git. Raises GitError, OSError."""
-    admin = admin_directory(clone.path, path)
+    admin = records.admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
     return await _view(clone, path, admin)
