@@ -19,7 +19,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Options, failure
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
-from bot.sandbox.view import OpenView, View, making_private, remove_locks, show_history, unblock
+from bot.sandbox.view import OpenView, View, making_private, open_view, remove_locks, show_history, unblock
 
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -227,7 +227,7 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
         return None
     view, real = clone.view(path, admin), real_path(admin)
     if not view.private.is_dir():  # nothing was ever started there in a sandbox
-        view = OpenView(view.clone, view.worktree, real, real)
+        view = open_view(view.clone, view.worktree, real)
     head, branch = recorded(admin / "HEAD"), recorded_branch(admin)
     revision = refs.local(branch) if branch else head if refs.is_commit(head) else None
     commit = await clone.commit_at(revision) if revision else None
