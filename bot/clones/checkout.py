@@ -133,12 +133,8 @@ class ReadableCheckout:
 
         It looks at each name in the worktree: once after an agent was at work there is enough.
         """
-        await self.unblock_state()
-        await asyncio.to_thread(remove_blocking, self.path, ".git", links=False)
-
-    async def unblock_state(self) -> None:
-        """Remove pipes, for which git would wait for ever, and links from what it opens beside the worktree's files."""
         await asyncio.to_thread(unblock, self.view)
+        await asyncio.to_thread(remove_blocking, self.path, ".git", links=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +183,7 @@ async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
         return admin
     try:
         seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
-        await seen.unblock_state()
+        await asyncio.to_thread(unblock, seen.view)
         return replace(seen, head=await seen.read_head())
     except GitError as error:
         if error.problem in DAMAGE:
