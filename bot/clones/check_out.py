@@ -57,12 +57,11 @@ def marked(checkout: Checkout, before: str | None, after: str) -> Iterator[None]
 
     All files are as in the commit `before`: then nothing is lost where they are put back.
     """
-    mark = checkout.admin / _MARK if before is not None else None
-    if mark is not None:
+    mark = checkout.admin / _MARK
+    if before is not None:
         mark.write_text(f"{before} {after}\n")
     yield
-    if mark is not None:
-        mark.unlink()
+    mark.unlink(missing_ok=True)
 
 
 async def put_back(checkout: Checkout) -> None:

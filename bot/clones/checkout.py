@@ -10,17 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Unpack
 
-from bot.clones.admin import (
-    LIVE,
-    Missing,
-    add_record,
-    admin_directory,
-    find_admin_directory,
-    is_unfinished,
-    real_path,
-    recorded,
-    recorded_branch,
-)
+from bot.clones import admin as records
+from bot.clones.admin import Missing, real_path, recorded, recorded_branch
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.published import unpublished_objects
 from bot.clones.status import FLAGS, Change, parse_status
@@ -142,12 +133,8 @@ class ReadableCheckout:
 
         It looks at each name in the worktree: once after an agent was at work there is enough.
         """
-        await self.unblock_state()
-        await asyncio.to_thread(remove_blocking, self.path, ".git", links=False)
-
-    async def unblock_state(self) -> None:
-        """Remove pipes, for which git would wait for ever, and links from what it opens beside the worktree's files."""
         await asyncio.to_thread(unblock, self.view)
+        await asyncio.to_thread(remove_blocking, self.path, ".git", links=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +178,12 @@ async def require_checkout(lock: CloneLock, path: Path) -> Checkout:
 
 async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
     """Return the worktree at `path`, which may be unfinished. Raises GitError if git cannot tell now, OSError."""
-    admin = admin_directory(clone.path, path)
+    admin = records.admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
     try:
         seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
-        await seen.unblock_state()
+        await asyncio.to_thread(unblock, seen.view)
         return replace(seen, head=await seen.read_head())
     except GitError as error:
         if error.problem in DAMAGE:
@@ -206,10 +193,9 @@ async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered worktree; its directory may be gone. `head` is None on a branch without a commit."""
+    """A registered worktree; its directory may be gone."""
 
     path: Path
-    head: str | None
     branch: str | None
     lock_reason: str | None
 
@@ -222,10 +208,8 @@ async def all_entries(clone: Clone) -> list[Entry]:
         lines = dict(line.partition(" ")[::2] for line in record.split("\0") if line)
         if not lines or "bare" in lines:
             continue
-        head = lines.get("HEAD")
         branch = lines["branch"].removeprefix("refs/heads/") if "branch" in lines else None
-        commit = head if head and head.strip("0") else None
-        found.append(Entry(Path(lines["worktree"]), commit, branch, lines.get("locked")))
+        found.append(Entry(Path(lines["worktree"]), branch, lines.get("locked")))
     return found
 
 
@@ -234,7 +218,7 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
 
     Its head is the registered one. Raises GitError.
     """
-    clone, admin = lock.clone, find_admin_directory(lock.clone.path, path)
+    clone, admin = lock.clone, records.find_admin_directory(lock.clone.path, path)
     if admin is None:
         return None
     view, real = clone.view(path, admin), real_path(admin)
@@ -252,13 +236,13 @@ def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> 
     HEAD, index and commits are in the cage's private state. Without a cage they went with the folder. Raises OSError.
     """
     clone, cage = lock.clone, lock.clone.git.cage
-    if not cage.isolates or find_admin_directory(clone.path, path) is not None:
+    if not cage.isolates or records.find_admin_directory(clone.path, path) is not None:
         return False
     shown = cage.private_folder(real_path(path)) / "worktrees"
     names = [entry.name for entry in shown.iterdir()] if shown.is_dir() else []
     if len(names) != 1 or (clone.path / "worktrees" / names[0]).exists():
         return False
-    add_record(clone.path, names[0], path, refs.local(branch) if branch else _NO_COMMIT, LIVE)
+    records.add_record(clone.path, names[0], path, refs.local(branch) if branch else _NO_COMMIT, records.LIVE)
     return True
 
 
@@ -270,7 +254,7 @@ async def inspect(clone: Clone, path: Path) -> Valid | Missing:
 
 async def examine(found: ReadableCheckout) -> Valid | Missing:
     """Return the state of a worktree if it is finished. Raises GitError if that is unknown, OSError."""
-    if is_unfinished(found.admin):
+    if records.is_unfinished(found.admin):
         return Missing("it was never finished")
     head = found.head
     # Only the branch of an empty repository has no commit in the clone.
@@ -288,7 +272,7 @@ async def examine(found: ReadableCheckout) -> Valid | Missing:
 
 async def view_of(clone: Clone, path: Path) -> View:
     """Return what a process in the worktree at `path` sees of git. Raises GitError, OSError."""
-    admin = admin_directory(clone.path, path)
+    admin = records.admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         raise GitError(GitProblem.NOT_FOUND, "worktree", admin.why)
     return await _view(clone, path, admin)

@@ -33,19 +33,15 @@ class Irregular:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A bare clone at `path`. What goes out of use is renamed into `trash`, on the same file system.
+    """A bare clone at `path` in DATA_DIR. What goes out of use is renamed into the trash there.
 
     `objects` answers questions about objects without a new process; `reading` and `clone_lock` open it.
     """
 
     path: Path
-    trash: Path
+    data_dir: Path
     git: Git
     objects: Objects | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def data_dir(self) -> Path:
-        return self.trash.parent
 
     @property
     def is_shallow(self) -> bool:
@@ -189,7 +185,7 @@ class CloneLock:
 
 def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
     """Return the clone in `DATA_DIR/repos`, in `refs.repository_folder`. Raises InvalidNameError."""
-    return Clone(data_dir / "repos" / refs.repository_folder(owner, folder), data_dir / "trash", git)
+    return Clone(data_dir / "repos" / refs.repository_folder(owner, folder), data_dir, git)
 
 
 class StoppedError(Exception):

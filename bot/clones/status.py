@@ -63,16 +63,9 @@ class Change:
         return "/".join(folders[:end]) + "/"
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The commit that HEAD names, None on a branch without one, and what differs from it."""
-
-    head: str | None
-    changes: list[Change]
-
-
-async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
-    """Return the statuses of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage.
+async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str, int]]:
+    """Return the commits of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage, and how
+    many files differ from them.
 
     Only to be shown: what decides about one worktree is read without others. Those with submodules, in which git would
     run what their settings name, are left out; all where git cannot read one of them.
@@ -95,7 +88,7 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
     if len(found) != len(plain):
         return {}
     read = [(path, os.fsdecode(head), rest) for path, (head, _, rest) in zip(plain, found, strict=True)]
-    return {path: Status(head, parse_status(rest)) for path, head, rest in read if refs.is_commit(head)}
+    return {path: (head, len(parse_status(rest))) for path, head, rest in read if refs.is_commit(head)}
 
 
 def _is_plain(view: View) -> bool:

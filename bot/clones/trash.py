@@ -147,16 +147,11 @@ async def empty_trash(data_dir: Path) -> int:
     return sum([await delete(folder / name) for name in names_in(folder)])
 
 
-async def expire_kept(data_dir: Path, older_than: datetime) -> int:
-    """Delete what was kept whole before `older_than`, with git's state; return the bytes freed. Raises OSError."""
-    freed = 0
-    for name in names_in(kept_folder(data_dir)):
-        since = kept_since(name.removesuffix(GIT_STATE))
-        if since is None or since >= older_than:
-            continue
-        trashed = move_to_trash(data_dir, kept_folder(data_dir) / name)
-        freed += await delete(trashed) if trashed is not None else 0
-    return freed
+def kept_before(data_dir: Path, older_than: datetime) -> list[Path]:
+    """Return what was kept whole before `older_than`, and git's state of it. Raises OSError."""
+    folder = kept_folder(data_dir)
+    dated = {name: kept_since(name.removesuffix(GIT_STATE)) for name in names_in(folder)}
+    return [folder / name for name, since in dated.items() if since is not None and since < older_than]
 
 
 async def _run(*argv: str) -> str | None:

@@ -46,7 +46,7 @@ async def back_up(dsn: str, data_dir: Path, to: Path) -> list[str]:
     rows = await save_rows(dsn, to / _ROWS)
     said, saved = list[str](), set[Path]()
     for number, path in enumerate(sorted(data_dir.glob("repos/*/*.git"))):
-        async with clone_lock(Clone(path, data_dir / "trash", Git())):
+        async with clone_lock(Clone(path, data_dir, Git())):
             places = await asyncio.to_thread(_of_clone, data_dir, path)
             said += await _archive(data_dir, to / _FILES / f"{number:06}.tar", places)
         saved |= set(places)

@@ -130,12 +130,8 @@ async def _row_for_rescues(
 async def _expire_rescues(ctx: NodeContext, policy: RetentionPolicy, *, force: bool, dry_run: bool) -> int:
     before = await rescues.expired_before(ctx.pool, policy.now, policy.rescue)
     names = await asyncio.to_thread(trash.names_in, trash.kept_folder(ctx.data_dir))
-
-    def is_old(name: str) -> bool:
-        since = trash.kept_since(name)
-        return since is not None and since < before
-
-    old = sum(map(is_old, names))
+    kept = await asyncio.to_thread(trash.kept_before, ctx.data_dir, before)
+    old = sum(not folder.name.endswith(trash.GIT_STATE) for folder in kept)
     expired = await rescues.expired(ctx.pool, ctx.node, before)
     total = await retention.count_rescues(ctx.pool, ctx.node)
     if not force and exceeds_safety_limit(len(expired) + old, total + len(names)):
@@ -143,9 +139,7 @@ async def _expire_rescues(ctx: NodeContext, policy: RetentionPolicy, *, force: b
         return 0
     freed = 0
     if dry_run:
-        kept = trash.kept_folder(ctx.data_dir)
-        folders = [kept / name for name in names if is_old(name.removesuffix(trash.GIT_STATE))]
-        return sum([await asyncio.to_thread(trash.size_of, folder) for folder in folders])
+        return sum([await asyncio.to_thread(trash.size_of, folder) for folder in kept])
     for rescue in expired:
         try:
             async with clone_lock(ctx.clone(rescue.folder)) as lock:
@@ -156,7 +150,10 @@ async def _expire_rescues(ctx: NodeContext, policy: RetentionPolicy, *, force: b
         freed += await delete_trashed(trashed)
         _log.info("rescue-expired", rescue=rescue.ref or rescue.kept)
     await _expire_without_row(ctx, before)
-    return freed + await trash.expire_kept(ctx.data_dir, before)
+    for folder in kept:
+        if (gone := trash.move_to_trash(ctx.data_dir, folder)) is not None:
+            freed += await trash.delete(gone)
+    return freed
 
 
 async def _expire_without_row(ctx: NodeContext, before: datetime) -> None:

@@ -165,7 +165,9 @@ async def _restore_commit(
                 raise RestoreRefusedError("ignored-files", tuple(ignored))
             progress.begin()
         reached("restore-begun")
-        await write_files(own, target)
+        # git would write again each file of which it does not know that it is as listed.
+        await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
+        await own.run("read-tree", "--reset", "-u", target, index=DISK)
         reached("files-restored")
     await _set_head_and_index(checkout, position, staged)
     reached("commits-restored")
@@ -279,18 +281,11 @@ async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str
 
 
 async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
-    """Return the ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
+    """Return the ignored files that writing the tree `target` would overwrite or delete. Raises GitError, OSError."""
     diff = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=d", taken.tree, target)
     written = set((await own.run(*diff)).fields)
     listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
     return in_the_way(written, listed.fields)
-
-
-async def write_files(own: ScratchGit, target: str) -> None:
-    """Make the files on disk those of the tree `target`, after a snapshot. Raises GitError, OSError."""
-    # git would write again each file of which it does not know that it is as listed.
-    await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
-    await own.run("read-tree", "--reset", "-u", target, index=DISK)
 
 
 # A directory that was kept whole, with ignored files and repositories inside

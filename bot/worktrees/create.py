@@ -6,18 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from bot.clones import admin as records
 from bot.clones import branch_history
-from bot.clones.admin import (
-    Missing,
-    admin_directory,
-    find_admin_directory,
-    holder,
-    is_unfinished,
-    mark_live,
-    real_path,
-    recorded,
-    register,
-)
+from bot.clones.admin import Missing
 from bot.clones.check_out import put_back
 from bot.clones.checkout import (
     DAMAGE,
@@ -99,7 +90,7 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | 
         return state
     if state.head is None and state.branch == branch:
         return Missing("its branch has no commit any more")
-    mark_live(checkout.admin)
+    records.mark_live(checkout.admin)
     return Reopened(checkout, state, mended)
 
 
@@ -131,7 +122,7 @@ async def _head_on_record(lock: CloneLock, path: Path) -> str | None:
     """Return the commit of the worktree's HEAD, or the last one in its log where its branch is gone."""
     if (known := await on_record(lock, path)) is None:
         return None
-    logged = recorded(known.admin / "logs" / "HEAD").splitlines()
+    logged = records.recorded(known.admin / "logs" / "HEAD").splitlines()
     return known.head.commit or (logged[-1].split(" ")[1] if logged else None)
 
 
@@ -154,8 +145,8 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 
 async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | CheckoutRefused:
     clone, branch = lock.clone, point.branch
-    if branch is not None and (other := holder(clone.path, branch, path)) is not None:
-        name = Path(recorded(other / "gitdir")).parent.name
+    if branch is not None and (other := records.holder(clone.path, branch, path)) is not None:
+        name = Path(records.recorded(other / "gitdir")).parent.name
         return CheckoutRefused(reasons.branch_checked_out(branch, name), "branch-in-use")
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +170,7 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
 
     The files are written without the clone's lock, where it lets go: others register and push meanwhile.
     """
-    register(lock.clone.path, path, await start_branch(lock, point))
+    records.register(lock.clone.path, path, await start_branch(lock, point))
     reached("worktree-registered")
     checkout = await open_checkout(lock, path)
     if isinstance(checkout, Missing):
@@ -187,12 +178,12 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     async with lock.released():
         await checkout.git("reset", "--quiet", "--hard", timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS)
         reached("worktree-checked-out")
-    if admin_directory(lock.clone.path, path) != checkout.admin:
+    if records.admin_directory(lock.clone.path, path) != checkout.admin:
         raise GitError(GitProblem.LOCKED, "worktree", "its clone was replaced meanwhile")
     if await checkout.read_head() != Head(point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
     mark_own_blocks(checkout.admin)
-    mark_live(checkout.admin)
+    records.mark_live(checkout.admin)
     reached("worktree-locked")
 
 
@@ -212,16 +203,16 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
 
 def _is_free(clone: Clone, path: Path) -> bool:
     """Return whether there is nothing at the path, and nothing of a worktree there in the clone and in its cage."""
-    places = (path, clone.git.cage.private_folder(real_path(path)))
-    return not any(map(os.path.lexists, places)) and find_admin_directory(clone.path, path) is None
+    places = (path, clone.git.cage.private_folder(records.real_path(path)))
+    return not any(map(os.path.lexists, places)) and records.find_admin_directory(clone.path, path) is None
 
 
 def _holds_something(clone: Clone, path: Path) -> bool:
     """Return whether there are files that may exist only here."""
     if path.is_symlink() or not path.is_dir():
         return path.is_file() and not path.is_symlink() and path.stat().st_size > 0
-    admin = admin_directory(clone.path, path)
-    if isinstance(admin, Path) and is_unfinished(admin):
+    admin = records.admin_directory(clone.path, path)
+    if isinstance(admin, Path) and records.is_unfinished(admin):
         return False
     own = str(path / ".git")
     return any(child.path != own and not child.is_dir(follow_symlinks=False) for child in entries_below(path))

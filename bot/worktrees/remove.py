@@ -7,7 +7,6 @@ import asyncio
 import errno
 import os
 import stat
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +28,6 @@ from bot.rescue.restore import progress_file
 from bot.rescue.save import KeepDirectory, Rescued, rescued_commit, save_rescue, work_only_here
 from bot.rescue.snapshot import flagged_file
 from bot.sandbox.cage import Cage
-from bot.sandbox.disk import used_bytes
 from bot.sandbox.view import name_of
 
 # What broken files raise, and a full disk or too many open files do not.
@@ -230,7 +228,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
 
 def bytes_at(clone: Clone, path: Path) -> int:
     """Return the bytes on disk that `unlink_worktree` moves away."""
-    return used_bytes((path, *(folder for folder, _ in _git_folders(clone, path))), sys.maxsize)
+    return sum(map(trash.size_of, (path, *(folder for folder, _ in _git_folders(clone, path)))))
 
 
 def _git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:

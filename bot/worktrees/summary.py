@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from pathlib import Path
 from bot.clones.admin import LIVE, UNFINISHED, Missing, admin_directory, recorded
 from bot.clones.checkout import look_at
 from bot.clones.clone import Clone
-from bot.clones.status import MOST_TOGETHER, Status, statuses
+from bot.clones.status import MOST_TOGETHER, statuses
+from bot.clones.trash import size_of
 from bot.git.errors import GitError
-from bot.sandbox.disk import used_bytes
 from bot.sandbox.untrusted_files import entries_below
 
 READ_AT_ONCE = 2
@@ -39,9 +38,7 @@ class Summary:
 
 async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
-    sizes = await asyncio.to_thread(
-        lambda: {path: used_bytes((path,), sys.maxsize) for path in branches if path.is_dir()}
-    )
+    sizes = await asyncio.to_thread(lambda: {path: size_of(path) for path in branches if path.is_dir()})
     try:
         theirs = await clone.refs(_ORIGIN)
     except (GitError, OSError):
@@ -61,22 +58,22 @@ async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[P
     return found
 
 
-async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, theirs: str | None) -> Summary:
+async def _summary(
+    clone: Clone, path: Path, size: int, seen: tuple[str | None, int] | None, theirs: str | None
+) -> Summary:
     try:
         if seen is None:
             found = await look_at(clone, path)
             if isinstance(found, Missing):
                 return Summary(size)
             await found.unblock()
-            seen = Status(found.head.commit, await found.changes())
-        changed = len(seen.changes)
-        if seen.head is None or theirs is None:
-            return Summary(size, changed)
-        if seen.head == theirs:
+            seen = (found.head.commit, len(await found.changes()))
+        head, changed = seen
+        if head is not None and head == theirs:
             return Summary(size, changed, 0, 0)
-        if await clone.commit_at(seen.head) is None:
+        if head is None or theirs is None or await clone.commit_at(head) is None:
             return Summary(size, changed)
-        return Summary(size, changed, *await clone.ahead_behind(seen.head, theirs))
+        return Summary(size, changed, *await clone.ahead_behind(head, theirs))
     except (GitError, OSError):
         return Summary(size)  # a broken worktree is listed like any other
 

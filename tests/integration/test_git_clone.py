@@ -190,7 +190,7 @@ async def test_many_branches_that_arrive_with_the_history_are_packed(newest: Git
 async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:
     await asyncio.gather(*(world.update() for _ in range(4)))
     assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
-    assert not world.clone.trash.exists()
+    assert not (world.clone.data_dir / "trash").exists()
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
 
 

@@ -66,7 +66,7 @@ async def test_many_worktrees_are_read_together_and_those_with_submodules_alone(
     if world.clone.git.cage.isolates:
         together = await statuses(world.clone, [*paths.values()][:-1])
         assert [*together] == [paths[name] for name in ("clean", "changed", "ahead", "detached")]
-        assert together[paths["ahead"]].head == tip
+        assert together[paths["ahead"]] == (tip, 0)
 
 
 async def test_the_last_change_is_that_of_the_newest_file_at_any_depth(world: GitRepositories) -> None:
