@@ -153,7 +153,7 @@ async def closed_issues(
     """
     numbers = None
     try:
-        async with asyncio.timeout(min(CLOSING_REFERENCES_SECONDS, github.graphql_patience)):
+        async with asyncio.timeout(CLOSING_REFERENCES_SECONDS):
             for wait in (*waits_seconds, None):
                 numbers = await github.closing_issues(repository, number)
                 if numbers or wait is None:

@@ -27,7 +27,7 @@ from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.worktrees.create import Reopened
 from bot.worktrees.remove import NotRemoved, Remote, remove
-from bot.worktrees.switch import obstacle, switch
+from bot.worktrees.sync import obstacle, switch
 
 _log = structlog.get_logger()
 

@@ -63,9 +63,7 @@ select array(select guid from stored) as guids, (select names from known) as nam
 _STORED = ("guid", "event", "action", "conversation", "lock_key", "state", "error", "searched_for", "priority")
 
 LOAD = """
-select event, body, conversation, received_at,
-       extract(epoch from clock_timestamp() - received_at)::float8 as waited_seconds
-from deliveries where guid = $1 and state = 'received'
+select event, body, conversation, received_at from deliveries where guid = $1 and state = 'received'
 """
 
 RECEIVE_AGAIN = """
@@ -132,7 +130,6 @@ class Delivery:
     body: bytes
     conversation: str | None
     received_at: datetime
-    waited_seconds: float
 
 
 def asked_by_operator(
@@ -200,7 +197,7 @@ async def load(connection: Connection, guid: str) -> Delivery | None:
     if row is None:
         return None
     body = lz4.block.decompress(row["body"])
-    return Delivery(guid, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
+    return Delivery(guid, row["event"], body, row["conversation"], row["received_at"])
 
 
 @statement("""

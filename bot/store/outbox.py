@@ -95,11 +95,12 @@ async def enqueue_comment(
 
 
 @statement("""
--- The tracking comment is older than $2, or the answer of one of the turns before it comes below it.
+-- The tracking comment is older than $2, or the answer of one of the turns before it comes below it, or it stands in
+-- the thread of the first of several remarks.
 select exists (
     select from outbox mine
     where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
-      and (mine.posted_at < $2 or exists (
+      and (mine.posted_at < $2 or mine.target_kind <> (select source_kind from requests where turn_id = $1) or exists (
                select from (select id from turns where conversation_id = mine.conversation_id and id < $1
                             order by id desc limit 20) earlier
                join outbox answer on answer.turn_id = earlier.id
@@ -107,7 +108,7 @@ select exists (
                  and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
 """)
 async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
-    """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
+    """Return whether the turn's tracking comment is on GitHub since before that time, or not where the answer goes."""
 
 
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:

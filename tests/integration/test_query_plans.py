@@ -70,6 +70,9 @@ select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done'
        case when n % 500 = 0 then null else now() end from generate_series(1, 10000) n;
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+select 'github.com', 1 + n % 40, n, 'threadtree/issue-' || n, n, '{}', '{}', case when n % 100 = 0 then now() end
+from generate_series(1, 10000) n;
 """
 TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
@@ -142,6 +145,15 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
     "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
+    "the turn of a review": (requests.REVIEW_TURN, (5, 77, 78)),
+    "what collects a person's remarks": (requests.COLLECTING_TURN, (99, 7)),
+    "add a remark": (requests.ADD_REVIEW_PART, (99, 78, "too slow", "a.py")),
+    "collect no more": (requests.collect_no_more.sql, (99,)),
+    "whether the bot opened it": (pull_requests.is_own_pull.sql, ("github.com", 5, 44)),
+    "pull requests to ask about": (pull_requests.take_unchecked.sql, (NOON, 50)),
+    "ask soon about those of a repository": (pull_requests.check_soon.sql, ("github.com", 5, NOON, None)),
+    "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
+    "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),
     "what nobody needs of a home": (retention.unused_homes.sql, ([5, 6, 7],)),
@@ -167,9 +179,27 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
 """
-ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None, None)
+ASKED: tuple[Any, ...] = (
+    "do it",
+    "ada",
+    7,
+    NOON,
+    "comment",
+    1,
+    None,
+    None,
+    "",
+    [],
+    [],
+    None,
+    None,
+    "work",
+    None,
+    None,
+    None,
+)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None, None)),
     "queue a write": (
         outbox.ENQUEUE_COMMENT,
         ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None),
@@ -219,6 +249,7 @@ GROWING = {
     "operations",
     "rescues",
     "outbox",
+    "pull_requests",
 }
 
 
