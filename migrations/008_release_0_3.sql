@@ -6,6 +6,9 @@ alter table codebases
     add column config_blob    text,                         -- git's name of what was read; null: there is no such file
     add column config_problem text;                         -- what is wrong in it: keys with their lines, for people
 
+-- Whoever recovers holds a lock of its session instead; a process of release 0.2 may still run.
+comment on table leases is 'unused since release 0.3';
+
 -- The agent and the model that a thread's people chose, from its next request on.
 alter table conversations
     add column agent text,

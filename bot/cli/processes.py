@@ -215,7 +215,7 @@ def recover(json: Json = False) -> None:
         around, redactor = Surroundings(), redactor_of(settings)
         async with (
             ready_database(settings) as dsn,
-            database(dsn, size=2, redactor=redactor) as pool,
+            database(dsn, size=3, redactor=redactor) as pool,
             open_client(GitHub, settings, around, redactor) as github,
         ):
             async with pool.acquire() as connection:

@@ -34,6 +34,7 @@ from bot.model import Actor, Repository, Thread, ThreadRef
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
+from bot.rules import Rules
 from bot.store import conversations, deliveries, operations, outbox, outcomes, recoveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
@@ -334,21 +335,18 @@ class Decider(Parts):
         return AgentRequest(text, request.context, seen=seen, agent=request.agent)
 
 
-async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree | Ignore:
+async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree:
     """Return what the operator asks. A request is asked again on the authority of the person who wrote it."""
     asked = orjson.loads(delivery.body)
     if "turn" not in asked:
         full_name, _, number = asked["conversation"].rpartition("#")
         owner, _, name = full_name.partition("/")
         return CreateWorktree(owner, name, int(number), asked.get("channel", "API"))
-    row = await requests.asked_in(connection, asked["turn"])
-    if row is None:
-        return Ignore("the turn is gone")
     place = await turns.thread_of(connection, asked["turn"])
     return Request(
         repository=place.thread_ref.repository,
-        thread=Thread(place.number, row["kind"], row["title"], row["closed_at"]),
-        author=Actor(place.requested_by, row["requested_by_id"]),
+        thread=Thread(place.number, place.kind, place.title, place.closed_at),
+        author=Actor(place.requested_by, place.requested_by_id),
         target=place.target,
         parsed=ParsedComment((Command(RETRY.name),), None),
         asked_at=delivery.received_at,

@@ -204,9 +204,9 @@ class Statement(Generic[P, T]):
     In place of a connection it takes the pool, of which it uses one and gives it back.
 
     A parameter that is a dataclass stands for its `key`, or else for its fields. The declared result says what becomes
-    of the rows: a list, a set, or the first one; each as in `read`, as a tuple or a dict, or its first column. In a
-    tuple, values of several columns come last. A bool tells whether there is one, and what it holds. Without a row,
-    `otherwise` is raised where it is given.
+    of the rows: a list, a set, a tuple of any length, or the first one; each as in `read`, as a tuple or a dict, or its
+    first column. In a tuple, values of several columns come last. A bool tells whether there is one, and what it holds.
+    Without a row, `otherwise` is raised where it is given.
     """
 
     def __init__(self, sql: str, declared: Callable[P, Awaitable[T]], otherwise: type[Exception] | None) -> None:
@@ -228,7 +228,7 @@ class Statement(Generic[P, T]):
         if returned is NoneType and self._otherwise is None:  # all rows: what is only locked is not asked for either
             await connection.execute(self.sql, *columns)
             return None
-        if isinstance(returned, type) and issubclass(returned, (list, set)):
+        if isinstance(returned, type) and issubclass(returned, (list, set, tuple)):
             return returned(map(as_value, await connection.fetch(self.sql, *columns)))
         row = await connection.fetchrow(self.sql, *columns)
         if row is None and self._otherwise is not None:
@@ -245,7 +245,7 @@ class Statement(Generic[P, T]):
             returned = next(option for option in get_args(returned) if option is not NoneType)
         if returned is NoneType:
             return returned, lambda _: None
-        several = get_origin(returned) in (list, set)
+        several = get_origin(returned) in (list, set) or ... in get_args(returned)
         kind = get_args(returned)[0] if several else returned
         if is_dataclass(kind):
             as_value = _reader(kind)

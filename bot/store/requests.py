@@ -271,14 +271,6 @@ async def last_not_done(connection: Connection, conversation_id: int) -> dict[st
 
 
 @statement("""
-select c.kind, c.title, c.closed_at, t.requested_by_id from turns t join conversations c on c.id = t.conversation_id
-where t.id = $1
-""")
-async def asked_in(connection: Connection, turn_id: int) -> dict[str, Any] | None:
-    """Return the person's id, and the kind, title and close of the thread in which a turn was asked; or None."""
-
-
-@statement("""
 select id from turns where conversation_id = $1 and state in ('queued', 'running') order by id for update
 """)
 async def lock_unfinished(connection: Connection, conversation_id: int) -> None:

@@ -115,8 +115,12 @@ class TurnThread:
 
     thread_ref: ThreadRef
     number: int
+    kind: ThreadKind
+    title: str
+    closed_at: datetime | None
     worktree_id: int
     requested_by: str
+    requested_by_id: int
     target: Target
     answer: str | None
     notices: tuple[str, ...]
@@ -456,9 +460,9 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
 
 @statement("""
 select b.*,
-       t.conversation_id, t.worktree_id, r.requested_by, r.source_kind, r.source_id, c.number, t.answer, t.notices,
-       t.agent, t.cost_usd, t.tokens, t.model, t.cost_is_part,
-       array(select words from steps where turn_id = t.id order by place) as steps
+       t.conversation_id, t.worktree_id, r.requested_by, t.requested_by_id, r.source_kind, r.source_id,
+       c.number, c.kind, c.title, c.closed_at, t.answer, t.notices, t.agent, t.cost_usd, t.tokens, t.model,
+       t.cost_is_part, array(select words from steps where turn_id = t.id order by place) as steps
 from turns t join requests r on r.turn_id = t.id
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
