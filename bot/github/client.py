@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from bot.github import answers
 from bot.github.answers import Permission, read
-from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, TokenKey, Tokens
+from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
@@ -98,7 +98,7 @@ class GitHub:
         token, installation_id = self._tokens.personal, None
         if self.is_app:
             installation_id = (await self._of_app(INSTALLATION, owner=owner, name=name))["id"]
-            token = await self._tokens.of_installation(TokenKey(installation_id))
+            token = await self._tokens.of_installation(installation_id)
         found = await self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token)
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
@@ -191,7 +191,7 @@ class GitHub:
         token = self._tokens.personal
         if self.is_app:
             installation = await self._of_app("/orgs/{org}/installation", org=org)
-            token = await self._tokens.of_installation(TokenKey(installation["id"]))
+            token = await self._tokens.of_installation(installation["id"])
         return await self._api.getitem("/orgs/{org}" + path, {"org": org, **variables}, oauth_token=token)
 
     async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
@@ -267,22 +267,14 @@ class GitHub:
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
         """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
-        match target.kind:
-            case "comment":
-                path, identifier = "/issues/comments/{id}/reactions", target.id
-            case "review-comment":
-                path, identifier = "/pulls/comments/{id}/reactions", target.id
-            case "review":
-                # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
-                path = "/pulls/{number}/reviews/{id}"
-                review = await self.get(repository, path, number=number, id=target.id)
-                await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
-                return
-            case "issue" | "pull":
-                path, identifier = "/issues/{id}/reactions", number
-            case _:
-                assert_never(target.kind)
-        await self._post(repository, path, {"content": content}, id=identifier)
+        if target.kind == "review":
+            # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
+            review = await self.get(repository, "/pulls/{number}/reviews/{id}", number=number, id=target.id)
+            await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
+            return
+        is_comment = target.kind in ("comment", "review-comment")
+        path, of = (_comment_path(target), target.id) if is_comment else ("/issues/{id}", number)
+        await self._post(repository, f"{path}/reactions", {"content": content}, id=of)
 
     async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> answers.Posted:
         """Comment: in the thread of the inline comment that is answered, else at the end of the conversation."""
@@ -432,7 +424,7 @@ class GitHub:
             installations = await self._of_app("/app/installations")
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
-            token = await self._tokens.of_installation(TokenKey(installations[0]["id"]))
+            token = await self._tokens.of_installation(installations[0]["id"])
             user = await self._api.getitem("/users/{login}", login, oauth_token=token)
         return answers.BotIdentity(user["login"], user["id"], slug)
 
@@ -507,25 +499,21 @@ class GitHub:
         return await self._api.download(url, most_bytes, token=token, may_lead_to=uploads.may_lead_to)
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
-        """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""
-        token = await self._tokens.of(repository)
-        try:
-            return await self._with_token(token, repository, use)
-        except Unauthenticated:
-            if not self._tokens.reject(token):
-                raise
-        return await self._with_token(await self._tokens.of(repository), repository, use)
+        """Call `use` with a token, again where GitHub refuses a new one: a request that is refused had no effect.
 
-    async def _with_token(self, token: str, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
-        """Call `use`, again where GitHub refuses a new token: a request that is refused had no effect."""
-        tries = 0
+        So has one with a 401: a token that is rejected is replaced once.
+        """
+        token, tries, is_another = await self._tokens.of(repository), 0, False
         while True:
             try:
                 answer = await use(token)
             except (Unauthenticated, NotFound, Refused) as refusal:
-                if not (await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token)):
+                if await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token):
+                    tries += 1
+                elif isinstance(refusal, Unauthenticated) and not is_another and self._tokens.reject(token):
+                    token, tries, is_another = await self._tokens.of(repository), 0, True
+                else:
                     raise
-                tries += 1
             else:
                 if self._tokens.is_new(token):
                     self._shown.add((token, repository.id))
