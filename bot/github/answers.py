@@ -83,6 +83,17 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Mergeable:
+    """Whether a pull request can be merged: https://docs.github.com/graphql/reference/objects#pullrequest"""
+
+    title: Body
+    head: Annotated[str, _at("headRefOid")]
+    base: Annotated[str, _at("baseRefName")]
+    state: Literal["OPEN", "CLOSED", "MERGED"]
+    mergeable: Literal["CONFLICTING", "MERGEABLE", "UNKNOWN"]
+
+
+@dataclass(frozen=True, slots=True)
 class Review:
     """A review's own text, empty where it has none.
 

@@ -1,6 +1,6 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -210,6 +210,14 @@ class GitHub:
     async def pull(self, repository: Repository, number: int) -> Pull:
         """Return the pull request as it is now."""
         return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
+
+    async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
+        """Return whether these pull requests can be merged, in their order: one request for all."""
+        fields = "title headRefOid baseRefName state mergeable"
+        pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
+        document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
+        found = (await self.query(repository, document))["repository"]
+        return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""

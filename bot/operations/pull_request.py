@@ -111,15 +111,18 @@ async def open_pull_request(ctx: NodeContext, operation: Operation) -> Outcome:
 
 async def _opened(ctx: NodeContext, thread: IssueThread, branch: str, opened: Opened, operation: Operation) -> Outcome:
     """Return the end of `/pr`; with it the agent is asked for the description, after the answer."""
-    is_titled = operation.pull_request is not None and operation.pull_request.title is not None
-    own = await adopt(ctx, thread, branch, opened.pull, is_titled=is_titled)
-    await persist(ctx.pool, rows.record_pull_request, thread.conversation_id, opened.pull.number)
+    pull, is_titled = opened.pull, operation.pull_request is not None and operation.pull_request.title is not None
+    own = await adopt(ctx, thread, branch, pull, is_titled=is_titled)
+    await persist(ctx.pool, rows.record_pull_request, thread.conversation_id, pull.number)
     asker = RequestedBy(operation.requested_by, operation.asked_at, thread.conversation_id)
+    words = pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft)
+    if opened.is_new:
+        words = pull_requests.opened(pull.number, pull.url, draft=pull.is_draft, drafts_refused=opened.drafts_refused)
 
     async def describe_next(connection: Connection) -> None:
         await operations.enqueue(connection, operation.worktree.id, "describe", asker)
 
-    return Outcome("done", _words(opened), write=describe_next if opened.is_new and own is not None else None)
+    return Outcome("done", words, write=describe_next if opened.is_new and own is not None else None)
 
 
 async def adopt(
@@ -305,10 +308,3 @@ async def open_once(
     except Transient:
         last = open_one(await github.pulls_of(thread.repository, new.branch)) if asked_before else None
         return Opened(last, True, draft and not wanted) if last else pull_requests.github_away(new.page)
-
-
-def _words(result: Opened) -> str:
-    pull = result.pull
-    if not result.is_new:
-        return pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft)
-    return pull_requests.opened(pull.number, pull.url, draft=pull.is_draft, drafts_refused=result.drafts_refused)

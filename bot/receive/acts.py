@@ -17,12 +17,13 @@ import structlog
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
-from bot.github.payloads import GHOST, UNPROVEN
+from bot.github.payloads import GHOST, REMARKS, UNPROVEN
 from bot.github.thread_parts import FRAGMENTS, GESTURES
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
 from bot.store import recoveries
 from bot.store.database import Pool
+from bot.store.pull_requests import own_pulls
 
 MOST_CHANGED = 200
 """The threads, comments and inline comments that are read in one round, of each; the next round goes on."""
@@ -88,6 +89,7 @@ class Acts:
         self._repository = repository
         self._since = since - OVERLAP
         self._threads: dict[int, dict[str, Any]] = {}
+        self._own_pulls: set[int] = set()
 
     async def read(self) -> tuple[list[Act], datetime]:
         """Return what may concern the bot, the oldest first, and the time from which the next round must read.
@@ -95,6 +97,7 @@ class Acts:
         That is when the newest of what was compared changed, or where this round ended: else a flood would be read
         again and again, and never what came after it.
         """
+        self._own_pulls = await own_pulls(self._pool, self._repository)
         acts: list[Act] = []
         ends: list[datetime] = []
         newest = self._since + OVERLAP
@@ -107,7 +110,7 @@ class Acts:
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
             else:
-                changed = [one for one in changed if self._may_address(one["body"] or "")]
+                changed = [one for one in changed if self._may_address(one["body"] or "") or self._is_remark(one)]
             # Of each, since an edit within the second of the writing leaves no trace in REST's times.
             details = await self._details([one["node_id"] for one in changed])
             for one in changed:
@@ -261,6 +264,9 @@ class Acts:
     def _may_address(self, text: str) -> bool:
         return may_address(text, self._policy.bot_name, bare_commands=self._policy.bare_commands)
 
+    def _is_remark(self, comment: Any) -> bool:
+        return int(comment.get("pull_request_url", "/0").rpartition("/")[2]) in self._own_pulls
+
     async def _concerns(self, act: Act) -> bool:
         """Return whether it can concern the bot and was not acted on, as far as rows tell."""
         if act.parts["action"] == "closed":
@@ -271,7 +277,8 @@ class Acts:
         if act.text is None or act.target is None:
             place = (self._repository, act.number)
             return not await recoveries.was_asked_by(self._pool, *place, sender["id"], act.at)
-        if not self._may_address(act.text):
+        is_remark = act.event in REMARKS and act.number in self._own_pulls
+        if not (is_remark or self._may_address(act.text)):
             return False
         return not await recoveries.was_answered(self._pool, self._repository, act.number, act.target)
 

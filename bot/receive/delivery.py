@@ -48,7 +48,8 @@ def delivery_of(
 ) -> NewDelivery:
     """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed.
 
-    `names` are those that the bot answers to, joined by commas; empty while they are not known.
+    `names` are those that the bot answers to, and its login, joined by commas; empty while they are not known. What is
+    said on a pull request that an account of such a name opened is decided: it may be the bot's.
     """
     try:
         content = body
@@ -68,7 +69,13 @@ def delivery_of(
     about = envelope(event, payload, platform)
     if not about.used:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key)
-    if names and about.text is not None and not may_address(about.text, names, bare_commands=bare_commands):
+    may_concern = (
+        not names
+        or about.text is None
+        or (about.on_pull_of or "").removesuffix("[bot]").casefold() in names.casefold().split(",")
+        or may_address(about.text, names, bare_commands=bare_commands)
+    )
+    if not may_concern:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key, searched_for=names)
     return NewDelivery(
         guid,

@@ -198,7 +198,7 @@ class _Recovery:
         async with self.pool.acquire() as connection:
             silent = await recoveries.silent_threads(connection, self.platform, self.now, MOST_SILENT)
         stored: list[str] = []
-        for known, number in silent:
+        for number, known in silent:
             try:
                 repository = await self.github.as_named_now(known)
                 thread = await self.github.get(repository, "/issues/{number}", number=number)
