@@ -39,11 +39,7 @@ _OPTIONS = (
 
 _ASK_COST = (
     json.dumps(
-        {
-            "type": "control_request",
-            "request_id": "cost",
-            "request": {"subtype": "get_usage", "skip_behaviors": True},
-        }
+        {"type": "control_request", "request_id": "cost", "request": {"subtype": "get_usage", "skip_behaviors": True}}
     )
     + "\n"
 )

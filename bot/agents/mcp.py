@@ -17,13 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _EXPANDED = re.compile(r"\$\{\w")
 _PROXY_VARIABLES = (
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "SSL_CERT_FILE",
-    "NODE_EXTRA_CA_CERTS",
-    "NODE_USE_ENV_PROXY",
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "NODE_USE_ENV_PROXY"),
 )
 
 

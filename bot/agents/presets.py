@@ -165,11 +165,7 @@ def api_of(chosen: Preset | None, given: Mapping[str, str]) -> ModelApi | None:
 
 
 def variables_of(
-    chosen: Preset | None,
-    api: ModelApi | None,
-    model: str | None,
-    given: Mapping[str, str],
-    served: Mapping[str, str],
+    chosen: Preset | None, api: ModelApi | None, model: str | None, given: Mapping[str, str], served: Mapping[str, str]
 ) -> dict[str, str]:
     """Return an agent's variables besides HOME, PATH and LANG: `given` by AGENT_ENV and `served` by its network.
 
@@ -258,12 +254,7 @@ def _codex(access: Access) -> dict[str, str]:
         "web_search": "disabled",
         "features": {"hooks": False, "plugins": False, "apps": False},
     }
-    provider = {
-        "name": "OpenAI",
-        "base_url": f"{access.url}/v1",
-        "env_key": OPENAI.key,
-        "wire_api": "responses",
-    }
+    provider = {"name": "OpenAI", "base_url": f"{access.url}/v1", "env_key": OPENAI.key, "wire_api": "responses"}
     if access.api:
         config |= {"model_provider": "threadtree", "model_providers": {"threadtree": provider}}
     return {

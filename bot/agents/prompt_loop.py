@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import structlog
 
 from bot.agents import driver
-from bot.agents.driver import AgentEvent, Block, Failed, Outcome
+from bot.agents.driver import AgentEvent, Block, CannotOpenError, Failed, Outcome, PromptLimits, TimedOut
 from bot.agents.process import AgentProcess
 from bot.messages import reasons
 from bot.messages.questions import Question, question_back
@@ -127,7 +127,7 @@ class PromptProgress(ABC, Generic[Item]):
 
 async def follow(
     inbox: Inbox[Item],
-    limits: driver.PromptLimits,
+    limits: PromptLimits,
     stop: asyncio.Event,
     progress: PromptProgress[Item],
     on_event: Callable[[AgentEvent], None],
@@ -145,11 +145,7 @@ async def follow(
             async with asyncio.timeout_at(idle_at if idle_counts else total_at):
                 item = await unless_stopped(stop, inbox.get())
         except TimeoutError:
-            return (
-                driver.TimedOut("idle", limits.idle_seconds)
-                if idle_counts
-                else driver.TimedOut("total", limits.total_seconds)
-            )
+            return TimedOut("idle", limits.idle_seconds) if idle_counts else TimedOut("total", limits.total_seconds)
         if item is None:
             break
         if isinstance(item, Failed):
@@ -220,7 +216,7 @@ class Driver(ABC, Generic[Item]):
         await self.aclose()
         try:
             return await self._open(resume)
-        except driver.CannotOpenError:
+        except CannotOpenError:
             await self.aclose()
             raise
 
@@ -236,11 +232,7 @@ class Driver(ABC, Generic[Item]):
             await link.close()
 
     async def prompt(
-        self,
-        blocks: Sequence[Block],
-        limits: driver.PromptLimits,
-        stop: asyncio.Event,
-        on_event: Callable[[AgentEvent], None],
+        self, blocks: Sequence[Block], limits: PromptLimits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
     ) -> Outcome:
         """Send one prompt and wait for its end. `on_event` is called in this task; its exceptions are raised here.
 

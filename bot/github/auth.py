@@ -64,15 +64,9 @@ class InstallationToken:
     made_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class TokenKey:
-    """The scope of a token: an installation, or a single repository of it."""
-
-    installation_id: int
-    repository_id: int | None = None
-
-
-IssueToken = Callable[[TokenKey], Awaitable[InstallationToken]]
+TokenKey = tuple[int, int | None]
+"""The scope of a token: an installation, and a single repository of it or None for all."""
+IssueToken = Callable[[int, int | None], Awaitable[InstallationToken]]
 
 
 class Tokens:
@@ -99,16 +93,15 @@ class Tokens:
             return self.personal
         if repository.installation_id is None:
             raise Unauthenticated(f"no installation of the GitHub App is known for {repository.full_name}")
-        return await self.of_installation(
-            TokenKey(repository.installation_id, repository.id if only_this_repository else None)
-        )
+        return await self.of_installation(repository.installation_id, repository.id if only_this_repository else None)
 
-    async def of_installation(self, key: TokenKey) -> str:
-        """Return the token of this key, cached until shortly before it expires."""
+    async def of_installation(self, installation_id: int, repository_id: int | None = None) -> str:
+        """Return the token of this scope, cached until shortly before it expires."""
+        key = installation_id, repository_id
         async with self._locks[key]:
             cached = self._issued.get(key)
             if cached is None or cached.expires_at - REFRESH_BEFORE_EXPIRY <= self._clock():
-                cached = self._issued[key] = await self._issue(key)
+                cached = self._issued[key] = await self._issue(*key)
                 self._on_new_token(cached.value)
             return cached.value
 

@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from bot.github import answers
-from bot.github.answers import Permission, read
-from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, TokenKey, Tokens
+from bot.github.answers import LoggedDelivery, Permission, Posted, Pull, ReviewComment, Webhook, read
+from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
@@ -103,7 +103,7 @@ class GitHub:
         token, installation_id = self._tokens.personal, None
         if self.is_app:
             installation_id = (await self._of_app(INSTALLATION, owner=owner, name=name))["id"]
-            token = await self._tokens.of_installation(TokenKey(installation_id))
+            token = await self._tokens.of_installation(installation_id)
         found = await self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token)
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
@@ -196,7 +196,7 @@ class GitHub:
         token = self._tokens.personal
         if self.is_app:
             installation = await self._of_app("/orgs/{org}/installation", org=org)
-            token = await self._tokens.of_installation(TokenKey(installation["id"]))
+            token = await self._tokens.of_installation(installation["id"])
         return await self._api.getitem("/orgs/{org}" + path, {"org": org, **variables}, oauth_token=token)
 
     async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
@@ -212,9 +212,9 @@ class GitHub:
             page = part["pageInfo"]
         return tuple(found)
 
-    async def pull(self, repository: Repository, number: int) -> answers.Pull:
+    async def pull(self, repository: Repository, number: int) -> Pull:
         """Return the pull request as it is now."""
-        return read(answers.Pull, await self.get(repository, "/pulls/{number}", number=number))
+        return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
 
     async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
         """Return whether these pull requests can be merged, in their order: one request for all."""
@@ -233,21 +233,21 @@ class GitHub:
         merged = [(pull.merged_at, pull.head_sha) for pull in await self.pulls_of(repository, branch) if pull.merged_at]
         return max(merged, key=lambda one: one[0])[1] if merged else None
 
-    async def pulls_of(self, repository: Repository, branch: str) -> tuple[answers.Pull, ...]:
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[Pull, ...]:
         """Return all pull requests from this branch of the repository itself, newest first."""
         found = await self.get_all(repository, PULLS, state="all", head=f"{repository.owner}:{branch}")
         # A fork of the same owner has the same label.
-        return tuple(pull for one in found if (pull := read(answers.Pull, one)).head_repository_id == repository.id)
+        return tuple(pull for one in found if (pull := read(Pull, one)).head_repository_id == repository.id)
 
     async def create_pull(
         self, repository: Repository, *, head: str, base: str, title: str, body: str, draft: bool
-    ) -> answers.Pull:
+    ) -> Pull:
         """Open a pull request; Refused with status 422 where one is open or there is nothing to merge.
 
         https://docs.github.com/rest/pulls/pulls#create-a-pull-request
         """
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
-        return read(answers.Pull, await self._post(repository, "/pulls", data))
+        return read(Pull, await self._post(repository, "/pulls", data))
 
     async def edit_pull(self, repository: Repository, number: int, title: str, body: str) -> None:
         """Replace title and description: https://docs.github.com/rest/pulls/pulls#update-a-pull-request"""
@@ -265,9 +265,7 @@ class GitHub:
         found = await self.get_if_there(repository, path, number=number, review=review_id)
         return read(answers.Review, found) if found is not None else None
 
-    async def review_comments(
-        self, repository: Repository, number: int, review_id: int
-    ) -> tuple[answers.ReviewComment, ...]:
+    async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
         """Return the inline comments of one review, none when it is gone."""
         path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
         try:
@@ -276,28 +274,20 @@ class GitHub:
             return ()
         # Where the line is gone, its place in the commit that was commented on has to do.
         placed = ({**one, "line": one.get("line") or one.get("original_line")} for one in found)
-        return tuple(read(answers.ReviewComment, one) for one in placed)
+        return tuple(read(ReviewComment, one) for one in placed)
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
         """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
-        match target.kind:
-            case "comment":
-                path, identifier = "/issues/comments/{id}/reactions", target.id
-            case "review-comment":
-                path, identifier = "/pulls/comments/{id}/reactions", target.id
-            case "review":
-                # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
-                path = "/pulls/{number}/reviews/{id}"
-                review = await self.get(repository, path, number=number, id=target.id)
-                await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
-                return
-            case "issue" | "pull":
-                path, identifier = "/issues/{id}/reactions", number
-            case _:
-                assert_never(target.kind)
-        await self._post(repository, path, {"content": content}, id=identifier)
+        if target.kind == "review":
+            # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
+            review = await self.get(repository, "/pulls/{number}/reviews/{id}", number=number, id=target.id)
+            await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
+            return
+        is_comment = target.kind in ("comment", "review-comment")
+        path, of = (_comment_path(target), target.id) if is_comment else ("/issues/{id}", number)
+        await self._post(repository, f"{path}/reactions", {"content": content}, id=of)
 
-    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> answers.Posted:
+    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> Posted:
         """Comment: in the thread of the inline comment that is answered, else at the end of the conversation."""
         if target.kind == "review-comment":
             # Only a thread's first comment can be replied to
@@ -307,12 +297,12 @@ class GitHub:
             path, more = "/pulls/{number}/comments/{first}/replies", {"first": first}
         else:
             path, more = "/issues/{number}/comments", {}
-        return read(answers.Posted, await self._post(repository, path, {"body": body}, number=number, **more))
+        return read(Posted, await self._post(repository, path, {"body": body}, number=number, **more))
 
-    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> answers.Posted:
+    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
         """Replace the text of the bot's own comment that answers `target`."""
         edit = partial(self._api.patch, data={"body": body})
-        return read(answers.Posted, await self._below(repository, edit, _comment_path(target), id=comment_id))
+        return read(Posted, await self._below(repository, edit, _comment_path(target), id=comment_id))
 
     async def delete_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
         """Delete the bot's own comment that answers `target`: https://docs.github.com/rest/issues/comments#delete-an-issue-comment"""
@@ -327,7 +317,7 @@ class GitHub:
         """Return whether the bot's own comment that answers `target` is there."""
         return await self.get_if_there(repository, _comment_path(target), id=comment_id) is not None
 
-    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> answers.Posted:
+    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> Posted:
         """Submit a review that only comments; Refused with status 422 where a line is not in the diff.
 
         https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
@@ -338,9 +328,9 @@ class GitHub:
             remarks.append({"path": one.path, "line": one.line, "side": one.side, "body": one.body, **begin})
         of = {"commit_id": review.head} if review.head is not None else {}
         data = {"event": "COMMENT", "body": body, "comments": remarks, **of}
-        return read(answers.Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=number))
+        return read(Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=number))
 
-    async def find_review(self, repository: Repository, number: int, marker: str) -> answers.Posted | None:
+    async def find_review(self, repository: Repository, number: int, marker: str) -> Posted | None:
         """Return the bot's own review whose text ends with `marker`, or None."""
         found = await self.get_all(repository, "/pulls/{number}/reviews{?per_page}", number=number)
         return await self._own(found, marker)
@@ -354,38 +344,34 @@ class GitHub:
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
-    ) -> answers.Posted | None:
+    ) -> Posted | None:
         """Return the bot's own comment that ends with `marker` and was written after `since`, or None."""
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = await self.get_all(repository, path + "{?per_page,since}", number=number, since=stamp)
         return await self._own(found, marker)
 
-    async def _own(self, found: Iterable[Any], marker: str) -> answers.Posted | None:
+    async def _own(self, found: Iterable[Any], marker: str) -> Posted | None:
         """Return the first of these comments or reviews that is the bot's and ends with `marker`, or None."""
         own = await self.identity()
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
-                return read(answers.Posted, answer)
+                return read(Posted, answer)
         return None
 
-    async def webhooks(self, repository: Repository) -> list[answers.Webhook]:
+    async def webhooks(self, repository: Repository) -> list[Webhook]:
         """Return the repository's webhooks that lead to a bot, the newest first.
 
         Raises NotFound or Refused without the permission.
         """
         found = await self.get_all(repository, "/hooks{?per_page}")
         made = (
-            read(answers.Webhook, hook)
-            for hook in found
-            if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
+            read(Webhook, hook) for hook in found if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
         )
         return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(
-        self, hook: Hook | None, cursor: str | None
-    ) -> tuple[list[answers.LoggedDelivery], str | None]:
+    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
         """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
 
         The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
@@ -393,7 +379,7 @@ class GitHub:
         path = "/deliveries{?per_page,cursor}"
         found, following = await self._of_hook(hook, self._api.page, path, per_page=PER_PAGE, cursor=cursor)
         cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
-        return [read(answers.LoggedDelivery, one) for one in found], cursors[0]
+        return [read(LoggedDelivery, one) for one in found], cursors[0]
 
     async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.
@@ -445,7 +431,7 @@ class GitHub:
             installations = await self._of_app("/app/installations")
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
-            token = await self._tokens.of_installation(TokenKey(installations[0]["id"]))
+            token = await self._tokens.of_installation(installations[0]["id"])
             user = await self._api.getitem("/users/{login}", login, oauth_token=token)
         return answers.BotIdentity(user["login"], user["id"], slug)
 
@@ -520,25 +506,21 @@ class GitHub:
         return await self._api.download(url, most_bytes, token=token, may_lead_to=uploads.may_lead_to)
 
     async def _authorised(self, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
-        """Call `use` with a token; a token that GitHub rejects is replaced once: a request with a 401 had no effect."""
-        token = await self._tokens.of(repository)
-        try:
-            return await self._with_token(token, repository, use)
-        except Unauthenticated:
-            if not self._tokens.reject(token):
-                raise
-        return await self._with_token(await self._tokens.of(repository), repository, use)
+        """Call `use` with a token, again where GitHub refuses a new one: a request that is refused had no effect.
 
-    async def _with_token(self, token: str, repository: Repository, use: Callable[[str], Awaitable[T]]) -> T:
-        """Call `use`, again where GitHub refuses a new token: a request that is refused had no effect."""
-        tries = 0
+        So has one with a 401: a token that is rejected is replaced once.
+        """
+        token, tries, is_another = await self._tokens.of(repository), 0, False
         while True:
             try:
                 answer = await use(token)
             except (Unauthenticated, NotFound, Refused) as refusal:
-                if not (await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token)):
+                if await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token):
+                    tries += 1
+                elif isinstance(refusal, Unauthenticated) and not is_another and self._tokens.reject(token):
+                    token, tries, is_another = await self._tokens.of(repository), 0, True
+                else:
                     raise
-                tries += 1
             else:
                 if self._tokens.is_new(token):
                     self._shown.add((token, repository.id))

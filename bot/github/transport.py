@@ -17,7 +17,7 @@ from gidgethub.abc import GitHubAPI
 from gidgethub.sansio import create_headers, decipher_response, format_url
 
 from bot import counters
-from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken, TokenKey
+from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify, classify_graphql
 from bot.outbound import why_unreachable
 
@@ -75,13 +75,13 @@ class Transport(GitHubAPI):
     async def sleep(self, seconds: float) -> None:
         await self._sleep(seconds)
 
-    async def installation_token(self, key: TokenKey) -> InstallationToken:
+    async def installation_token(self, installation_id: int, repository_id: int | None) -> InstallationToken:
         """Issue a token: https://docs.github.com/rest/apps/apps#create-an-installation-access-token-for-an-app
 
         Raises Unauthenticated where the App was uninstalled or suspended, NotFound where it may not see the repository.
         """
-        path, variables = "/app/installations/{id}/access_tokens", {"id": str(key.installation_id)}
-        data = {} if key.repository_id is None else {"repository_ids": [key.repository_id]}
+        path, variables = "/app/installations/{id}/access_tokens", {"id": installation_id}
+        data = {} if repository_id is None else {"repository_ids": [repository_id]}
         try:
             answer = await self.as_app(lambda jwt: self.post(path, variables, data=data, jwt=jwt))
         except NotFound as problem:

@@ -233,11 +233,10 @@ async def _through(proxy: SplitResult, target: Destination) -> Streams:
             status = answer.status_code if isinstance(answer, h11.Response) else "nothing"
             _log.warning("proxy-refused-a-sandbox", status=status)
             raise BadRequestError(502, f"The proxy of this network answers {status}.")
-    except (OSError, EOFError, asyncio.LimitOverrunError, h11.RemoteProtocolError) as error:
+    except BaseException as error:
         writer.transport.abort()
-        raise BadRequestError(502, "The proxy of this network does not answer as a proxy.") from error
-    except BaseException:
-        writer.transport.abort()
+        if isinstance(error, OSError | EOFError | asyncio.LimitOverrunError | h11.RemoteProtocolError):
+            raise BadRequestError(502, "The proxy of this network does not answer as a proxy.") from error
         raise
     return reader, writer
 
