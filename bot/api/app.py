@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -30,18 +30,15 @@ LARGEST_BODY_BYTES: Final = 4096
 def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     """Return the routes of the API for those who have the `token`."""
 
-    def route(endpoint: Endpoint[Any, Any]) -> Route:
-        async def called(request: Request) -> Response:
-            asked = endpoint.parse(request.path_params, await _given(request))
-            return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
+    async def called(endpoint: Endpoint[Any, Any], request: Request) -> Response:
+        asked = endpoint.parse(request.path_params, await _given(request))
+        return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
 
-        async def answer(request: Request) -> Response:
-            return await in_time(called(request), _refusal)
-
-        return Route(endpoint.path, answer, methods=[endpoint.method])
+    async def answer(endpoint: Endpoint[Any, Any], request: Request) -> Response:
+        return await in_time(called(endpoint, request), _refusal)
 
     routes = [
-        *map(route, ENDPOINTS),
+        *(Route(one.path, partial(answer, one), methods=[one.method]) for one in ENDPOINTS),
         Route("/events", news.stream, methods=["GET"]),
         Route("/openapi.json", _document, methods=["GET"]),
     ]
