@@ -186,9 +186,9 @@ def receive(
 
     async def stored() -> None:
         settings = load()
-        async with ready_database(settings) as dsn, database(dsn, size=2) as pool, Inbox(pool) as inbox:
+        async with ready_database(settings) as dsn, database(dsn, size=2) as pool:
             delivery = delivery_of(str(uuid4()), event, body, settings.platform)
-            outcome = await inbox.store(delivery)
+            outcome = await Inbox(pool).store(delivery)
         if isinstance(outcome, Unavailable):
             raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
         if delivery.state == "dead":

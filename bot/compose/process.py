@@ -107,7 +107,8 @@ async def _opened(
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
         # Before the first decision: what does not mention a known name is not decided on.
-        await persist(ctx.pool, deliveries.add_name, ctx.policy.bot_name)
+        for name in (ctx.policy.bot_name, ctx.policy.bot_login.removesuffix("[bot]")):
+            await persist(ctx.pool, deliveries.add_name, name)
         # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
         for agent in settings.agent:
             await asyncio.to_thread(load_library, agent)

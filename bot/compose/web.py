@@ -60,7 +60,6 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
         listener = stack.enter_context(listener_of(settings))
-        inbox = await stack.enter_async_context(Inbox(pool))
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None
         if settings.admin_token is None and settings.github_client_id is None:
@@ -79,7 +78,7 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
             routes += [NO_API] if token is None else api_routes(calls, token, news)
             routes += dashboard_routes(calls, Login(calls.ctx.clock, token, access), news)
         others = Starlette(routes=routes)
-        known = (inbox, settings.webhook_secrets, settings.platform, others)
+        known = (Inbox(pool), settings.webhook_secrets, settings.platform, others)
         app = Receiver(*known, bare_commands=settings.bare_commands)
         stack.push_async_callback(save_counts, pool)
         served = await stack.enter_async_context(serving(app, listener, GRACE_SECONDS))

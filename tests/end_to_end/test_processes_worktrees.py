@@ -96,7 +96,7 @@ async def test_prune_lists_old_worktrees_first_and_then_removes_them(tmp_path: P
 
         told = await command(here, "worktrees", "prune", "--older-than", "0s", "--dry-run")
         assert "WOULD REMOVE" in told.stdout.decode()
-        assert {"worktree-pruned", "prune-ended"} <= {json.loads(line)["event"] for line in told.lines}
+        assert {"worktree-considered", "prune-ended"} <= {json.loads(line)["event"] for line in told.lines}
         quiet = ("worktrees", "prune", "--older-than", "0s", "--dry-run")
         assert (await command(here, *quiet, LOG_LEVEL="warning")).lines == []
         assert os.path.lexists(path)  # noqa: ASYNC240
