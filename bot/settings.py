@@ -17,6 +17,7 @@ from bot import settings_values as values
 from bot.agents.presets import PRESETS, model_variables
 from bot.maintenance.retention_rules import Kind, RetentionPolicy
 from bot.model import BRANCH_PREFIX
+from bot.rules import Dollars, ModelName
 
 
 class Need(Enum):
@@ -99,7 +100,7 @@ class Settings(BaseSettings):
     allowed_hosts: values.Hosts = frozenset()
 
     agent: values.Agents = ("claude",)
-    agent_model: values.ModelName = None
+    agent_model: ModelName = None
     agent_command: values.AgentCommand = ()
     agent_env: values.AgentEnv = Field(default_factory=dict)
     agent_sandbox: values.Sandbox = "auto"
@@ -119,9 +120,9 @@ class Settings(BaseSettings):
     max_turns_per_repository: values.Count = 2
     max_turns_per_person_per_day: values.Count = 50
     max_comments_per_hour: values.Count = 30
-    max_cost_usd_per_turn: values.Dollars = None
-    max_cost_usd_per_repository_per_day: values.Dollars = None
-    max_cost_usd_per_day: values.Dollars = None
+    max_cost_usd_per_turn: Dollars = None
+    max_cost_usd_per_repository_per_day: Dollars = None
+    max_cost_usd_per_day: Dollars = None
 
     session_ttl_seconds: values.Seconds = 3600
     delivery_retention_days: values.DaysOfAWeekOrMore = 30

@@ -24,7 +24,7 @@ from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
-from bot.rules import MODEL_NAME, PERSON_OR_TEAM
+from bot.rules import PERSON_OR_TEAM
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of the agent's variables whose values are secrets."""
@@ -85,9 +85,6 @@ DaysOfAWeekOrMore = Annotated[int, Field(ge=7, title="a whole number of at least
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[_Finite, Field(gt=0, title="a number above 0")]
 TenSecondsOrMore = Annotated[_Finite, Field(ge=10, title="a number of at least 10")]
-Dollars = Annotated[
-    Annotated[_Finite, Field(gt=0)] | None, Field(title="an amount of US dollars above 0, such as 2.50")
-]
 NotNegative = Annotated[_Finite, Field(ge=0, title="a number of at least 0")]
 # Only the scheme is checked: an address of a Unix socket has no host.
 DatabaseUrl = Annotated[
@@ -309,9 +306,6 @@ def _mcp_config(text: str, info: ValidationInfo) -> tuple[McpServer, ...]:
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath | None, Field(title="a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
-ModelName = Annotated[
-    Annotated[str, Field(pattern=MODEL_NAME)] | None, Field(title="the name of a model, without blanks")
-]
 NodeName = Annotated[str, Field(pattern=_NODE_NAME, title="at most 64 letters, digits, dots, hyphens and underscores")]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
