@@ -17,9 +17,13 @@ FOLDER = "logs"
 """In DATA_DIR."""
 # Of each process: the file, and as much in older ones.
 FILE_BYTES, OLDER_FILES = 10 << 20, 4
-NOISY = ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "procrastinate", "asyncio")
-# It warns of every attempt to connect; that the database is away is logged once, by `bot.store.failures`.
-NOISIER = ("psycopg.pool",)
+NOISY = {
+    **dict.fromkeys(
+        ("uvicorn.error", "httpx", "httpcore", "uvicorn.access", "procrastinate", "asyncio"), logging.WARNING
+    ),
+    # It warns of every attempt to connect; that the database is away is logged once, by `bot.store.failures`.
+    "psycopg.pool": logging.ERROR,
+}
 
 _redactor = Redactor()
 
@@ -65,7 +69,5 @@ def configure_logs(form: LogFormat = "auto", level: LogLevel = "info", file: Pat
         handlers.append(RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=OLDER_FILES))
         handlers[1].setFormatter(formatter(*as_json))
     logging.basicConfig(level=threshold, handlers=handlers, force=True)
-    for name in NOISY:
-        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
-    for name in NOISIER:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name, least in NOISY.items():
+        logging.getLogger(name).setLevel(max(threshold, least))

@@ -22,7 +22,6 @@ RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""
 PERSON_OR_TEAM: Final = r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?"
 """Logins have hyphens, those of managed users end with an underscore and a code; a team has a slug of its name."""
-MODEL_NAME: Final = r"^[\w./:@+\[\]-]{1,100}$"
 _SAME: Final = (
     *("auto_pull_request", "autofix", "max_fix_attempts", "bare_commands"),
     *("max_cost_usd_per_turn", "max_cost_usd_per_repository_per_day"),
@@ -116,7 +115,10 @@ def _host(text: str) -> str:
 
 # A title says what the value must be.
 _Switch = Annotated[bool | None, Field(title="true or false")]
-_Dollars = Annotated[
+ModelName = Annotated[
+    Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$")] | None, Field(title="the name of a model, without blanks")
+]
+Dollars = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
     Field(title="an amount of US dollars above 0, such as 2.50"),
 ]
@@ -133,7 +135,7 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     agent: str | None = Field(default=None, pattern=r"^[a-z-]{1,40}$", title='the name of an agent, such as "claude"')
-    model: str | None = Field(default=None, pattern=MODEL_NAME, title="the name of a model, without blanks")
+    model: ModelName = None
     instructions: str | None = Field(default=None, max_length=32_000, title="a text of at most 32,000 characters")
     # No right file has an empty list: it stands for a wrong one.
     allowed: list[Annotated[str, AfterValidator(_person)]] | None = Field(default=None, max_length=200, title=_PEOPLE)
@@ -145,8 +147,8 @@ class Config(BaseModel):
     max_fix_attempts: int | None = Field(default=None, ge=1, le=1000, title="a whole number from 1 to 1000")
     network: list[Annotated[str, AfterValidator(_host)]] | None = Field(default=None, max_length=20, title=_HOSTS)
     bare_commands: _Switch = None
-    max_cost_usd_per_turn: _Dollars = None
-    max_cost_usd_per_day: _Dollars = None
+    max_cost_usd_per_turn: Dollars = None
+    max_cost_usd_per_day: Dollars = None
 
 
 KEYS: Final = tuple(Config.model_fields)

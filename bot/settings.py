@@ -17,6 +17,7 @@ from bot import settings_values as values
 from bot.agents.presets import PRESETS, model_variables
 from bot.maintenance.retention_rules import Kind, RetentionPolicy
 from bot.model import BRANCH_PREFIX
+from bot.rules import Dollars, ModelName
 
 
 class Need(Enum):
@@ -71,19 +72,19 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: values.Port = 8000
     node_name: values.NodeName = Field(default_factory=values.host_name)
-    postgres_bin_dir: values.Directory | None = None
+    postgres_bin_dir: values.Directory = None
 
     github_webhook_secret: SecretStr | None = None
     github_webhook_secret_old: SecretStr | None = None
     github_token: SecretStr | None = None
-    github_app_id: values.Count | None = None
+    github_app_id: values.AppId = None
     github_private_key: values.PrivateKey | None = None
     github_private_key_path: Path | None = None
     github_api_url: values.Url = "https://api.github.com"
     github_graphql_url: values.Url = Field(default_factory=lambda known: values.graphql_url(known["github_api_url"]))
     github_server_url: values.Url = Field(default_factory=lambda known: values.server_url(known["github_api_url"]))
 
-    bot_name: values.BotName | None = None
+    bot_name: values.BotName = None
     bot_label: str = "threadtree"
     branch_prefix: values.BranchPrefix = BRANCH_PREFIX
     bare_commands: values.Switch = True
@@ -97,7 +98,7 @@ class Settings(BaseSettings):
     allowed_hosts: values.Hosts = frozenset()
 
     agent: values.Agents = ("claude",)
-    agent_model: values.ModelName | None = None
+    agent_model: ModelName = None
     agent_command: values.AgentCommand = ()
     agent_env: values.AgentEnv = Field(default_factory=dict)
     agent_sandbox: values.Sandbox = "auto"
@@ -117,9 +118,9 @@ class Settings(BaseSettings):
     max_turns_per_repository: values.Count = 2
     max_turns_per_person_per_day: values.Count = 50
     max_comments_per_hour: values.Count = 30
-    max_cost_usd_per_turn: values.Dollars | None = None
-    max_cost_usd_per_repository_per_day: values.Dollars | None = None
-    max_cost_usd_per_day: values.Dollars | None = None
+    max_cost_usd_per_turn: Dollars = None
+    max_cost_usd_per_repository_per_day: Dollars = None
+    max_cost_usd_per_day: Dollars = None
 
     session_ttl_seconds: values.Seconds = 3600
     delivery_retention_days: values.DaysOfAWeekOrMore = 30
@@ -275,7 +276,9 @@ def _file(dotenv: Path | None) -> dict[str, str]:
 def _sentences(error: ValidationError) -> Iterator[tuple[str, str]]:
     for one in error.errors(include_url=False, include_input=False):
         if one["type"] != "default_factory_not_called":  # this default follows from a setting that is wrong
-            yield str(one["loc"][0]).upper(), one.get("ctx", {}).get("error", "cannot be read; correct or unset it.")
+            name = str(one["loc"][0])
+            wanted = f"must be {Settings.model_fields[name].title}; correct or unset it."
+            yield name.upper(), one.get("ctx", {}).get("error", wanted)
 
 
 def doubtful_names(environ: Mapping[str, str] | None = None, *, dotenv: Path | None = Path(".env")) -> tuple[str, ...]:

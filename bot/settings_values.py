@@ -1,6 +1,7 @@
 """The types of settings: each reads a text, or says in a sentence what it may be.
 
-The text of a ValueError follows the setting's name. Validators with an `info` find all variables in its data.
+A title says what the value must be; the text of a ValueError follows the setting's name. Validators with an `info`
+find all variables in its data.
 """
 
 import ipaddress
@@ -16,24 +17,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    DirectoryPath,
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import AfterValidator, BeforeValidator, DirectoryPath, Field, SecretStr, ValidationInfo
 
 from bot.agents.mcp import McpServer, read_servers
 from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
-from bot.rules import MODEL_NAME, PERSON_OR_TEAM
+from bot.rules import PERSON_OR_TEAM
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of the agent's variables whose values are secrets."""
@@ -50,20 +41,8 @@ _OWN_SECRETS = frozenset(
 )
 
 
-def _must_be(what: str) -> WrapValidator:
-    """Return a validator that tells what the value must be, instead of pydantic's words."""
-
-    def validate(text: object, read: ValidatorFunctionWrapHandler) -> object:
-        try:
-            return read(text)
-        except ValidationError:
-            raise ValueError(f"must be {what}; correct or unset it.") from None
-
-    return WrapValidator(validate)
-
-
-def _one_of(literal: Any) -> WrapValidator:
-    return _must_be(f"one of {', '.join(get_args(literal))}")
+def _one_of(literal: Any) -> Any:
+    return Field(title=f"one of {', '.join(get_args(literal))}")
 
 
 def _matching(pattern: str, otherwise: str) -> AfterValidator:
@@ -98,15 +77,15 @@ Network = Annotated[_Networks, _one_of(_Networks)]
 WhenToPropose = Annotated[AutoPullRequest, _one_of(AutoPullRequest)]
 Level = Annotated[LogLevel, BeforeValidator(str.lower), _one_of(LogLevel)]
 Format = Annotated[LogFormat, BeforeValidator(str.lower), _one_of(LogFormat)]
-Switch = Annotated[bool, _must_be("true or false")]
-Port = Annotated[int, Field(ge=0, le=65535), _must_be("a whole number of at least 0 and at most 65535")]
-Count = Annotated[int, Field(ge=1), _must_be("a whole number of at least 1")]
-DaysOfAWeekOrMore = Annotated[int, Field(ge=7), _must_be("a whole number of at least 7")]
+Switch = Annotated[bool, Field(title="true or false")]
+Port = Annotated[int, Field(ge=0, le=65535, title="a whole number of at least 0 and at most 65535")]
+Count = Annotated[int, Field(ge=1, title="a whole number of at least 1")]
+AppId = Annotated[Annotated[int, Field(ge=1)] | None, Field(title="a whole number of at least 1")]
+DaysOfAWeekOrMore = Annotated[int, Field(ge=7, title="a whole number of at least 7")]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[_Finite, Field(gt=0), _must_be("a number above 0")]
-TenSecondsOrMore = Annotated[_Finite, Field(ge=10), _must_be("a number of at least 10")]
-Dollars = Annotated[_Finite, Field(gt=0), _must_be("an amount of US dollars above 0, such as 2.50")]
-NotNegative = Annotated[_Finite, Field(ge=0), _must_be("a number of at least 0")]
+Seconds = Annotated[_Finite, Field(gt=0, title="a number above 0")]
+TenSecondsOrMore = Annotated[_Finite, Field(ge=10, title="a number of at least 10")]
+NotNegative = Annotated[_Finite, Field(ge=0, title="a number of at least 0")]
 # Only the scheme is checked: an address of a Unix socket has no host.
 DatabaseUrl = Annotated[
     SecretStr,
@@ -325,17 +304,15 @@ def _mcp_config(text: str, info: ValidationInfo) -> tuple[McpServer, ...]:
 
 
 DataDir = Annotated[Path, BeforeValidator(_data_dir)]
-Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
+Directory = Annotated[DirectoryPath | None, Field(title="a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
-ModelName = Annotated[str, Field(pattern=MODEL_NAME), _must_be("the name of a model, without blanks")]
-NodeName = Annotated[
-    str, Field(pattern=_NODE_NAME), _must_be("at most 64 letters, digits, dots, hyphens and underscores")
-]
+NodeName = Annotated[str, Field(pattern=_NODE_NAME, title="at most 64 letters, digits, dots, hyphens and underscores")]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
 NotifyUrl = Annotated[SecretStr, AfterValidator(_notify_url)]
 BotName = Annotated[
-    str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
+    Annotated[str, BeforeValidator(_mention), Field(pattern=_BOT_NAME)] | None,
+    Field(title="one GitHub login, without @ and blanks"),
 ]
 RepositoryGlobs = Annotated[
     tuple[str, ...],

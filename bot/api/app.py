@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -30,38 +30,41 @@ LARGEST_BODY_BYTES: Final = 4096
 def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     """Return the routes of the API for those who have the `token`."""
 
-    def route(endpoint: Endpoint[Any, Any]) -> Route:
-        async def called(request: Request) -> Response:
+    async def answer(endpoint: Endpoint[Any, Any], request: Request) -> Response:
+        async with asyncio.timeout(CALL_SECONDS):
             asked = endpoint.parse(request.path_params, await _given(request))
             return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
 
-        async def answer(request: Request) -> Response:
-            return await in_time(called(request), _refusal)
-
-        return Route(endpoint.path, answer, methods=[endpoint.method])
-
     routes = [
-        *map(route, ENDPOINTS),
+        *(Route(one.path, partial(answer, one), methods=[one.method]) for one in ENDPOINTS),
         Route("/events", news.stream, methods=["GET"]),
         Route("/openapi.json", _document, methods=["GET"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _as_json})
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(PROBLEMS, _problem))
     app.router.redirect_slashes = False
     guarded = _Guarded(app, token)
     return [Route("/api", guarded), Mount("/api", guarded)]
 
 
-async def in_time(answer: Awaitable[Response], refusal: Callable[[int, str], Response]) -> Response:
-    """Return the answer of an endpoint or of a page, or why there is none."""
-    try:
-        async with asyncio.timeout(CALL_SECONDS):
-            return await answer
-    except CallError as problem:
-        return refusal(problem.status, problem.sentence)
-    except ClientDisconnect:
-        return Response(status_code=400)  # the client is gone
-    except UNANSWERED:
-        return refusal(503, "The database does not answer in time.")
+PROBLEMS: Final = (HTTPException, CallError, ClientDisconnect, *UNANSWERED)
+"""What ends a request to the API or for a page without its answer."""
+
+
+def explained(problem: Exception) -> tuple[int, str]:
+    """Return the status and the sentence of one of the PROBLEMS."""
+    match problem:
+        case CallError():
+            return problem.status, problem.sentence
+        case HTTPException():
+            return problem.status_code, f"{problem.detail}."
+        case ClientDisconnect():
+            return 400, "The client is gone."
+        case _:
+            return 503, "The database does not answer in time."
+
+
+async def _problem(_: Request, problem: Exception) -> Response:
+    return _refusal(*explained(problem), getattr(problem, "headers", None))
 
 
 async def _given(request: Request) -> Mapping[str, Any]:
@@ -126,13 +129,6 @@ def _json(content: object, status: int = 200, headers: Mapping[str, str] | None 
 def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
     again = {"Retry-After": "5"} if status == 503 else {}
     return _json(Error(error=sentence), status, {**again, **(headers or {})})
-
-
-async def _as_json(_: Request, problem: Exception) -> Response:
-    """Answer an unknown path or a wrong method as the endpoints answer."""
-    if not isinstance(problem, HTTPException):
-        raise problem
-    return _refusal(problem.status_code, f"{problem.detail}.", problem.headers)
 
 
 async def _document(_: Request) -> Response:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
-import structlog
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -30,8 +29,6 @@ ONLY_OPERATORS: Final = "Only operators may do this (DASHBOARD_OPERATORS)."
 WITH_TOKEN: Final = "admin-token"  # noqa: S105 - no secret
 """The person of a call that shows nothing but the ADMIN_TOKEN."""
 THREAD: Final = re.compile(r"(?P<owner>[A-Za-z0-9_-]{1,100})/(?P<name>[A-Za-z0-9._-]{1,100})#(?P<number>[0-9]{1,9})")
-
-_log = structlog.get_logger()
 
 S = TypeVar("S")
 
@@ -297,14 +294,4 @@ class Calls:
         if endpoint.method != "GET" and not caller.is_operator:
             raise CallError(403, ONLY_OPERATORS)
         async with self.connection() as connection:
-            answer = await answered(Call(connection, self.ctx, caller), endpoint, asked)
-        if endpoint.method != "GET":
-            _log.info(
-                "operator-asked",
-                by=caller.channel,
-                person=caller.person,
-                method=endpoint.method,
-                path=endpoint.path.format(**asked.model_dump()),
-                answer=answer.model_dump(),
-            )
-        return answer
+            return await answered(Call(connection, self.ctx, caller), endpoint, asked)

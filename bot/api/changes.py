@@ -301,17 +301,6 @@ async def replay_delivery(call: Call, asked: ByGuid) -> AskedDelivery:
 
 
 CHANGES: Final[tuple[Endpoint[Any, Any], ...]] = (
-    create_worktree,
-    remove_worktree,
-    reset_worktree,
-    restore_worktree,
-    touch_worktree,
-    prune_worktrees,
-    repair_worktrees,
-    prune_sessions,
-    restore_rescue,
-    drop_rescue,
-    stop_turn,
-    retry_turn,
-    replay_delivery,
+    *(create_worktree, remove_worktree, reset_worktree, restore_worktree, touch_worktree, prune_worktrees),
+    *(repair_worktrees, prune_sessions, restore_rescue, drop_rescue, stop_turn, retry_turn, replay_delivery),
 )

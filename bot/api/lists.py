@@ -210,24 +210,6 @@ async def operation(call: Call, asked: ById) -> rows.Operation:
     return _one(rows.Operation, row, f"operation {asked.id}")
 
 
-LISTS: Final[dict[str, Endpoint[Any, rows.Page[Any]]]] = {
-    "worktrees": worktrees,
-    "sessions": sessions,
-    "conversations": conversations,
-    "turns": turns,
-    "deliveries": deliveries,
-    "rescues": rescues,
-    "nodes": nodes,
-    "costs": costs,
-    "outcomes": outcomes,
-    "audit": audit,
-}
-READ: Final[tuple[Endpoint[Any, Any], ...]] = (
-    *LISTS.values(),
-    conversation,
-    turn,
-    step,
-    delivery,
-    operation,
-    outcome_sums,
-)
+_LISTED: Final = (worktrees, sessions, conversations, turns, deliveries, rescues, nodes, costs, outcomes, audit)
+LISTS: Final[dict[str, Endpoint[Any, rows.Page[Any]]]] = {one.path.removeprefix("/"): one for one in _LISTED}
+READ: Final[tuple[Endpoint[Any, Any], ...]] = (*_LISTED, conversation, turn, step, delivery, operation, outcome_sums)

@@ -66,6 +66,8 @@ def print_worktrees(
         on_disk = [WorktreeOnDisk(**dict(one)) for one in found]
         if not no_disk:
             await _look_at_disk(ctx, [one for one in on_disk if Path(one.path).is_absolute()])
+        for one in on_disk if not json else ():
+            one.path = ctx.stored(Path(one.path))
         return on_disk, rescued, ctx.data_dir
 
     with correctable():
@@ -79,7 +81,7 @@ def print_worktrees(
         return
     most = limit or calls.ROWS_FOR_PEOPLE
     if found:
-        print_rows([_with_path_below(data_dir, one) for one in found[:most]], len(found) > most)
+        print_rows(found[:most], len(found) > most)
         typer.echo(f"Paths are relative to {data_dir}.", err=True)
     else:
         typer.echo(WorktreeOnDisk.EMPTY, err=True)
@@ -109,12 +111,6 @@ async def _look_at_disk(ctx: NodeContext, here: Sequence[WorktreeOnDisk]) -> Non
 def _folder(worktree: WorktreeOnDisk) -> str:
     """Return the folder `owner/repo` of its clone."""
     return "/".join(Path(worktree.path).parts[-3:-1])
-
-
-def _with_path_below(data_dir: Path, worktree: WorktreeOnDisk) -> WorktreeOnDisk:
-    path = Path(worktree.path)
-    shown = path.relative_to(data_dir) if path.is_relative_to(data_dir) else path
-    return worktree.model_copy(update={"path": str(shown)})
 
 
 @worktrees.command()

@@ -1,5 +1,6 @@
 """The dashboard's routes, and what goes for all of them: who may enter, which forms count, the headers."""
 
+import asyncio
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -13,8 +14,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.api.app import in_time
-from bot.api.calls import ONLY_OPERATORS, STRANGER, Caller, CallError, Calls
+from bot.api.app import PROBLEMS, explained
+from bot.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, Caller, CallError, Calls
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.entrance import ENTRANCE
@@ -55,28 +56,25 @@ class _Dashboard:
             Route("/events", self._events, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
-        self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
+        self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(PROBLEMS, self._problem))
         self.app.router.redirect_slashes = False
 
     async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self.visit(request)
-
-        async def shown() -> Response:
-            if view.for_operators and not visit.caller.is_operator:
-                raise CallError(403, ONLY_OPERATORS)
+        if view.for_operators and not visit.caller.is_operator:
+            raise CallError(403, ONLY_OPERATORS)
+        async with asyncio.timeout(CALL_SECONDS):
             if view.method == "POST" and not view.is_open:
                 await _check_form(visit)
             return await view.answer(visit)
 
-        return await in_time(shown(), visit.problem)
-
     async def _problem(self, request: Request, problem: Exception) -> Response:
-        """Answer an unknown path or a wrong method with a page."""
-        if not isinstance(problem, HTTPException):
-            raise problem
-        sentence = "There is no such page." if problem.status_code == 404 else f"{problem.detail}."
-        answer = self.visit(request).problem(problem.status_code, sentence)
-        answer.headers.update(problem.headers or {})
+        """Answer with a page that says what went wrong."""
+        status, sentence = explained(problem)
+        if isinstance(problem, HTTPException) and status == 404:
+            sentence = "There is no such page."
+        answer = self.visit(request).problem(status, sentence)
+        answer.headers.update(getattr(problem, "headers", None) or {})
         return answer
 
     async def _events(self, request: Request) -> Response:

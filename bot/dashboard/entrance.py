@@ -19,11 +19,7 @@ _log = structlog.get_logger()
 _OWN_PATH: Final = re.compile(r"/(?:[a-z]+(?:/[A-Za-z0-9-]{1,64})?)?")
 
 
-async def _login(visit: Visit) -> Response:
-    return _login_page(visit)
-
-
-def _login_page(visit: Visit, status: int = 200, problem: str | None = None) -> Response:
+async def _login_page(visit: Visit, status: int = 200, problem: str | None = None) -> Response:
     return visit.page("login.html", status=status, next=_next(visit), problem=problem, login=visit.login)
 
 
@@ -32,7 +28,7 @@ async def _with_token(visit: Visit) -> Response:
     cookie = visit.login.with_token(form.get("token", ""))
     if cookie is None:
         status = 429 if visit.login.is_guessed_at else 401
-        return _login_page(visit, status, "This is not the ADMIN_TOKEN.")
+        return await _login_page(visit, status, "This is not the ADMIN_TOKEN.")
     return _enter(visit, cookie, _next(visit))
 
 
@@ -57,9 +53,11 @@ async def _from_github(visit: Visit) -> Response:
     query, access = visit.request.query_params, visit.login.access
     begun = visit.login.begun(visit.request.cookies.get(SIGN_IN_COOKIE, ""), query.get("state", ""))
     if access is None or begun is None:
-        return _login_page(visit, 403, "This browser did not begin this sign-in, or began it long ago. Begin again.")
+        return await _login_page(
+            visit, 403, "This browser did not begin this sign-in, or began it long ago. Begin again."
+        )
     if "code" not in query:
-        return _login_page(visit, 403, "GitHub was not allowed to tell who you are.")
+        return await _login_page(visit, 403, "GitHub was not allowed to tell who you are.")
     verifier, path = begun
     answer = await _named_by_github(visit, access, query["code"], verifier, path)
     visit.drop(answer, SIGN_IN_COOKIE)
@@ -73,13 +71,13 @@ async def _named_by_github(visit: Visit, access: "Access", code: str, verifier: 
         login = await access.sign_in.login(code, verifier)
         may_enter = await access.may_enter(login)
     except Transient:
-        return _login_page(visit, 503, "GitHub does not answer. Try again in a minute.")
+        return await _login_page(visit, 503, "GitHub does not answer. Try again in a minute.")
     except GitHubError as problem:
         _log.warning("sign-in-refused", problem=str(problem))
         why = "did not accept the code" if isinstance(problem, Refused) else "refused to tell who you are"
-        return _login_page(visit, 403, f"GitHub {why}. Begin again.")
+        return await _login_page(visit, 403, f"GitHub {why}. Begin again.")
     if not may_enter:
-        return _login_page(visit, 403, f"{login} is not among those who may look here. Ask who runs this bot.")
+        return await _login_page(visit, 403, f"{login} is not among those who may look here. Ask who runs this bot.")
     return _enter(visit, visit.login.of_person(login), path)
 
 
@@ -100,7 +98,7 @@ async def _sign_out(visit: Visit) -> Response:
 
 
 ENTRANCE: Final = (
-    PageView("GET", "/login", _login, is_open=True),
+    PageView("GET", "/login", _login_page, is_open=True),
     PageView("POST", "/login", _with_token, is_open=True),
     PageView("GET", "/login/github", _to_github, is_open=True),
     PageView("GET", CALLBACK, _from_github, is_open=True),

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, timedelta
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from bot.api import lists
 from bot.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
-from bot.api.rows import Costs, ListedDeliveryState, Page
+from bot.api.rows import Costs, ListedDeliveryState
 from bot.dashboard.answer import html_of
 from bot.dashboard.chart import cost_chart, curves, turns_chart
 from bot.dashboard.visits import PageView, Visit
@@ -56,20 +57,14 @@ async def _days(visit: Visit, days: int) -> dict[str, Any]:
     return {**sums, "chart": turns_chart(by_day, last, days), "curves": curves(by_day, last, days)}
 
 
-def _list(
-    name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None, *, for_operators: bool = False
-) -> PageView:
-    """Return the page of one of the API's lists; of those in the `state` where none is asked for."""
-
-    async def answer(visit: Visit) -> Response:
-        return await _listed(visit, name, listing, state)
-
-    return PageView("GET", f"/{name}", answer, for_operators=for_operators)
+def _list(name: str, *, for_operators: bool = False, **more: Any) -> PageView:
+    """Return the page of one of the API's lists."""
+    return PageView("GET", f"/{name}", partial(_listed, name, **more), for_operators=for_operators)
 
 
-async def _listed(
-    visit: Visit, name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None, **values: Any
-) -> Response:
+async def _listed(name: str, visit: Visit, state: str | None = None, **values: Any) -> Response:
+    """Show a list; of those in the `state` where none is asked for."""
+    listing = lists.LISTS[name]
     asked = visit.asked(listing)
     given = {name: text for name, text in visit.request.query_params.items() if text and name != "after"}
     states = asked.states() if isinstance(asked, ListQuery) else ()
@@ -99,7 +94,7 @@ async def _changes(visit: Visit) -> Response:
 async def _rescues(visit: Visit) -> Response:
     nodes = await visit.ask(lists.nodes, ListQuery())
     kept = [(node, one) for node in nodes.items for one in node.kept]
-    return await _listed(visit, "rescues", lists.rescues, kept=kept)
+    return await _listed("rescues", visit, kept=kept)
 
 
 async def _operation(visit: Visit) -> Response:
@@ -126,13 +121,9 @@ async def _thread_named(visit: Visit) -> Response:
     return visit.redirect(f"/conversations/{found}")
 
 
-def _one(path: str, template: str, endpoint: Endpoint[Any, Any]) -> PageView:
-    """Return the page of one row."""
-
-    async def answer(visit: Visit) -> Response:
-        return visit.page(template, item=await visit.ask_here(endpoint))
-
-    return PageView("GET", path, answer)
+async def _one(template: str, endpoint: Endpoint[Any, Any], visit: Visit) -> Response:
+    """Show one row."""
+    return visit.page(template, item=await visit.ask_here(endpoint))
 
 
 async def _costs(visit: Visit) -> Response:
@@ -151,7 +142,7 @@ async def _costs(visit: Visit) -> Response:
 
 async def _outcomes(visit: Visit) -> Response:
     sums = await visit.ask(lists.outcome_sums, CostsQuery(days=OUTCOME_DAYS))
-    return await _listed(visit, "outcomes", lists.outcomes, sums=sums.items, days=OUTCOME_DAYS)
+    return await _listed("outcomes", visit, sums=sums.items, days=OUTCOME_DAYS)
 
 
 def _by_name(rows: Sequence[Costs]) -> list[dict[str, Any]]:
@@ -167,20 +158,20 @@ def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
 
 PAGES: Final = (
     PageView("GET", "/", _overview),
-    _list("conversations", lists.conversations),
-    _one("/conversations/{id}", "conversation.html", lists.conversation),
+    _list("conversations"),
+    PageView("GET", "/conversations/{id}", partial(_one, "conversation.html", lists.conversation)),
     PageView("GET", "/conversations/{owner}/{name}/{number}", _thread_named),
-    _list("turns", lists.turns),
+    _list("turns"),
     PageView("GET", "/turns/{id}", _turn),
     PageView("GET", "/turns/{id}/changes", _changes),
-    _one("/turns/{id}/steps/{place}", "step.html", lists.step),
-    _list("worktrees", lists.worktrees),
+    PageView("GET", "/turns/{id}/steps/{place}", partial(_one, "step.html", lists.step)),
+    _list("worktrees"),
     PageView("GET", "/rescues", _rescues),
-    _list("deliveries", lists.deliveries, "not-ignored"),
-    _one("/deliveries/{guid}", "delivery.html", lists.delivery),
+    _list("deliveries", state="not-ignored"),
+    PageView("GET", "/deliveries/{guid}", partial(_one, "delivery.html", lists.delivery)),
     PageView("GET", "/operations/{id}", _operation),
     PageView("GET", "/costs", _costs),
     PageView("GET", "/outcomes", _outcomes),
-    _list("audit", lists.audit, for_operators=True),
-    _list("nodes", lists.nodes),
+    _list("audit", for_operators=True),
+    _list("nodes"),
 )

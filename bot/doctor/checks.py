@@ -242,7 +242,7 @@ async def _tried(given: Settings, installed: Mapping[str, Command], place: str) 
     try:
         async with scratch(given) as stage:
             for name, command in installed.items():
-                async with stage.launching(preset(name), given.variables_for(name)) as launch_of:
+                async with stage.launching(name) as launch_of:
                     checks.append(agent_check(name, await try_agent(name, command, launch_of), place))
     except (GitError, OSError) as error:
         failed = f"no worktree can be made in the folder for temporary files: {error}"

@@ -2,14 +2,15 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from bot.agents.driver import Launch
-from bot.agents.presets import Preset, api_of, variables_of
+from bot.agents.presets import api_of, preset, variables_of
 from bot.clones.admin import real_path
 from bot.clones.clone import CheckoutRefused, Clone, clone_at, clone_lock
 from bot.clones.fetch import update
@@ -44,15 +45,14 @@ class Scratch:
     settings: Settings
 
     @asynccontextmanager
-    async def launching(
-        self, chosen: Preset | None, handed: Mapping[str, str]
-    ) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
-        """Return how to start a command of this agent; its home and its network last until the block ends.
+    async def launching(self, agent: str) -> AsyncIterator[Callable[[tuple[str, ...]], Launch]]:
+        """Yield how to start a command of this agent; its home and its network last until the block ends.
 
-        `handed` are the variables that it gets; of a preset's model keys only the names count. Raises GitError,
-        OSError; the function it returns raises UnsafeCommandError.
+        Of a preset's model keys it gets the names only. Raises GitError, OSError; the function that is yielded raises
+        UnsafeCommandError.
         """
-        given, cage = self.settings, self.clone.git.cage
+        given, cage, chosen = self.settings, self.clone.git.cage, preset(agent)
+        handed = given.variables_for(agent)
         model = given.agent_model if chosen and chosen.agent == given.agent[0] else None
         # One that is not set up starts with a key too; credentials of AGENT_ENV are as in a turn.
         api = api_of(chosen, handed) or (chosen.apis[0] if chosen and not handed else None)
@@ -60,12 +60,8 @@ class Scratch:
             tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
             tempfile.TemporaryDirectory(dir=self.directory) as sockets,
         ):
-
-            def variables(of_network: Mapping[str, str]) -> Mapping[str, str]:
-                # Without a cage the agent's temporary files must go with everything else.
-                own = {} if cage.isolates else {"TMPDIR": sockets}
-                return variables_of(chosen, api, model, handed, of_network) | own
-
+            # Without a cage the agent's temporary files must go with everything else.
+            own = {} if cage.isolates else {"TMPDIR": sockets}
             outside = Outside(Outbound(*given.outbound).with_bundle(self.directory), given.allowed_hosts)
             async with Launcher(given.agent_network, given.path, given.lang, outside=outside).open(
                 self.clone,
@@ -74,7 +70,7 @@ class Scratch:
                 Path(sockets),
                 chosen=chosen,
                 route=ModelRoute(_NOWHERE, _NO_KEY, api.base_url, api.key, api.endpoints) if api else None,
-                variables=variables,
+                variables=partial(variables_of, chosen, api, model, {**handed, **own}),
                 servers=given.mcp_config,
             ) as (start, _):
 
