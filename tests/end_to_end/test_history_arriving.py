@@ -314,7 +314,7 @@ def history_in(data_dir: Path) -> str:
 async def test_an_operator_prunes_a_worktree_of_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         await write_history(here.repository)
-        await here.start_listening("web")
+        await here.listen_here()
         worker = await here.start("worker")
         gate = hold_history(here.github.faults)
         issue = await here.ask("write left.txt: left\nfail It broke.")
@@ -339,7 +339,7 @@ async def test_a_second_node_takes_over_from_one_with_a_half_arrived_clone(tmp_p
         await write_history(here.repository)
         names = {"RECOVER_INTERVAL_SECONDS": "3600"}
         on_first = {**names, "NODE_NAME": "first"}
-        await here.start_listening("web")
+        await here.listen_here()
         first = await here.start("worker", **on_first)
         gate = hold_history(here.github.faults)
         issue = await here.ask("write left.txt: left\nappend started: once\nwait go\nsay Done.")

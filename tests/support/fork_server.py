@@ -206,11 +206,8 @@ def main() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     remember_types()
-    for module, name, function in (
-        (ssl, "create_default_context", functools.cache(ssl.create_default_context)),
-        (processes, "_start", fork_of_serve),
-    ):
-        setattr(module, name, function)
+    ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+    processes._start = fork_of_serve  # type: ignore[assignment]
     httpx.create_ssl_context(trust_env=False)
     arguments = next_start(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
