@@ -1,11 +1,9 @@
 """Fixtures of every test: Postgres, and a check that fails the test on a logged exception."""
 
-import asyncio
 import functools
 import gc
 import logging
 import ssl
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -22,8 +20,6 @@ pytest_plugins = ["tests.support.postgres", "tests.support.failpoints", "tests.s
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("steady")
-if sys.version_info < (3, 12):  # The later versions do this: without it each process that a test starts costs a thread.
-    asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
 # Nothing of the imports and the collection is garbage: to look through it takes more time than some tests.
 gc.disable()
 
