@@ -19,7 +19,7 @@ from bot.node import identity, transactions
 from bot.reply import outbox, pacing
 from bot.run import turn_run, waiting
 from bot.settings import Settings
-from bot.store import engine, recoveries
+from bot.store import engine
 
 NODE_TIMEOUT_SECONDS = 4.0
 """Shorter than the settings allow."""
@@ -30,7 +30,6 @@ SHORT: tuple[tuple[ModuleType, str, object], ...] = (
     (engine, "HEARTBEAT_SECONDS", 0.8),
     (engine, "STALLED_AFTER_SECONDS", 3.0),
     (engine, "POLL_SECONDS", 0.7),
-    (recoveries, "LEASE", timedelta(seconds=2)),
     (pacing, "SPACING", timedelta()),
     (pacing, "MOST_A_MINUTE", NO_LIMIT),
     (pacing, "MOST_AN_HOUR", NO_LIMIT),
