@@ -2,13 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
-from bot import failpoints
 from bot.handlers import assign_worktree
 from bot.simulated.github.faults import Fault, GraphQLError, Trickle
 from tests.support.world import Talk, World
@@ -35,12 +34,6 @@ SEEN_BEFORE_DECIDED = """
 select bool_and(o.created_at < t.created_at)
 from outbox o join turns t using (conversation_id) where o.kind = 'reaction'
 """
-
-
-@pytest.fixture(autouse=True)
-def no_listener() -> Iterator[None]:
-    yield
-    failpoints.listener = None
 
 
 async def an_issue_with_work(world: World) -> Talk:
