@@ -8,8 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNTIME := .venv/runtime
 INSTALLED := .venv/installed
-# More than two for each core, since half the time tests wait for processes.
-WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2) + 1)))
+# More than one for each core, since tests wait for processes; each worker costs its imports and a Postgres.
+WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 # Tests delete many files, which takes minutes on some disks: they go into memory where that has room and may hold programs.
 ROOMY = $(shell cd /dev/shm 2>/dev/null && test "$$(df --output=avail -BM . | tail -n 1 | tr -dc 0-9)" -ge 8000 && \
     awk '/^MemAvailable/ {exit $$2 < 8000000}' /proc/meminfo && cp /bin/true .threadtree && ./.threadtree && echo /dev/shm; \

@@ -1,6 +1,7 @@
 """Fixtures of every test: Postgres, and a check that fails the test on a logged exception."""
 
 import functools
+import gc
 import logging
 import ssl
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import hypothesis
 import pytest
+import starlette.routing
 import structlog
 
 from tests.support.patience import PATIENCE_SECONDS
@@ -18,6 +20,14 @@ pytest_plugins = ["tests.support.postgres", "tests.support.failpoints", "tests.s
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("steady")
+# Nothing of the imports and the collection is garbage: to look through it takes more time than some tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not in what exists by now."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,6 +35,14 @@ def certificates_are_read_once() -> Iterator[None]:
     """Share one TLS context between all HTTP clients: reading the certificates takes longer than many tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def routes_are_compiled_once() -> Iterator[None]:
+    """Remember the patterns of routes, which each web application and each simulated GitHub compiles again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starlette.routing, "compile_path", functools.cache(starlette.routing.compile_path))
         yield
 
 

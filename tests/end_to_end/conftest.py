@@ -1,4 +1,8 @@
-"""Fixtures of the scenarios: `world` for most, `a_world` for other settings, `caged_settings` for a cage."""
+"""Fixtures of the scenarios: `world` for most, `a_world` for other settings, `caged_settings` for a cage.
+
+What a cage changes is tested below, each rule without one and with one. A story runs once, in a cage where the machine
+has one (`sandbox_settings`), or both ways where it is marked `without_and_with_a_cage`.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -8,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from bot.demo.pair import agent_in_a_folder
-from tests.support.git_repositories import usable_cage
+from bot.sandbox.cage import Unusable, cage_for
+from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, usable_cage
 from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
+without_and_with_a_cage = pytest.mark.parametrize("sandbox_settings", SANDBOXES, indirect=True)
 
 
 @pytest.fixture
@@ -35,3 +41,12 @@ def caged_settings(tmp_path: Path) -> dict[str, str]:
     """
     usable_cage(tmp_path)
     return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
+
+
+@pytest.fixture
+def sandbox_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Settings that run the agent in a cage, or without one where the machine has none or the test's mark says so."""
+    sandbox = getattr(request, "param", None)
+    no_cage = isinstance(cage_for(tmp_path, SEARCH_PATH).probe(), Unusable) if sandbox is None else sandbox == "off"
+    settings: dict[str, str] = {} if no_cage else request.getfixturevalue("caged_settings")
+    return settings

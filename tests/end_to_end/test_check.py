@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.git_repositories import git
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
@@ -24,13 +24,6 @@ echo "looked at the tests"
 exit $status
 """
 IGNORED = "/seen\n"
-
-
-@pytest.fixture(params=["off", "bwrap"])
-def settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return settings without and with a cage."""
-    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
-    return caged
 
 
 async def has_check(world: World, script: str = CHECK, **files: str) -> None:
@@ -51,9 +44,9 @@ async def is_clean(world: World) -> None:
 
 
 async def test_a_passing_check_is_one_line_with_its_tests_and_those_that_are_new(
-    a_world: Worlds, settings: dict[str, str]
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    async with a_world(settings) as world:
+    async with a_world(sandbox_settings) as world:
         await has_check(world, a="ok")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write test-b: ok\nsay Tested.")
@@ -67,9 +60,9 @@ async def test_a_passing_check_is_one_line_with_its_tests_and_those_that_are_new
 
 
 async def test_a_failure_goes_to_the_agent_once_and_what_it_mends_is_pushed(
-    a_world: Worlds, settings: dict[str, str]
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    async with a_world(settings) as world:
+    async with a_world(sandbox_settings) as world:
         await has_check(world, a="ok")
         issue = await world.maria.opens_issue("Greet people")
 
@@ -89,9 +82,9 @@ async def test_a_failure_goes_to_the_agent_once_and_what_it_mends_is_pushed(
 
 
 async def test_what_fails_still_is_named_with_its_base_and_its_output(
-    a_world: Worlds, settings: dict[str, str]
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    async with a_world(settings) as world:
+    async with a_world(sandbox_settings) as world:
         await has_check(world, a="ok", b="bad", c="bad")
         issue = await world.maria.opens_issue("Greet people")
 
@@ -137,8 +130,11 @@ async def test_a_test_that_passes_only_once_is_told_as_one(a_world: Worlds) -> N
         )
 
 
-async def test_the_agent_changes_neither_the_check_nor_its_line(a_world: Worlds, settings: dict[str, str]) -> None:
-    async with a_world(settings) as world:
+@without_and_with_a_cage
+async def test_the_agent_changes_neither_the_check_nor_its_line(
+    a_world: Worlds, sandbox_settings: dict[str, str]
+) -> None:
+    async with a_world(sandbox_settings) as world:
         await has_check(world, a="ok")
         issue = await world.maria.opens_issue("Greet people")
         forged = "check passed · 99 tests, 98 new · 1 s"
@@ -155,8 +151,10 @@ async def test_the_agent_changes_neither_the_check_nor_its_line(a_world: Worlds,
         assert "forged" not in answer
 
 
-async def test_what_a_check_leaves_in_the_worktree_is_taken_away(a_world: Worlds, settings: dict[str, str]) -> None:
-    async with a_world(settings) as world:
+async def test_what_a_check_leaves_in_the_worktree_is_taken_away(
+    a_world: Worlds, sandbox_settings: dict[str, str]
+) -> None:
+    async with a_world(sandbox_settings) as world:
         script = "echo x >> README.md\necho x > left\nmkdir -p new/folder\necho x > new/folder/file\necho x >> seen\n"
         script += "git add left && git -c user.name=x -c user.email=x@x commit -qm evil\necho '*' > .gitignore\n"
         await has_check(world, script)
@@ -175,10 +173,11 @@ async def test_what_a_check_leaves_in_the_worktree_is_taken_away(a_world: Worlds
         }
 
 
+@without_and_with_a_cage
 async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
-    a_world: Worlds, settings: dict[str, str]
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    async with a_world(settings) as world:
+    async with a_world(sandbox_settings) as world:
         sleep = new_sleep()
         await has_check(world, f"{sleep} &\n{sleep}\n")
         issue = await world.maria.opens_issue("Greet people")
@@ -268,9 +267,9 @@ ln -s /etc/passwd link.png
 
 
 async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
-    a_world: Worlds, settings: dict[str, str]
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    async with a_world(settings) as world:
+    async with a_world(sandbox_settings) as world:
         token = world.github.bot_token
         await has_check(world, f"{PICTURES}printf '\\211PNG\\r\\n\\032\\n {token}' > secret.png\n")
         issue = await world.maria.opens_issue("Greet people")

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from bot.settings import Need, load
 from bot.setup.manifest import Browser, manifest
 from bot.simulated.github import serving
 from bot.simulated.github.server import SimulatedGitHub
+from tests.support.fork_server import Forked, fork
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
 BEFORE = "# Mine.\nAGENT=codex  # for now\n\nGITHUB_TOKEN=\nexport GITHUB_WEBHOOK_SECRET=\n# The end."
@@ -72,13 +72,15 @@ class Proxy:
 class Running:
     """A running `threadtree setup`, and what it has printed."""
 
-    process: asyncio.subprocess.Process
+    process: Forked
     proxy: Proxy
     said: str = ""
 
     async def read(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
+        await asyncio.gather(*(self._read(stream) for stream in (self.process.stdout, self.process.stderr)))
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
             self.said += line.decode()
             if (found := re.search(r"127\.0\.0\.1:(\d+)\. Ctrl-C", self.said)) and not self.proxy.port.done():
                 self.proxy.port.set_result(int(found[1]))
@@ -114,17 +116,9 @@ class Operator:
         return dotenv_values(self.env, interpolate=False)
 
     async def starts(self, *arguments: str, stdin: str = "", **variables: str) -> Running:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bot", "setup", *arguments),
-            env={**self.environment, **variables},
-            cwd=self.folder,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        process = await fork(
+            ("-m", "bot", "setup", *arguments), {**self.environment, **variables}, self.folder, stdin.encode()
         )
-        assert process.stdin is not None
-        process.stdin.write(stdin.encode())
-        process.stdin.close()
         one = Running(process, self.proxy)
         self.running.append((one, asyncio.create_task(one.read())))
         return one
@@ -185,7 +179,7 @@ async def an_operator(tmp_path: Path, api: str = "") -> AsyncIterator[Operator]:
                 proxy.port.set_result(9)
             for one, reading in operator.running:
                 if one.process.returncode is None:
-                    one.process.kill()
+                    os.kill(one.process.pid, signal.SIGKILL)
                 await one.process.wait()
                 await reading
 
@@ -248,7 +242,7 @@ async def test_a_wait_that_was_stopped_goes_on_and_a_new_address_is_set(operator
     await operator.browses(command, url="http://127.0.0.1:9")
     await operator.installs()
     await command.says(r"the last delivery failed: .*no answer")
-    command.process.send_signal(signal.SIGINT)
+    os.kill(command.process.pid, signal.SIGINT)
     assert await command.ends() == 130
     await command.says("`threadtree setup` goes on with it")
 
@@ -303,7 +297,7 @@ async def test_a_code_is_pasted_where_the_browser_reaches_nothing(operator: Oper
     async with httpx.AsyncClient(trust_env=False) as browser:
         action, manifest = await form_on(browser, await command.says(LINK))
         lost = (await browser.post(action, data={"manifest": manifest})).headers["location"]
-    command.process.send_signal(signal.SIGTERM)
+    os.kill(command.process.pid, signal.SIGTERM)
     await command.ends()
     operator.clock.now += timedelta(minutes=59)
     again = await operator.starts("--url", operator.proxy.url, "--code", stdin=f"{lost}\n")

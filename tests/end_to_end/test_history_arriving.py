@@ -10,14 +10,13 @@ import pytest
 
 from bot.clones.checkout import ReadableCheckout, look_at
 from bot.clones.clone import clone_at
-from bot.demo.pair import agent_in_a_folder
 from bot.git.runner import Git
 from bot.run import turn
 from bot.sandbox.cage import NO_CAGE
 from bot.simulated.github.faults import FailBefore, Faults, Held, Latency
 from bot.simulated.github.git_http import Backend
 from bot.simulated.github.model import Repository
-from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.git_repositories import git, usable_cage
 from tests.support.patience import until_exists, until_true
 from tests.support.processes import deployment
@@ -28,14 +27,10 @@ GIT_FETCHES = "*/info/refs"
 """Each fetch begins with one such request."""
 
 
-@pytest.fixture(params=["off", "bwrap"])
-async def world(request: pytest.FixtureRequest, a_world: Worlds, tmp_path: Path) -> AsyncIterator[World]:
-    """Yield a world whose repository has a history, without and with a cage."""
-    settings = {}
-    if request.param == "bwrap":
-        usable_cage(tmp_path)
-        settings = {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
-    async with a_world(settings) as world:
+@pytest.fixture
+async def world(a_world: Worlds, sandbox_settings: dict[str, str]) -> AsyncIterator[World]:
+    """Yield a world whose repository has a history."""
+    async with a_world(sandbox_settings) as world:
         await write_history(world.repository)
         yield world
 
@@ -103,6 +98,7 @@ async def half_arrived(world: World, title: str = "Greet people") -> Talk:
     return issue
 
 
+@without_and_with_a_cage
 async def test_the_agent_works_while_the_history_arrives_and_sees_it_then(world: World) -> None:
     gate = hold_history(world.faults)
     issue = await world.maria.opens_issue("Greet people")
@@ -194,6 +190,7 @@ async def test_the_next_request_completes_a_half_arrived_clone(world: World) -> 
     assert log.split("\n")[1:3] == ["Mine", "more"]
 
 
+@without_and_with_a_cage
 async def test_closing_rescues_from_a_half_arrived_clone(world: World) -> None:
     issue = await half_arrived(world)
     await issue.closes()
@@ -317,7 +314,7 @@ def history_in(data_dir: Path) -> str:
 async def test_an_operator_prunes_a_worktree_of_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
         await write_history(here.repository)
-        await here.start_listening("web")
+        await here.listen_here()
         worker = await here.start("worker")
         gate = hold_history(here.github.faults)
         issue = await here.ask("write left.txt: left\nfail It broke.")
@@ -342,7 +339,7 @@ async def test_a_second_node_takes_over_from_one_with_a_half_arrived_clone(tmp_p
         await write_history(here.repository)
         names = {"RECOVER_INTERVAL_SECONDS": "3600"}
         on_first = {**names, "NODE_NAME": "first"}
-        await here.start_listening("web")
+        await here.listen_here()
         first = await here.start("worker", **on_first)
         gate = hold_history(here.github.faults)
         issue = await here.ask("write left.txt: left\nappend started: once\nwait go\nsay Done.")

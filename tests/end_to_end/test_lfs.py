@@ -8,7 +8,7 @@ import pytest
 
 from bot.lfs import objects
 from bot.simulated.github.faults import FailBefore
-from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.git_repositories import lfs_pointer, require_git_lfs
 from tests.support.world import Talk, World
 
@@ -22,11 +22,10 @@ def git_lfs() -> None:
     require_git_lfs()
 
 
-@pytest.fixture(params=["off", "bwrap"])
-async def shop(a_world: Worlds, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Yield a world whose repository has a picture under Git LFS, without a cage and with one."""
-    settings = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
-    async with a_world(settings) as world:
+@pytest.fixture
+async def shop(a_world: Worlds, sandbox_settings: dict[str, str]) -> AsyncIterator[World]:
+    """Yield a world whose repository has a picture under Git LFS."""
+    async with a_world(sandbox_settings) as world:
         await has_picture(world)
         yield world
 
@@ -57,6 +56,7 @@ async def branch_of(world: World, talk: Talk) -> dict[str, str]:
     return await world.files(f"threadtree/issue-{talk.number}")
 
 
+@without_and_with_a_cage
 async def test_the_agent_reads_and_changes_the_content_and_the_host_pushes_the_object(shop: World) -> None:
     talk = await asked(shop, "look a.bin\nappend a.bin: and more\nwrite c.txt: text\necho prompt")
 
@@ -175,6 +175,7 @@ LFSCONFIG = f"""[lfs]
 """
 
 
+@without_and_with_a_cage
 async def test_no_setting_of_the_repository_leads_elsewhere(shop: World) -> None:
     # The bare clone's own HEAD names this branch: git-lfs reads the `.lfsconfig` there.
     files = {".lfsconfig": LFSCONFIG, "gone.bin": lfs_pointer(b"gone")}

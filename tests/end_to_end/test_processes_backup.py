@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from bot.node.variables import FOLDER
 from bot.simulated.github.faults import FailBefore
 from tests.end_to_end.test_processes_worktrees import command, complaint
@@ -14,13 +12,12 @@ from tests.support.processes import deployment
 SESSION = "select assistant_session_id from sessions where active and conversation_id = 1"
 
 
-@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
 async def test_a_backup_of_a_busy_bot_goes_on_on_an_empty_machine(
-    sandbox: str, tmp_path: Path, database_url: str, empty_database_url: str, request: pytest.FixtureRequest
+    tmp_path: Path, database_url: str, empty_database_url: str, sandbox_settings: dict[str, str]
 ) -> None:
     saved, secret = tmp_path / "saved", "ghs_of_the_env_file"
     async with deployment(tmp_path, database_url) as here:
-        here.environment |= request.getfixturevalue("caged_settings") if sandbox == "bwrap" else {}
+        here.environment |= sandbox_settings
         bot = await here.start_listening()
         here.github.faults.add(FailBefore(403, "Not now"), method="POST", path="*/git-receive-pack", times=None)
         issue = await here.ask("remember the milk\nwrite commit.txt: a commit that is not pushed\ncommit Not pushed")

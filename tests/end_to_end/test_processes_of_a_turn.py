@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from bot.simulated.github.faults import Held
 from tests.end_to_end.conftest import Worlds
 from tests.support.started import processes_started
@@ -12,10 +10,8 @@ from tests.support.started import processes_started
 MOST = 63
 
 
-@pytest.mark.parametrize("sandbox", ["off", "bwrap"])
-async def test_a_turn_starts_few_processes(a_world: Worlds, sandbox: str, request: pytest.FixtureRequest) -> None:
-    settings = request.getfixturevalue("caged_settings") if sandbox == "bwrap" else {}
-    async with a_world(settings) as world:
+async def test_a_turn_starts_few_processes(a_world: Worlds, sandbox_settings: dict[str, str]) -> None:
+    async with a_world(sandbox_settings) as world:
         warm = await world.maria.opens_issue("First", "@threadtree-bot write first.txt: one")
         await warm.hears("1 file +")
         issue = await world.maria.opens_issue("Greet people")

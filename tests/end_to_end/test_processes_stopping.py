@@ -120,7 +120,7 @@ async def test_each_process_ends_at_once_with_status_0_while_github_does_not_ans
 
 
 async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
+    async with deployment(tmp_path, database_url, interpreters=True) as here:
         serve = await here.start_listening()
         await serve.ready()
         web, worker = child_of(serve, "web"), child_of(serve, "worker")

@@ -13,7 +13,7 @@ from tests.support.processes import deployment, parent_of
 
 async def test_a_turn_of_a_killed_worker_is_taken_over_by_the_other(tmp_path: Path, database_url: str) -> None:
     async with deployment(tmp_path, database_url) as here:
-        await here.start_listening("web")
+        await here.listen_here()
         workers = [await here.start("worker", MAX_CONCURRENT_TURNS="1") for _ in range(2)]
         issues, trees = [], []
         for n in (1, 2):
@@ -42,7 +42,7 @@ async def test_a_suspended_worker_keeps_its_turn_and_repeats_no_decided_delivery
     tmp_path: Path, database_url: str
 ) -> None:
     async with deployment(tmp_path, database_url) as here:
-        await here.start_listening("web")
+        await here.listen_here()
         suspended = await here.start("worker")
         first = await here.ask("append started: once\nwait go\nsay First.")
         tree = await here.at_work(first)
@@ -83,7 +83,7 @@ async def test_a_worker_whose_node_a_copy_took_while_it_was_suspended_ends_with_
     async with deployment(tmp_path, database_url) as here:
         # The job engine's, when the copy has finished its job or forgotten its worker.
         here.tolerated = "procrastinate.exceptions.ConnectorException"
-        await here.start_listening("web")
+        await here.listen_here()
         original = await here.start("worker")
         issue = await here.ask("append started: once\nwait go\nsay Done.")
         tree = await here.at_work(issue)
@@ -115,7 +115,7 @@ async def test_requests_for_a_silent_node_continue_on_another_one_and_on_return_
         here.tolerated = "procrastinate.exceptions.ConnectorException"
         names = {"RECOVER_INTERVAL_SECONDS": "3600"}
         on_first = {**names, "NODE_NAME": "first"}
-        await here.start_listening("web")
+        await here.listen_here()
         first = await here.start("worker", **on_first)
         issue = await here.ask("write pushed.txt: one\nsay One.")
         await here.answered(issue, "One.")
@@ -182,7 +182,7 @@ async def test_a_rolling_restart_of_two_nodes_loses_and_doubles_nothing_and_move
     async with deployment(tmp_path, database_url) as here:
         nodes = [{"DATA_DIR": str(tmp_path / name), "NODE_NAME": name} for name in ("first", "second")]
         grace = {"SHUTDOWN_GRACE_SECONDS": "0"}
-        await here.start_listening("web")
+        await here.listen_here()
         workers = [await here.start("worker", **node, **grace) for node in nodes]
         await here.until("select count(*) = 2 from nodes where place is not null")
         issues = [await here.ask(f"append log: a{n}\nsay A{n}.") for n in range(2)]

@@ -268,7 +268,7 @@ async def test_the_answer_comes_before_the_text_and_the_next_request_after_it(a_
         assert "Commits:\n\n- `Empty carts`\n- `Empty carts`" in (pull.body or ""), "the agent gave no description"
 
 
-@pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), FailBefore(502), SecondaryRateLimit(retry_after=30)])
+@pytest.mark.parametrize("fault", [DropAfter(), SecondaryRateLimit(retry_after=30)])
 async def test_a_failure_while_the_text_is_written_leaves_it_written_once(a_world: Worlds, fault: Fault) -> None:
     async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
         world.faults.add(fault, method="PATCH", path="/repos/acme/shop/pulls/2")

@@ -14,11 +14,10 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
 
-@pytest.fixture(params=["off", "bwrap"])
-def settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return settings that purge, without and with a cage."""
-    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
-    return {"WORKTREE_PURGE_ON_SUCCESS": "true", **caged}
+@pytest.fixture
+def settings(sandbox_settings: dict[str, str]) -> dict[str, str]:
+    """Return settings that purge."""
+    return {"WORKTREE_PURGE_ON_SUCCESS": "true", **sandbox_settings}
 
 
 def noted(path: str) -> Metadata:

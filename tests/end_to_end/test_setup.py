@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bot import failpoints
-from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
@@ -17,11 +17,10 @@ TOKEN = "a-token-of-the-tests"
 IGNORED = "/made\n/seen\n"
 
 
-@pytest.fixture(params=["off", "bwrap"])
-def settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return settings that run the script, without and with a cage."""
-    caged: dict[str, str] = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
-    return {"SETUP_SCRIPT": "true", **caged}
+@pytest.fixture
+def settings(sandbox_settings: dict[str, str]) -> dict[str, str]:
+    """Return settings that run the script."""
+    return {"SETUP_SCRIPT": "true", **sandbox_settings}
 
 
 @pytest.fixture
@@ -85,6 +84,7 @@ async def test_a_script_in_a_pull_request_does_not_run(a_world: Worlds, settings
         assert world.text_of(await path_of(world), "made") == "main\n"
 
 
+@without_and_with_a_cage
 async def test_the_script_gets_a_home_and_a_path_and_nothing_of_the_agents(
     a_world: Worlds, settings: dict[str, str]
 ) -> None:
@@ -147,6 +147,7 @@ async def test_files_of_the_script_that_git_does_not_ignore_are_named(
         }
 
 
+@without_and_with_a_cage
 async def test_the_thread_shows_the_running_script_and_stop_ends_it(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         sleep = new_sleep()

@@ -2,16 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
-from bot import failpoints
 from bot.handlers import assign_worktree
 from bot.simulated.github.faults import Fault, GraphQLError, Trickle
-from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
 IN_THE_ISSUES = "This request worked on the files of #1, which this pull request closes."
@@ -36,12 +34,6 @@ SEEN_BEFORE_DECIDED = """
 select bool_and(o.created_at < t.created_at)
 from outbox o join turns t using (conversation_id) where o.kind = 'reaction'
 """
-
-
-@pytest.fixture(autouse=True)
-def no_listener() -> Iterator[None]:
-    yield
-    failpoints.listener = None
 
 
 async def an_issue_with_work(world: World) -> Talk:
@@ -328,27 +320,6 @@ async def test_the_first_of_two_pull_requests_for_an_issue_shares_its_worktree(w
     assert await world.worktrees("branch", "conversations") == [("feature", [1, 2]), ("another", [3])]
 
 
-async def test_the_first_suitable_of_two_closed_issues_is_shared(world: World) -> None:
-    first = await an_issue_with_work(world)
-    second = await world.maria.opens_issue("Greet more people")
-    await second.says("@threadtree-bot say nothing to do")
-    await second.hears("nothing to do")
-    await first.says("@threadtree-bot write half.txt: half\nfail at first")
-    await first.hears("**Failed:**")
-    gate = world.gate()
-    await first.says(f"@threadtree-bot wait {gate}\nsay Done.")
-    await first.sees_working()
-    await world.maria.pushes("feature", {"more.txt": "more\n"})
-    pull = await world.maria.opens_pull("Both", "Fixes #1, fixes #2", head="feature")
-    await pull.says("@threadtree-bot say Here.")
-
-    await pull.hears("Here.", "This request worked on the files of #2", "from `threadtree/issue-2` to `feature`")
-    await second.hears(f"#3 {TOLD}")
-    gate.open()
-    await first.hears("Done.")
-    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2, 3])]
-
-
 async def test_a_busy_issue_keeps_its_worktree(world: World) -> None:
     issue = await an_issue_with_work(world)
     pull = await a_pull_request_that_goes_on(world)
@@ -380,18 +351,6 @@ async def test_simultaneous_requests_on_an_issue_and_its_pull_request_never_mix(
         assert any(TOLD in words for words in of_issue)
         assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt", "of-issue.txt"}
         assert files["threadtree/issue-1"] == {"README.md", "hello.txt"}
-
-
-async def test_an_issue_with_the_same_number_in_another_repository_is_not_shared(world: World) -> None:
-    await an_issue_with_work(world)
-    other = await world.github.create_repository("acme/other", {"README.md": "# other\n"})
-    other.allow(world.github.bot, "write")
-    await world.maria.opens_issue("Over there", repository=other)
-    pull = await a_pull_request_that_goes_on(world, "Fixes acme/other#1")
-    await pull.says("@threadtree-bot say Here.")
-
-    assert "worktree" not in await pull.hears("Here.")
-    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
 async def test_a_lost_shared_worktree_is_created_again_on_its_new_branch(world: World) -> None:
@@ -434,39 +393,6 @@ async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_t
 
     await issue.hears("This request worked on the files of #2, which are on `threadtree/issue-1` too.", "1 file +1 −0")
     assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
-
-
-async def test_a_caged_worktree_is_switched_too(a_world: Worlds, caged_settings: dict[str, str]) -> None:
-    async with a_world(caged_settings) as world:
-        issue = await an_issue_with_work(world)
-        pull = await a_pull_request_that_goes_on(world)
-        await pull.says("@threadtree-bot append hello.txt: world\ncommit Greet the world")
-
-        await pull.hears(IN_THE_ISSUES, SWITCHED, "**Changed** [`feature`]", "1 file +")
-        await issue.hears(TOLD)
-        await issue.says("@threadtree-bot append hello.txt: again")
-        await issue.hears("**Changed** [`feature`]", "1 file +")
-
-
-@pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out", "switch-saved"])
-async def test_an_interrupted_switch_is_completed_and_reported_once(world: World, place: str) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await a_pull_request_that_goes_on(world)
-    reached: list[str] = []
-
-    def cut_off(name: str) -> None:
-        reached.append(name)
-        if reached.count(place) == 1 and name == place:
-            raise asyncio.CancelledError
-
-    failpoints.listener = cut_off
-    await pull.says("@threadtree-bot append hello.txt: world")
-
-    await pull.hears(IN_THE_ISSUES, SWITCHED, "This request was interrupted once", "1 file +1 −0")
-    [told] = await issue.hears_all()
-    assert TOLD in told
-    assert place in reached
-    assert await world.worktrees("branch", "state", "conversations") == [("feature", "ready", [1, 2])]
 
 
 async def test_the_one_of_two_closed_issues_on_the_head_branch_shares_its_worktree(world: World) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import stat
-import sys
 from pathlib import Path
 
 from bot.messages.notices import VARIABLES_WITHHELD
 from bot.model import Repository
 from bot.node.variables import set_variable
 from tests.end_to_end.conftest import Worlds
+from tests.support.fork_server import fork
 from tests.support.processes import Deployment, deployment
 from tests.support.world import Talk, World, unseen
 
@@ -100,17 +100,9 @@ async def test_words_of_an_outsider_get_none_whoever_labels_them(a_world: Worlds
 
 async def env(here: Deployment, *arguments: str, given: bytes = b"") -> tuple[int, str, str]:
     """Run `threadtree env …` with this on stdin; return its exit status and what it says."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bot", "env", *arguments),
-        env=here.environment,
-        cwd=here.directory,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-    )
-    out, err = await process.communicate(given)
-    return process.returncode or 0, out.decode(), err.decode()
+    process = await fork(("-m", "bot", "env", *arguments), here.environment, here.directory, given)
+    out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+    return await process.wait(), out.decode(), err.decode()
 
 
 async def test_variables_are_set_listed_without_values_and_unset(tmp_path: Path, database_url: str) -> None:

@@ -207,11 +207,10 @@ async def test_restore_creates_a_removed_worktree_again(world: World) -> None:
 # Work that no commit can hold
 
 
-@pytest.fixture(params=["off", "bwrap"])
-async def either(a_world: Worlds, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Yield a world, without and with a cage."""
-    settings = request.getfixturevalue("caged_settings") if request.param == "bwrap" else {}
-    async with a_world(settings) as world:
+@pytest.fixture
+async def caged_world(a_world: Worlds, sandbox_settings: dict[str, str]) -> AsyncIterator[World]:
+    """Yield a world whose agents work in a cage, if there is one here."""
+    async with a_world(sandbox_settings) as world:
         yield world
 
 
@@ -242,8 +241,8 @@ def is_all_there(path: str) -> bool:
     )
 
 
-async def test_restore_brings_back_a_repository_inside_and_the_commits(either: World) -> None:
-    issue, path = await an_issue_with_a_repository_inside(either)
+async def test_restore_brings_back_a_repository_inside_and_the_commits(caged_world: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(caged_world)
     await issue.says("/worktree remove")
     await issue.hears("was rescued first: the whole directory. `/worktree restore` brings it back.")
     assert not exists(path)
@@ -254,14 +253,14 @@ async def test_restore_brings_back_a_repository_inside_and_the_commits(either: W
     assert is_all_there(path)
     await issue.says("/worktree restore")
     assert answer(await issue.hears()) == "All rescued work is there already."
-    rescues = await either.database.fetch("select kept, restored_at is not null from rescues")
+    rescues = await caged_world.database.fetch("select kept, restored_at is not null from rescues")
     assert [tuple(row) for row in rescues] == [(None, True)], "nothing is kept of the directory, which is back"
 
 
-async def test_a_reopened_thread_gets_the_nested_repository_back(either: World) -> None:
-    issue, path = await an_issue_with_a_repository_inside(either)
+async def test_a_reopened_thread_gets_the_nested_repository_back(caged_world: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(caged_world)
     await issue.closes()
-    await either.quiet()
+    await caged_world.quiet()
     assert not exists(path)
 
     await issue.reopens()
@@ -537,10 +536,9 @@ def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return reached
 
 
-@pytest.mark.parametrize("place", ["reset-rescued", "reset-done", "operation-carried-out"])
-async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     issue = await an_issue(world)
-    reached = cut_off_at(place, monkeypatch)
+    reached = cut_off_at("operation-carried-out", monkeypatch)
     await issue.says("/reset")
 
     await issue.hears("It is now on `threadtree/issue-1-2`", "was rescued first: 1 uncommitted file")
@@ -551,7 +549,7 @@ async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pyt
     await issue.hears("1 file and 1 commit were restored on `threadtree/issue-1-2`.")
 
 
-@pytest.mark.parametrize("place", ["rescued", "trashed", "entry-dropped", "branch-deleted", "operation-carried-out"])
+@pytest.mark.parametrize("place", ["rescued", "operation-carried-out"])
 async def test_an_interrupted_removal_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
@@ -566,13 +564,12 @@ async def test_an_interrupted_removal_ends_the_same(world: World, monkeypatch: p
     assert await world.database.fetchval("select count(*) from rescues") == 1
 
 
-@pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored", "operation-carried-out"])
-async def test_an_interrupted_restore_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+async def test_an_interrupted_restore_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
     await issue.says("/worktree remove")
     await issue.hears("The worktree was removed.")
-    reached = cut_off_at(place, monkeypatch)
+    reached = cut_off_at("operation-carried-out", monkeypatch)
     await issue.says("/worktree restore")
 
     assert answer(await issue.hears()) in (

@@ -30,9 +30,9 @@ class Scenario(ABC):
 
     async def play_until_killed(self) -> BotProcess:
         """Prepare, act until the failpoint is reached, and return the process that ended there."""
-        web = await self.here.start_listening("web", **self.settings)
+        ready = await self.here.listen_here(**self.settings)
         worker = await self._start("worker")
-        await web.ready()
+        await ready()
         await self.prepare()
         if self.command:
             assert await worker.terminate() == 0

@@ -3,17 +3,22 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import httpx
 import orjson
 
+from bot.compose.base import redactor_of
+from bot.compose.web import run_web
 from bot.demo.pair import SCRIPTED_AGENT
+from bot.settings import WEB, load
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
@@ -81,13 +86,7 @@ class BotProcess:
 
     async def ready(self) -> None:
         """Wait until /readyz answers 200: database, schema and a worker are there."""
-        address = f"{await self.url()}/readyz"
-        async with httpx.AsyncClient(trust_env=False) as client:
-
-            async def is_ready() -> bool:
-                return (await client.get(address)).status_code == 200
-
-            await eventually(is_ready, what=self.tail)
+        await _until_ready(await self.url(), self.tail)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -177,6 +176,28 @@ class Deployment:
         process = await self.start(command, **settings)
         self.github.set_webhook(f"{await process.url()}/webhooks/github", SECRET)
         return process
+
+    async def listen_here(self, **settings: str) -> Callable[[], Awaitable[None]]:
+        """Do in this process what `web` does, and point GitHub's webhook to it; for tests that only kill workers.
+
+        Return a function that waits until /readyz answers 200.
+        """
+        chosen = load({**self.environment, **settings}, dotenv=None, needs=WEB)
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        web = asyncio.create_task(run_web(chosen, self.dsn, redactor_of(chosen), listening.set_result))
+
+        async def end() -> None:
+            web.cancel()
+            with suppress(asyncio.CancelledError):
+                await web
+
+        self.stack.push_async_callback(end)
+        first: list[asyncio.Future[Any]] = [web, listening]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if web.done():
+            web.result()
+        self.github.set_webhook(f"{listening.result()}/webhooks/github", SECRET)
+        return partial(_until_ready, listening.result(), self._tails)
 
     async def run(self, *arguments: str, **settings: str) -> BotProcess:
         """Run a command to its end."""
@@ -286,6 +307,15 @@ class Deployment:
             await connection.execute(f"drop trigger stuck on {table}; drop function stuck")
         finally:
             await connection.close()
+
+
+async def _until_ready(url: str, what: Callable[[], Awaitable[str]]) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+
+        async def is_ready() -> bool:
+            return (await client.get(f"{url}/readyz")).status_code == 200
+
+        await eventually(is_ready, what=what)
 
 
 def processes_in(directory: Path) -> list[int]:
