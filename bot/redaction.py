@@ -28,6 +28,9 @@ _LATIN_GAPS = bytes(code for code in range(256) if _GAPS.match(chr(code)))
 _AS_SPACES = bytes.maketrans(_LATIN_GAPS, b" " * len(_LATIN_GAPS))
 _SPACES = re.compile("   *")
 _QUOTED = re.compile("%([0-9A-Fa-f]{2})")
+_QUOTED_WITH_SPACES = re.compile("% ?[0-9A-Fa-f] ?[0-9A-Fa-f]")
+# No other text begins with so many characters of a secret, but for a key's first line.
+_BEGINNING = 24
 _BASE64_WORD = re.compile(r"(?:[A-Za-z0-9+/_=-]|%2[BbFf]|%3[Dd])*")
 _BASE64_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_=-")
 
@@ -137,7 +140,7 @@ class Redactor:
         known, seen = self._known, ""
         for piece in pieces:
             seen = _SPACES.sub(" ", seen + piece.translate(_AS_SPACES).decode("latin-1"))
-            if next(known.found_in(seen), None) is not None:
+            if known.may_be_in(seen) and next(known.found_in(seen), None) is not None:
                 return True
             seen = seen[max(0, len(seen) - known.longest) :]
         return False
@@ -177,6 +180,18 @@ class _Needles:
         readings = [reading.replace("-", "+").replace("_", "/") for reading in readings]
         yield from ((one, True) for one in self.base64 if any(one in reading for reading in readings))
 
+    def may_be_in(self, text: str) -> bool:
+        """Return False only where none is in a text whose gaps are single spaces: much faster than `found_in`.
+
+        Their beginnings are looked for in the text as it is, and around what is URL-encoded in it.
+        """
+        quoted = _around_quoted(text, 6 * _BEGINNING) if "%" in text else ""
+        plain = _without_gaps("\0".join((text, _unquoted(quoted.replace(" ", "")), _unquoted(quoted))))
+        encoded = plain.replace("-", "+").replace("_", "/")
+        return any(one[:_BEGINNING] in plain for one in self.plain) or any(
+            one[:_BEGINNING] in encoded for one in self.base64
+        )
+
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where they stand in the text; of base64 the whole word."""
         for needle, is_base64 in self.found_in(text):
@@ -199,6 +214,17 @@ def _without_gaps(text: str) -> str:
         return text.encode("latin-1").translate(None, _LATIN_GAPS).decode("latin-1")
     except UnicodeEncodeError:
         return _GAPS.sub("", text)
+
+
+def _around_quoted(text: str, reach: int) -> str:
+    """Return what is within reach of a URL-encoded byte, which may have spaces inside; one text for those that meet."""
+    spans = list[list[int]]()
+    for found in _QUOTED_WITH_SPACES.finditer(text):
+        if spans and found.start() - reach <= spans[-1][1]:
+            spans[-1][1] = found.end() + reach
+        else:
+            spans.append([max(0, found.start() - reach), found.end() + reach])
+    return "\0".join(text[start:end] for start, end in spans)
 
 
 def _unquoted(text: str) -> str:

@@ -167,6 +167,8 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
     if not needed or missing:
         raise GitError(GitProblem.CORRUPT, "index-pack", f"the cage does not have all of {sha}")
     lock.imported.add((view.private, sha))
+    if brought <= needed:
+        lock.packs[sha] = index
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 

@@ -11,6 +11,7 @@ time. So what no ref reaches any more stays in `published` while there are workt
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from bot.clones.admin import write
@@ -42,11 +43,16 @@ async def publish_tips(lock: CloneLock) -> None:
 
 
 async def publish(lock: CloneLock, commits: Iterable[str]) -> None:
-    """Copy what these commits of GitHub need and only the clone's own objects have. Raises GitError, OSError."""
+    """Publish what these commits of GitHub need and only the clone's own objects have. Raises GitError, OSError.
+
+    The pack of such a commit is linked; what else is needed is copied.
+    """
     clone, known = lock.clone, noted_tips(lock.clone)
     new = set(commits) - known
     if not new:
         return
+    for commit in new & lock.packs.keys():
+        _link(lock.packs[commit], clone.path / PUBLISHED / "pack")
     if _has_objects(clone.path / "objects"):  # else a new clone: to look at all that was fetched takes long
         given = "".join([*(f"{sha}\n" for sha in new), *(f"^{sha}\n" for sha in known)]).encode()
         packing = ("pack-objects", "--revs", "--local", "--non-empty", "--delta-base-offset", "-q")
@@ -82,6 +88,16 @@ def noted_tips(clone: Clone) -> set[str]:
         return set((clone.path / _NOTE).read_text().split())
     except FileNotFoundError:
         return set()
+
+
+def _link(index: Path, folder: Path) -> None:
+    """Let a pack be in this folder too, where its file system can do that. It comes before its index, by which git
+    finds it.
+    """
+    with suppress(OSError):
+        for file in (index.with_suffix(".pack"), index):
+            with suppress(FileExistsError):
+                (folder / file.name).hardlink_to(file)
 
 
 def _has_objects(store: Path) -> bool:

@@ -17,7 +17,7 @@ from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Git, Identity, Options
 from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
-from bot.sandbox.view import PUBLISHED
+from bot.sandbox.view import PUBLISHED, View
 from bot.worktrees import commit
 from bot.worktrees.commit import (
     Committed,
@@ -141,6 +141,34 @@ async def test_a_push_that_was_cut_off_is_published_by_the_next_fetch(
 
     assert world.agent("show", f"origin/{BRANCH}~:mine", path=other) == "1"
     world.agent("fsck", "--connectivity-only", path=other)
+
+
+@pytest.mark.parametrize("world", ["bwrap"], indirect=True)
+@pytest.mark.parametrize("has_more", [False, True])
+async def test_the_pack_of_a_pushed_commit_is_published_unless_it_has_anything_else(
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch, has_more: bool
+) -> None:
+    stores = [world.clone.path / name / "pack" for name in ("objects", PUBLISHED)]
+    secret = world.agent_commits({"secret": "on no branch of GitHub"})
+    world.agent("reset", "--hard", "HEAD~")
+    mine, in_cage = world.agent_commits({"mine": "1"}), Git.in_cage
+
+    async def with_more(self: Git, view: View, *args: str, **options: Unpack[Options]) -> Completed:
+        if args[0] == "pack-objects" and has_more:
+            options["input"] = (options["input"] or b"") + secret.encode() + b"\n"
+        return await in_cage(self, view, *args, **options)
+
+    monkeypatch.setattr(Git, "in_cage", with_more)
+
+    assert await pushed(world) == Pushed()
+
+    same = set.intersection(*({file.stat().st_ino for file in store.glob("*.pack")} for store in stores))
+    assert bool(same) is not has_more
+    published = {"GIT_OBJECT_DIRECTORY": str(stores[1].parent), "GIT_ALTERNATE_OBJECT_DIRECTORIES": ""}
+    for name, is_there in ((mine, True), (secret, False)):
+        asked = ("cat-file", "-e", f"{name}^{{tree}}")
+        found = await world.clone.git.on_clone(world.clone.path, *asked, environment=published, check=False)
+        assert (found.status == 0) is is_there
 
 
 async def test_a_push_is_noted_although_a_git_of_the_first_try_was_killed(

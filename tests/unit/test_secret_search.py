@@ -44,3 +44,8 @@ def test_every_spelling_is_found_wherever_the_stream_is_cut(data: st.DataObject)
 def test_other_text_is_no_secret(text: str) -> None:
     assert not Redactor((*SECRETS, "short")).holds_secret([text.encode(), b"", b"%"])
     assert not Redactor().holds_secret([text.encode()])
+
+
+def test_a_secret_is_found_between_any_number_of_url_encoded_spaces() -> None:
+    spelled = ("%20%0A" * 40).join(SECRETS[0]).encode()
+    assert Redactor(SECRETS).holds_secret([b"x" * 5000 + spelled + b"%zz" * 2000])
