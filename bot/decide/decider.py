@@ -34,8 +34,7 @@ from bot.model import Actor, Repository, Thread, ThreadRef
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.reply import thread_comments
-from bot.rules import Rules
-from bot.store import conversations, deliveries, operations, outbox, outcomes, recoveries, requests, turns
+from bot.store import conversations, deliveries, operations, outbox, outcomes, recoveries, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
