@@ -185,9 +185,9 @@ class AcpDriver(Driver[Item]):
             return _Lost(f"the agent {await link.process.why_output_ended()} when it should continue it", 0)
         if answer.get("sessionId", session) != session:
             return _Lost("the agent answered with another session")
-        if method == "session_load":
-            # The past should come before the answer, but some agents send it after that:
-            # https://agentclientprotocol.com/protocol/session-setup#loading-sessions
+        # An unknown agent that sent the past before its answer keeps to the protocol.
+        known = self._options.replay == "before" or (self._options.replay == "unknown" and link.heard_history)
+        if method == "session_load" and not known:
             link.replays = self._timeouts.quiet_seconds, self._timeouts.answer_seconds
         await self._enter(link, session, answer)
         return None

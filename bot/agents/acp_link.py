@@ -78,6 +78,7 @@ class AcpLink(Link[Item]):
         super().__init__(process)
         self._plans = plans
         self.capabilities: dict[str, Any] = {}
+        self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
         self._listener: Callable[[schema.SessionNotification | FormAsked | PlanProposed], None] | None = None
         self._permits = False
@@ -173,6 +174,8 @@ class AcpLink(Link[Item]):
                 return {"action": "decline"}
 
     def _take_update(self, params: object) -> None:
+        kind = as_object(as_object(params).get("update")).get("sessionUpdate")
+        self.heard_history |= kind in ("user_message_chunk", "agent_message_chunk")
         try:
             notification = schema.SessionNotification.model_validate(params)
         except ValidationError:

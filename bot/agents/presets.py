@@ -101,10 +101,13 @@ class SessionOptions:
 
     `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it. `plan_option`:
     the option of a session that is `plan` or `default`, where another mode than PLANNING makes plans.
+    `replay`: when the agent sends the past of a session that it loads: before its answer, as the protocol says
+    (https://agentclientprotocol.com/protocol/session-setup#loading-sessions), after it, or unknown.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
+    replay: Literal["before", "after", "unknown"] = "before"
     plan_option: str | None = None
 
 
@@ -364,6 +367,7 @@ PRESETS = {
             apis=(GEMINI,),
             environment=_gemini,
             own_files=(_GEMINI_SETTINGS,),
+            session_options=SessionOptions(replay="after"),
         ),
         Preset(
             agent="opencode",
