@@ -77,7 +77,7 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
 
     head = pull.pull.head_sha
     read = (
-        "read the description, 1 comment, 1 earlier answer, 1 review thread, 1 failing check, 1 file of the diff, head"
+        "read the description, 1 comment, 1 earlier answer, 1 failing check, 1 review thread, 1 file of the diff, head"
     )
     await pull.hears(f"{read} {head[:7]}, 1 attachment · ")
     told = await prompt_of(world)
