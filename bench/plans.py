@@ -102,7 +102,7 @@ from generate_series($1::integer, $2::integer) n
 NOW = datetime.now(UTC)
 MONTH = NOW.date() - timedelta(days=29)
 _WRITE = ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None)
-_DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", b"", None, None, 0)
+_DELIVERY = ("guid", "x", "y", "octo/repo#1", "github.com/1#1", "received", None, None, 0, b"")
 _STORED: tuple[Any, ...] = tuple([value] for value in _DELIVERY)
 MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "store a delivery": (deliveries.STORE, _STORED),
@@ -114,7 +114,7 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "when to write next": (outbox.next_due.sql, ("github.com/token", NOW, 3)),
     "comments within an hour": (outbox.silent_until.sql, (5, 30, NOW)),
     "next edit": (outbox.next_to_send.sql, ("github.com/token", NOW, True, [])),
-    "writers without a job": (outbox.WRITERS_WITHOUT_A_JOB, (NOW,)),
+    "writers without a job": (outbox.forgotten_writers.sql, (NOW,)),
     "a page of turns": (listings.NEWEST.format("turns", ""), (50, None, None)),
     "requests found by a word of many": (listings.FOUND, (50, None, None, None, "octo & it")),
     "requests found by a word of some": (listings.FOUND, (50, None, None, None, "77")),

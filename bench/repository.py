@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
-from bot.clones.clone import Clone, CloneLock, clone_at, clone_lock
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock, clone_at, clone_lock
 from bot.clones.fetch import update
-from bot.clones.start import CheckoutRefused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git
 from bot.model import IssueBranch, worktree_path

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final
 
 import orjson
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -66,18 +66,17 @@ def metrics_route(pool: Pool) -> Route:
     return Route("/metrics", metrics, methods=["GET"])
 
 
-def _text(counted: Sequence[tuple[str, str, float]], figures: Sequence[tuple[str, str, str, float]]) -> bytes:
-    class Figures(Collector):
-        def collect(self) -> Iterator[Metric]:
-            info = Metric("threadtree_info", "The version that runs", "gauge")
-            info.add_sample(info.name, {"version": version("threadtree")}, 1)
-            yield info
-            yield from _counted(counted)
-            yield from _in_rows(figures)
+class _Families(list[Metric], Collector):
+    """Families of figures, as the text of Prometheus is made of them."""
 
-    registry = CollectorRegistry()
-    registry.register(Figures())
-    return generate_latest(registry)
+    def collect(self) -> list[Metric]:
+        return self
+
+
+def _text(counted: Sequence[tuple[str, str, float]], figures: Sequence[tuple[str, str, str, float]]) -> bytes:
+    info = Metric("threadtree_info", "The version that runs", "gauge")
+    info.add_sample(info.name, {"version": version("threadtree")}, 1)
+    return generate_latest(_Families((info, *_counted(counted), *_in_rows(figures))))
 
 
 def _counted(rows: Sequence[tuple[str, str, float]]) -> Iterator[Metric]:

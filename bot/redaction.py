@@ -94,16 +94,14 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lasting = tuple(dict.fromkeys(chain.from_iterable(map(_as_written, secrets))))
+        self._lasting: tuple[str, ...] = ()
         self._minted: dict[str, float] = {}
-        self._known = _Needles.of(self._lasting)
+        self.know(secrets)
 
     def know(self, secrets: Iterable[str]) -> None:
         """Know these secrets too, from now on."""
-        lasting = tuple(dict.fromkeys((*self._lasting, *chain.from_iterable(map(_as_written, secrets)))))
-        if lasting != self._lasting:
-            self._lasting = lasting
-            self._known = _Needles.of((*lasting, *self._minted))
+        self._lasting = tuple(dict.fromkeys((*self._lasting, *chain.from_iterable(map(_as_written, secrets)))))
+        self._known = _Needles.of((*self._lasting, *self._minted))
 
     def learn(self, token: str) -> None:
         """Know a token that was made just now, until nobody can use it any more."""

@@ -20,19 +20,14 @@ from bot.network.rules import WEB_PORTS, Destination, NotReachableError, is_publ
 
 RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""
-PERSON_OR_TEAM: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?")
+PERSON_OR_TEAM: Final = r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?"
 """Logins have hyphens, those of managed users end with an underscore and a code; a team has a slug of its name."""
 MODEL_NAME: Final = r"^[\w./:@+\[\]-]{1,100}$"
-SETTINGS: Final = {
-    "auto_pull_request": "auto_pull_request",
-    "setup": "setup_script",
-    "check": "check_script",
-    "autofix": "autofix",
-    "max_fix_attempts": "max_fix_attempts",
-    "bare_commands": "bare_commands",
-    "max_cost_usd_per_turn": "max_cost_usd_per_turn",
-    "max_cost_usd_per_repository_per_day": "max_cost_usd_per_repository_per_day",
-}
+_SAME: Final = (
+    *("auto_pull_request", "autofix", "max_fix_attempts", "bare_commands"),
+    *("max_cost_usd_per_turn", "max_cost_usd_per_repository_per_day"),
+)
+SETTINGS: Final = {"setup": "setup_script", "check": "check_script", **dict(zip(_SAME, _SAME, strict=True))}
 """The operator's settings behind rules of the same meaning."""
 CONFIG_PATH: Final = ".threadtree/config.toml"
 MAX_CONFIG_BYTES: Final = 64 * 1024
@@ -93,7 +88,7 @@ class Chosen:
 
 def _person(text: str) -> str:
     found = text.lower().removeprefix("@")
-    if not PERSON_OR_TEAM.fullmatch(found):
+    if not re.fullmatch(PERSON_OR_TEAM, found):
         raise ValueError(text)
     return found
 
@@ -114,15 +109,21 @@ def _host(text: str) -> str:
     return text
 
 
-_Person = Annotated[str, AfterValidator(_person)]
-_Host = Annotated[str, AfterValidator(_host)]
-_Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_SWITCH = "true or false"
-_DOLLARS = "an amount of US dollars above 0, such as 2.50"
+# A title says what the value must be.
+_Switch = Annotated[bool | None, Field(title="true or false")]
+_Dollars = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+    Field(title="an amount of US dollars above 0, such as 2.50"),
+]
+_PEOPLE = 'a list of 1 to 200 logins and teams, such as ["octocat", "acme/web"]'
+_HOSTS = (
+    'a list of at most 20 public hosts, such as ["db.example.com:5432"]; the operator opens private ones by '
+    "ALLOWED_HOSTS"
+)
 
 
 class Config(BaseModel):
-    """What a repository chose in its `.threadtree/config.toml`. A title says what the value must be."""
+    """What a repository chose in its `.threadtree/config.toml`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -130,24 +131,17 @@ class Config(BaseModel):
     model: str | None = Field(default=None, pattern=MODEL_NAME, title="the name of a model, without blanks")
     instructions: str | None = Field(default=None, max_length=32_000, title="a text of at most 32,000 characters")
     # No right file has an empty list: it stands for a wrong one.
-    allowed: list[_Person] | None = Field(
-        default=None, max_length=200, title='a list of 1 to 200 logins and teams, such as ["octocat", "acme/web"]'
-    )
+    allowed: list[Annotated[str, AfterValidator(_person)]] | None = Field(default=None, max_length=200, title=_PEOPLE)
     auto_pull_request: AutoPullRequest | None = Field(default=None, title=words.one_of(get_args(AutoPullRequest)))
     require_plan: RequirePlan | None = Field(default=None, title=words.one_of(get_args(RequirePlan)))
-    setup: bool | None = Field(default=None, title=_SWITCH)
-    check: bool | None = Field(default=None, title=_SWITCH)
-    autofix: bool | None = Field(default=None, title=_SWITCH)
+    setup: _Switch = None
+    check: _Switch = None
+    autofix: _Switch = None
     max_fix_attempts: int | None = Field(default=None, ge=1, le=1000, title="a whole number from 1 to 1000")
-    network: list[_Host] | None = Field(
-        default=None,
-        max_length=20,
-        title='a list of at most 20 public hosts, such as ["db.example.com:5432"]; the operator opens private ones by '
-        "ALLOWED_HOSTS",
-    )
-    bare_commands: bool | None = Field(default=None, title=_SWITCH)
-    max_cost_usd_per_turn: _Dollars | None = Field(default=None, title=_DOLLARS)
-    max_cost_usd_per_day: _Dollars | None = Field(default=None, title=_DOLLARS)
+    network: list[Annotated[str, AfterValidator(_host)]] | None = Field(default=None, max_length=20, title=_HOSTS)
+    bare_commands: _Switch = None
+    max_cost_usd_per_turn: _Dollars = None
+    max_cost_usd_per_day: _Dollars = None
 
 
 KEYS: Final = tuple(Config.model_fields)

@@ -3,7 +3,6 @@
 The text of a ValueError follows the setting's name. Validators with an `info` find all variables in its data.
 """
 
-import hashlib
 import ipaddress
 import os
 import pwd
@@ -36,30 +35,18 @@ from bot.model import AutoPullRequest
 from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
 from bot.rules import MODEL_NAME, PERSON_OR_TEAM
 
-MAX_NODE_NAME_BYTES: Final = 34
-"""Its name stands in lists, comments and figures."""
-
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of the agent's variables whose values are secrets."""
 
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NODE_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
-_REPOSITORY_GLOB = re.compile(r"[^\s/]+/[^\s/]+|\*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 _OWN_SECRETS = frozenset(
-    {
-        "ADMIN_TOKEN",
-        "DATABASE_URL",
-        "GITHUB_CLIENT_SECRET",
-        "GITHUB_PRIVATE_KEY",
-        "GITHUB_PRIVATE_KEY_PATH",
-        "GITHUB_TOKEN",
-        "GITHUB_WEBHOOK_SECRET",
-        "GITHUB_WEBHOOK_SECRET_OLD",
-        "HTTPS_PROXY",
-        "NOTIFY_URL",
-    }
+    (
+        *("ADMIN_TOKEN", "DATABASE_URL", "GITHUB_CLIENT_SECRET", "GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH"),
+        *("GITHUB_TOKEN", "GITHUB_WEBHOOK_SECRET", "GITHUB_WEBHOOK_SECRET_OLD", "HTTPS_PROXY", "NOTIFY_URL"),
+    )
 )
 
 
@@ -88,6 +75,19 @@ def _matching(pattern: str, otherwise: str) -> AfterValidator:
         return secret
 
     return AfterValidator(validate)
+
+
+def _list_of(pattern: str, otherwise: str, without: str = "") -> BeforeValidator:
+    """Return a validator of items between commas, which it returns in lower case, each without a prefix."""
+
+    def read(text: str) -> tuple[str, ...]:
+        found = tuple(item.lower().removeprefix(without) for item in _items(text))
+        for item in found:
+            if not re.fullmatch(pattern, item, re.ASCII):
+                raise ValueError(f"holds {item!r}{otherwise}")
+        return found
+
+    return BeforeValidator(read)
 
 
 _Agents = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
@@ -145,19 +145,9 @@ def _data_dir(text: str, info: ValidationInfo) -> Path:
     return home.joinpath(*rest)
 
 
-def _node_name(text: str) -> str:
-    """Check a node name. A long one is cut and gets a digest, so that it stays distinct."""
-    if not _NODE_NAME.fullmatch(text):
-        raise ValueError("may only hold letters, digits, dots, hyphens and underscores; choose another.")
-    if len(text) <= MAX_NODE_NAME_BYTES:
-        return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{text[: MAX_NODE_NAME_BYTES - len(digest) - 1]}-{digest}"
-
-
 def host_name() -> str:
     """Return this machine's host name as a node name."""
-    return _node_name(re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node")
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node"
 
 
 def _private_key(text: str) -> str:
@@ -261,36 +251,11 @@ def _items(text: str) -> list[str]:
     return [item for part in text.split(",") if (item := part.strip())]
 
 
-def _repository_globs(text: str) -> tuple[str, ...]:
-    """Return patterns of `owner/name` in lower case: GitHub's names ignore case."""
-    for item in _items(text):
-        if not _REPOSITORY_GLOB.fullmatch(item):
-            raise ValueError(f"holds {item!r}, which is not OWNER/NAME; write it like octo/hello or octo/*.")
-    return tuple(item.lower() for item in _items(text))
-
-
 def _branch_prefix(text: str) -> str:
     """Return the beginning of the names of branches; what stands before its last slash is a folder to git."""
     if not is_branch(f"{text}issue-1"):
         raise ValueError("cannot begin the name of a branch; write it like threadtree/ or bot-.")
     return text
-
-
-def _people(text: str) -> tuple[str, ...]:
-    """Return GitHub logins and teams, `org/team`, in lower case, without `@`."""
-    found = tuple(item.lower().removeprefix("@") for item in _items(text))
-    for item in found:
-        if not PERSON_OR_TEAM.fullmatch(item):
-            raise ValueError(f"holds {item!r}, which is neither a login nor a team; write it like octocat or acme/web.")
-    return found
-
-
-def _numeric_ids(text: str) -> frozenset[int]:
-    """Return GitHub's numeric ids."""
-    for item in _items(text):
-        if not (item.isascii() and item.isdigit()):
-            raise ValueError(f"holds {item!r}; give numeric ids, like the `id` in https://api.github.com/users/NAME.")
-    return frozenset(map(int, _items(text)))
 
 
 def _agents(text: str) -> tuple[str, ...]:
@@ -363,19 +328,30 @@ DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath, _must_be("a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
 ModelName = Annotated[str, Field(pattern=MODEL_NAME), _must_be("the name of a model, without blanks")]
-NodeName = Annotated[str, AfterValidator(_node_name)]
+NodeName = Annotated[
+    str, Field(pattern=_NODE_NAME), _must_be("at most 64 letters, digits, dots, hyphens and underscores")
+]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
 NotifyUrl = Annotated[SecretStr, AfterValidator(_notify_url)]
 BotName = Annotated[
     str, BeforeValidator(_mention), Field(pattern=_BOT_NAME), _must_be("one GitHub login, without @ and blanks")
 ]
-RepositoryGlobs = Annotated[tuple[str, ...], BeforeValidator(_repository_globs)]
+RepositoryGlobs = Annotated[
+    tuple[str, ...],
+    _list_of(r"[^\s/]+/[^\s/]+|\*", ", which is not OWNER/NAME; write it like octo/hello or octo/*."),
+]
 Proxy = Annotated[SecretStr, BeforeValidator(_proxy)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file)]
 Hosts = Annotated[frozenset[Destination], BeforeValidator(_hosts)]
-People = Annotated[tuple[str, ...], BeforeValidator(_people)]
-NumericIds = Annotated[frozenset[int], BeforeValidator(_numeric_ids)]
+People = Annotated[
+    tuple[str, ...],
+    _list_of(PERSON_OR_TEAM, ", which is neither a login nor a team; write it like octocat or acme/web.", without="@"),
+]
+NumericIds = Annotated[
+    frozenset[int],
+    _list_of("[0-9]+", "; give numeric ids, like the `id` in https://api.github.com/users/NAME."),
+]
 Agents = Annotated[tuple[str, ...], BeforeValidator(_agents)]
 AgentCommand = Annotated[tuple[str, ...], BeforeValidator(_agent_command)]
 McpConfig = Annotated[tuple[McpServer, ...], BeforeValidator(_mcp_config)]

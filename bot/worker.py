@@ -20,6 +20,7 @@ from procrastinate.exceptions import ConnectorException
 from bot import counters
 from bot.clones.shared_blocks import can_share_blocks
 from bot.maintenance.clones import care_for_clones, care_for_new_clones, share_new_worktrees
+from bot.maintenance.conflicts import CONFLICTS_SECONDS, tell_of_conflicts
 from bot.maintenance.expire import expire
 from bot.maintenance.prune import make_room, prune
 from bot.maintenance.repair import repair
@@ -41,6 +42,7 @@ from bot.store.measures import save_counts
 from bot.store.messages import MESSAGE_WAITS
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
+from bot.tasks import unless_stopped
 
 TICK_SECONDS = 3.0
 SUSPENDED_SECONDS = 5.0
@@ -90,6 +92,7 @@ class Housekeeping:
             "disk": (min(sweep, DISK_SECONDS), self._make_room),
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
             "recovery": (recover_missed, self._recover_missed),
+            "conflicts": (min(sweep, CONFLICTS_SECONDS), self._tell_of_conflicts),
             **({"sharing": sharing} if can_share_blocks(self._settings.data_dir) else {}),
         }
 
@@ -114,7 +117,8 @@ class Housekeeping:
         ctx = self._ctx
         counters.RECOVERIES.labels("job").inc(await retry_stalled_jobs(app, self._delivery_stalled))
         async with ctx.pool.acquire() as connection:
-            for writer in await outbox.ring_forgotten(connection, ctx.clock()):
+            for writer in await outbox.forgotten_writers(connection, ctx.clock()):
+                await jobs.ring(connection, writer)
                 counters.RECOVERIES.labels("write").inc()
                 _log.info("outbox-notified", writer=writer)
             for guid in await deliveries.decide_forgotten(connection):
@@ -168,6 +172,9 @@ class Housekeeping:
         """Fetch the deliveries that were missed while nothing listened."""
         ctx = self._ctx
         await recover(ctx.pool, ctx.github, self._settings.platform, ctx.policy, ctx.clock())
+
+    async def _tell_of_conflicts(self) -> None:
+        await tell_of_conflicts(self._ctx.pool, self._ctx.github, self._ctx.clock)
 
 
 async def defer_chores(app: procrastinate.App, node: str, chores: Mapping[str, Chore], stopping: asyncio.Event) -> None:
@@ -336,10 +343,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
-        waits = [asyncio.create_task(event.wait()) for event in (lost, stopping)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await unless_stopped(stopping, lost.wait())
     finally:
         with contextlib.suppress(*DATABASE_AWAY):
             await connection.close(timeout=2)

@@ -83,6 +83,20 @@ alter table turns
 alter table outbox
     add column review        text;                          -- JSON: the comment goes as a review with these remarks
 
+-- Remarks.
+
+-- A single remark on a pull request of the bot waits a moment: until it runs, further ones of the person join it.
+alter table requests
+    add column collects boolean not null default false;
+
+-- Conflicts with the base.
+
+alter table pull_requests
+    add column check_at      timestamptz default now() + interval '1 minute', -- ask GitHub then; null: it is closed
+    add column in_conflict   boolean     not null default false,              -- as GitHub told last
+    add column conflict_told text;                                            -- the head of which people were told so
+create index pull_requests_to_check on pull_requests (check_at) where check_at is not null;
+
 -- Undo.
 
 alter table turns add column undoes bigint;                -- the turn whose changes this one took back

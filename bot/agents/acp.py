@@ -75,17 +75,13 @@ class AcpDriver(Driver[Item]):
             await self._check(resume)
         link, why = await self._start(), None
         if resume is not None:
-            method = _continue_method(link.capabilities)
-            lost = await self._continue(link, method, resume) if method else None
-            if method and lost is not None and lost.pause_seconds is not None:
+            lost = await self._continue(link, resume)
+            if lost is not None and lost.pause_seconds is not None:
                 await asyncio.sleep(lost.pause_seconds)
-                link = await self._start()
-                lost = await self._continue(link, method, resume)
-            if method and lost is None:
+                lost = await self._continue(await self._start(), resume)
+            if lost is None:
                 return SessionOpened(resume, resumed=True, lost=None)
-            why = lost.why if lost else "the agent cannot continue earlier sessions"
-            if lost is not None:
-                link = await self._start()  # what is half loaded must not affect the new session
+            link, why = await self._start(), lost.why  # what is half loaded must not affect the new session
         answer = await self._must_answer(link, "session_new", self._place(), "begin a session")
         session = answer.get("sessionId")
         if not isinstance(session, str) or not session:
@@ -166,8 +162,15 @@ class AcpDriver(Driver[Item]):
         why = reasons.agent_refused(self._command, what, error_text(error), needs_login=needs_login)
         return CannotOpenError(*why, link.process.stderr_tail)
 
-    async def _continue(self, link: AcpLink, method: str, session: str) -> _Lost | None:
-        """Continue the stored session by this method; return the reason why not. Raises CannotOpenError."""
+    async def _continue(self, link: AcpLink, session: str) -> _Lost | None:
+        """Continue the stored session; return the reason why not. Raises CannotOpenError."""
+        # `{}` announces `session/resume`.
+        if as_object(link.capabilities.get("sessionCapabilities")).get("resume") is not None:
+            method = "session_resume"
+        elif link.capabilities.get("loadSession") is True:
+            method = "session_load"
+        else:
+            return _Lost("the agent cannot continue earlier sessions")
         try:
             answer = await link.ask_for(method, {"sessionId": session, **self._place()}, self._timeouts.answer_seconds)
         except RequestError as error:
@@ -182,16 +185,9 @@ class AcpDriver(Driver[Item]):
             return _Lost(f"the agent {await link.process.why_output_ended()} when it should continue it", 0)
         if answer.get("sessionId", session) != session:
             return _Lost("the agent answered with another session")
-        # An unknown agent that sent the past before its answer keeps to the protocol.
-        known = self._options.replay == "before" or (self._options.replay == "unknown" and link.heard_history)
-        if method == "session_load" and not known:
+        if method == "session_load":
+            # The past should come before the answer, but some agents send it after that:
+            # https://agentclientprotocol.com/protocol/session-setup#loading-sessions
             link.replays = self._timeouts.quiet_seconds, self._timeouts.answer_seconds
         await self._enter(link, session, answer)
         return None
-
-
-def _continue_method(capabilities: dict[str, Any]) -> str | None:
-    """Return the announced method that continues a session; `{}` announces `session/resume`."""
-    if as_object(capabilities.get("sessionCapabilities")).get("resume") is not None:
-        return "session_resume"
-    return "session_load" if capabilities.get("loadSession") is True else None

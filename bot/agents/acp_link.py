@@ -10,10 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
-from acp import RequestError
+from acp import RequestError, schema
 from acp.connection import Connection
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
-from acp.schema import PermissionOption, RequestPermissionRequest, SessionNotification, ToolCallProgress
 from pydantic import ValidationError
 
 from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item, PlanProposed, shown_text
@@ -79,9 +78,8 @@ class AcpLink(Link[Item]):
         super().__init__(process)
         self._plans = plans
         self.capabilities: dict[str, Any] = {}
-        self.heard_history = False
         self._connection = Connection(self._handle, _Transport(process))
-        self._listener: Callable[[SessionNotification | FormAsked | PlanProposed], None] | None = None
+        self._listener: Callable[[schema.SessionNotification | FormAsked | PlanProposed], None] | None = None
         self._permits = False
         self._heard = asyncio.Event()
         self.replays: tuple[float, float] | None = None
@@ -175,24 +173,22 @@ class AcpLink(Link[Item]):
                 return {"action": "decline"}
 
     def _take_update(self, params: object) -> None:
-        kind = as_object(as_object(params).get("update")).get("sessionUpdate")
-        self.heard_history |= kind in ("user_message_chunk", "agent_message_chunk")
         try:
-            notification = SessionNotification.model_validate(params)
+            notification = schema.SessionNotification.model_validate(params)
         except ValidationError:
             # A kind of update of a newer protocol version.
             _log.debug("agent-update-unknown")
             return
         self._tell(notification.session_id, notification)
 
-    def _tell(self, session: str, item: SessionNotification | FormAsked | PlanProposed) -> None:
+    def _tell(self, session: str, item: schema.SessionNotification | FormAsked | PlanProposed) -> None:
         """Pass it on. What is of other sessions, and all without a listener, is dropped."""
         if self._listener is not None and session == self.session:
             self._listener(item)
 
     def _decide_permission(self, params: object) -> dict[str, Any]:
         try:
-            request = RequestPermissionRequest.model_validate(params)
+            request = schema.RequestPermissionRequest.model_validate(params)
         except ValidationError as error:
             raise RequestError.invalid_params() from error
         call = request.tool_call
@@ -203,13 +199,13 @@ class AcpLink(Link[Item]):
             choice = None
         if choice is not None:
             # Some agents report a tool call that needs permission only here and at its end.
-            update = ToolCallProgress(session_update="tool_call_update", **call.model_dump())
-            self._tell(request.session_id, SessionNotification(session_id=request.session_id, update=update))
+            update = schema.ToolCallProgress(session_update="tool_call_update", **call.model_dump())
+            self._tell(request.session_id, schema.SessionNotification(session_id=request.session_id, update=update))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
         return {"outcome": outcome}
 
 
-def unattended_choice(options: list[PermissionOption], *, refuses: bool = False) -> str | None:
+def unattended_choice(options: list[schema.PermissionOption], *, refuses: bool = False) -> str | None:
     """Return the option to choose without a person: the narrowest yes, else a no, else None; `refuses`: never a yes."""
     by_kind = {option.kind: option.option_id for option in reversed(options)}
     kinds = _UNATTENDED[2:] if refuses else _UNATTENDED

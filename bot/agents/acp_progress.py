@@ -7,18 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acp.schema import (
-    AgentMessageChunk,
-    AgentPlanUpdate,
-    ContentToolCallContent,
-    SessionInfoUpdate,
-    SessionNotification,
-    TextContentBlock,
-    ToolCallProgress,
-    ToolCallStart,
-    ToolCallUpdate,
-    UsageUpdate,
-)
+from acp import schema
 
 from bot.agents.driver import AgentEvent, Cancelled, Failed, Outcome, Usage
 from bot.agents.prompt_loop import PromptProgress
@@ -51,8 +40,8 @@ class PlanProposed:
     text: str
 
 
-Item = SessionNotification | Answered | FormAsked | PlanProposed
-ToolCall = ToolCallStart | ToolCallUpdate
+Item = schema.SessionNotification | Answered | FormAsked | PlanProposed
+ToolCall = schema.ToolCallStart | schema.ToolCallUpdate
 
 
 class AcpProgress(PromptProgress[Item]):
@@ -74,19 +63,19 @@ class AcpProgress(PromptProgress[Item]):
             tokens = used.get("totalTokens") if isinstance(used, dict) else None
             if isinstance(tokens, int):
                 yield from self._used(replace(self._usage, tokens=tokens))
-        if not isinstance(item, SessionNotification):
+        if not isinstance(item, schema.SessionNotification):
             return
         match item.update:
-            case AgentMessageChunk(content=TextContentBlock(text=text)):
+            case schema.AgentMessageChunk(content=schema.TextContentBlock(text=text)):
                 yield from self._say(text, new_paragraph=self._after_tool)
                 self._after_tool = self._after_tool and not text
-            case AgentPlanUpdate(entries=entries):
+            case schema.AgentPlanUpdate(entries=entries):
                 yield self._plan(PlanEntry(entry.content, entry.status) for entry in entries)
-            case ToolCallStart() | ToolCallProgress() as call:
+            case schema.ToolCallStart() | schema.ToolCallProgress() as call:
                 yield from self._tool(call)
-            case SessionInfoUpdate(field_meta={"codex": {"threadStatus": {"type": str(status)}}}):
+            case schema.SessionInfoUpdate(field_meta={"codex": {"threadStatus": {"type": str(status)}}}):
                 self._has_failed = status == "systemError"
-            case UsageUpdate(cost=cost) if cost is not None and cost.currency == "USD":
+            case schema.UsageUpdate(cost=cost) if cost is not None and cost.currency == "USD":
                 yield from self._used(replace(self._usage, session_cost_usd=cost.amount))
             case _:
                 pass
@@ -110,7 +99,7 @@ class AcpProgress(PromptProgress[Item]):
             case other:
                 return Failed(reasons.agent_stopped(str(other)))
 
-    def _tool(self, call: ToolCallStart | ToolCallProgress) -> Iterator[AgentEvent]:
+    def _tool(self, call: schema.ToolCallStart | schema.ToolCallProgress) -> Iterator[AgentEvent]:
         call_id = call.tool_call_id
         for started in self._tool_started(call_id, call.title or self._open_calls.get(call_id, call_id)):
             self._after_tool = True
@@ -124,7 +113,7 @@ class AcpProgress(PromptProgress[Item]):
             yield usage
 
 
-def _printed(call: ToolCallStart | ToolCallProgress) -> str:
+def _printed(call: schema.ToolCallStart | schema.ToolCallProgress) -> str:
     """Return the text of a call's content, or else of its raw output, whose form is the agent's own."""
     text, raw = shown_text(call), call.raw_output
     if not text and isinstance(raw, dict):
@@ -134,8 +123,8 @@ def _printed(call: ToolCallStart | ToolCallProgress) -> str:
 
 def shown_text(call: ToolCall) -> str:
     """Return the text of a call's content."""
-    blocks = [one.content for one in call.content or () if isinstance(one, ContentToolCallContent)]
-    return "\n".join(block.text for block in blocks if isinstance(block, TextContentBlock))
+    blocks = [one.content for one in call.content or () if isinstance(one, schema.ContentToolCallContent)]
+    return "\n".join(block.text for block in blocks if isinstance(block, schema.TextContentBlock))
 
 
 def _questions(asked: FormAsked) -> tuple[Question, ...]:

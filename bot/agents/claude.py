@@ -11,15 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from claude_agent_sdk import (
-    ClaudeAgentOptions,
-    ClaudeSDKClient,
-    Message,
-    PermissionResultDeny,
-    ResultMessage,
-    ToolPermissionContext,
-    Transport,
-)
+import claude_agent_sdk as sdk
 
 from bot.agents.claude_progress import ASKS_PERSON, COST_TOLD, PROPOSES_PLAN, ClaudeProgress, Interim, Item
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
@@ -57,7 +49,7 @@ _ASK_COST = (
 )
 
 
-class _ClaudeTransport(Transport):
+class _ClaudeTransport(sdk.Transport):
     """The connection of the SDK to a running Claude Code.
 
     The SDK's own transport is not used: it passes the bot's whole environment on and ends one process, not its group.
@@ -111,8 +103,8 @@ class _ClaudeLink(Link[Item]):
         self.session, self._plans = session, plans
         self._transport = _ClaudeTransport(process)
         # Prompts quote what other people wrote: `@/path` in them names no file to read, `/word` no command to run.
-        options = ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=self._permission)
-        self._client = ClaudeSDKClient(options, transport=self._transport)
+        options = sdk.ClaudeAgentOptions(verbatim_prompts=True, can_use_tool=self._permission)
+        self._client = sdk.ClaudeSDKClient(options, transport=self._transport)
         self._progress = ClaudeProgress(session)
         self._receiving: asyncio.Task[None] | None = None
         self._inbox: Inbox[Item] | None = None
@@ -148,12 +140,16 @@ class _ClaudeLink(Link[Item]):
         self._progress = ClaudeProgress(self.session)
         return self._progress
 
-    async def _permission(self, tool: str, arguments: dict[str, Any], _: ToolPermissionContext) -> PermissionResultDeny:
+    async def _permission(
+        self, tool: str, arguments: dict[str, Any], _: sdk.ToolPermissionContext
+    ) -> sdk.PermissionResultDeny:
         """Deny what needs a person. A question or a plan ends Claude's work: the person answers in the next prompt."""
         is_plan = self._plans and tool == PROPOSES_PLAN
         if is_plan:
             self._progress.propose(arguments.get("plan"))
-        return PermissionResultDeny(message="Nobody answers while you work.", interrupt=is_plan or tool == ASKS_PERSON)
+        return sdk.PermissionResultDeny(
+            message="Nobody answers while you work.", interrupt=is_plan or tool == ASKS_PERSON
+        )
 
     async def ask(self, blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
         content = await asyncio.to_thread(lambda: [_content(block) for block in blocks])
@@ -214,13 +210,13 @@ class _ClaudeLink(Link[Item]):
             self._broken = Failed(reasons.agent_gone(await self.process.why_output_ended()))
         await self._tell(self._broken)
 
-    async def _tell(self, item: Message | Failed) -> None:
+    async def _tell(self, item: sdk.Message | Failed) -> None:
         told: Item | Failed = item
-        if isinstance(item, ResultMessage):
+        if isinstance(item, sdk.ResultMessage):
             self._unread.difference_update(item.user_message_uuids or ())
             goes_on = not item.is_error or item.terminal_reason == _ASKED
             told = Interim(item) if self._unread and goes_on else item
-        is_end = isinstance(told, ResultMessage | Failed)
+        is_end = isinstance(told, sdk.ResultMessage | Failed)
         self._works &= not is_end
         if self._inbox is not None:
             await self._inbox.put(told)

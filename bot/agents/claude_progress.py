@@ -7,17 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from claude_agent_sdk import (
-    AssistantMessage,
-    ContentBlock,
-    Message,
-    ResultMessage,
-    SystemMessage,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UserMessage,
-)
+import claude_agent_sdk as sdk
 
 from bot.agents.driver import AgentDone, AgentEvent, Failed, Usage
 from bot.agents.prompt_loop import PromptProgress
@@ -44,10 +34,10 @@ PROPOSES_PLAN = "ExitPlanMode"
 class Interim:
     """A result that does not end the prompt: Claude was told more meanwhile, which it reads next."""
 
-    result: ResultMessage
+    result: sdk.ResultMessage
 
 
-Item = Message | Interim
+Item = sdk.Message | Interim
 
 
 class ClaudeProgress(PromptProgress[Item]):
@@ -60,28 +50,28 @@ class ClaudeProgress(PromptProgress[Item]):
 
     def is_work(self, item: Item) -> bool:
         """Return whether Claude works. It retries a failing API for minutes; its reports of that are not work."""
-        return not (isinstance(item, SystemMessage) and item.subtype == "api_retry")
+        return not (isinstance(item, sdk.SystemMessage) and item.subtype == "api_retry")
 
     def events(self, item: Item) -> Iterator[AgentEvent]:
         """Yield the events of a message. Text of a sub-agent is not part of the answer."""
         match item:
-            case SystemMessage(subtype="init", data={"model": str(model)}):
+            case sdk.SystemMessage(subtype="init", data={"model": str(model)}):
                 self._model = model
-            case SystemMessage(
+            case sdk.SystemMessage(
                 subtype=subtype, data={"usage": {"session": {"total_cost_usd": float() | int() as cost}}}
             ) if subtype == COST_TOLD:
                 yield Usage(None, cost, self._model)
-            case ResultMessage(total_cost_usd=cost):
+            case sdk.ResultMessage(total_cost_usd=cost):
                 yield Usage(None, cost, self._model)  # the model's own answers tell the tokens
-            case Interim(result=ResultMessage(total_cost_usd=cost)):
+            case Interim(result=sdk.ResultMessage(total_cost_usd=cost)):
                 self._questions = ()  # what it was told may be the answer
                 yield Usage(None, cost, self._model)
-            case AssistantMessage(content=content, parent_tool_use_id=None, error=None):
+            case sdk.AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
                     yield from self._block(block)
-            case AssistantMessage(content=content) | UserMessage(content=list(content)):
+            case sdk.AssistantMessage(content=content) | sdk.UserMessage(content=list(content)):
                 for block in content:
-                    if isinstance(block, ToolUseBlock | ToolResultBlock):
+                    if isinstance(block, sdk.ToolUseBlock | sdk.ToolResultBlock):
                         yield from self._block(block)
             case _:
                 pass
@@ -89,60 +79,56 @@ class ClaudeProgress(PromptProgress[Item]):
     def end(self, item: Item) -> AgentDone | Failed | None:
         """Return how the prompt ended. Some results that claim success are errors, and some are empty."""
         match item:
-            case SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
+            case sdk.SystemMessage(subtype="init", data={"session_id": session}) if session != self._session:
                 return Failed(reasons.wrong_session(str(session)))
-            case SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
+            case sdk.SystemMessage(subtype="api_retry", data={"error": "authentication_failed", **rest}):
                 return Failed(reasons.model_key_refused(rest.get("error_status")))
-            case ResultMessage() if self._questions or self._proposed is not None:
+            case sdk.ResultMessage() if self._questions or self._proposed is not None:
                 return self._completed()
-            case ResultMessage(is_error=True) | ResultMessage(subtype="error_during_execution"):
+            case sdk.ResultMessage(is_error=True) | sdk.ResultMessage(subtype="error_during_execution"):
                 return Failed(reasons.agent_error(_error_text(item)), status=item.api_error_status)
-            case ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
+            case sdk.ResultMessage(stop_reason="refusal" | "max_tokens" as reason):
                 return Failed(reasons.agent_stopped(reason))
-            case ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
+            case sdk.ResultMessage(subtype="success", stop_reason=reason) if reason in _DONE:
                 return self._completed()
-            case ResultMessage(subtype="success", stop_reason=reason):
+            case sdk.ResultMessage(subtype="success", stop_reason=reason):
                 return Failed(reasons.agent_stopped(reason))
-            case ResultMessage(subtype=subtype):
+            case sdk.ResultMessage(subtype=subtype):
                 return Failed(reasons.agent_error(f"{subtype}: {_error_text(item)}"))
             case _:
                 return None
 
-    def _block(self, block: ContentBlock) -> Iterator[AgentEvent]:
+    def _block(self, block: sdk.ContentBlock) -> Iterator[AgentEvent]:
         match block:
-            case TextBlock(text=text):
+            case sdk.TextBlock(text=text):
                 yield from self._say(text, new_paragraph=True)
-            case ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
-                yield self._plan(_entry(todo) for todo in todos if isinstance(todo, dict))
-            case ToolUseBlock(name=name, input={"questions": list(asked)}) if name == ASKS_PERSON:
+            case sdk.ToolUseBlock(name="TodoWrite", input={"todos": list(todos)}):
+                yield self._plan(
+                    PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
+                    for todo in todos
+                    if isinstance(todo, dict)
+                )
+            case sdk.ToolUseBlock(name=name, input={"questions": list(asked)}) if name == ASKS_PERSON:
                 self._questions = tuple(_questions(asked))
-            case ToolUseBlock(id=call_id, name=name, input=arguments):
-                yield from self._tool_started(call_id, _title(name, arguments))
-            case ToolResultBlock(tool_use_id=call_id, content=content, is_error=is_error):
+            case sdk.ToolUseBlock(id=call_id, name=name, input=arguments):
+                told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
+                yield from self._tool_started(call_id, f"{name} {told}".strip())
+            case sdk.ToolResultBlock(tool_use_id=call_id, content=content, is_error=is_error):
                 yield from self._tool_ended(call_id, ok=is_error is not True, output=_printed(content))
             case _:
                 pass
 
 
-def _error_text(result: ResultMessage) -> str:
+def _error_text(result: sdk.ResultMessage) -> str:
     said = "; ".join(result.errors or ()) or (result.result or "").strip()
     status = "" if result.api_error_status is None else f" (HTTP status {result.api_error_status})"
     return f"{said or result.subtype}{status}"
-
-
-def _title(name: str, arguments: dict[str, Any]) -> str:
-    told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
-    return f"{name} {told}".strip()
 
 
 def _printed(content: str | list[dict[str, Any]] | None) -> str:
     """Return the text of a tool's result; pictures are none."""
     blocks: list[Any] = content if isinstance(content, list) else [{"text": content or ""}]
     return "\n".join(text for block in blocks if isinstance(block, dict) and isinstance(text := block.get("text"), str))
-
-
-def _entry(todo: dict[str, Any]) -> PlanEntry:
-    return PlanEntry(str(todo.get("content", "")), _STATUSES.get(str(todo.get("status")), "pending"))
 
 
 def _questions(asked: list[Any]) -> Iterator[Question]:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 import structlog
 
 from bot.agents.driver import CannotOpenError, Launch
-from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
+from bot.agents.presets import Preset, plugin_of_repository, preset
 from bot.agents.prompt_loop import AgentDriver
 from bot.messages import reasons
 from bot.sandbox.untrusted_files import list_untrusted
@@ -51,7 +51,7 @@ def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriv
 
     chosen = preset(agent)
     if chosen is None:
-        return AcpDriver(launch, options=SessionOptions(replay="unknown"))
+        return AcpDriver(launch)
     if agent == "gemini":
         waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
         return AcpDriver(launch, options=chosen.session_options, check=waiting)

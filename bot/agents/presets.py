@@ -101,13 +101,10 @@ class SessionOptions:
 
     `meta`: the agent's own extensions, sent in `_meta`. `mode`: the mode to choose if the agent has it. `plan_option`:
     the option of a session that is `plan` or `default`, where another mode than PLANNING makes plans.
-    `replay`: when the agent sends the past of a session that it loads: before its answer, as the protocol says
-    (https://agentclientprotocol.com/protocol/session-setup#loading-sessions), after it, or unknown.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
-    replay: Literal["before", "after", "unknown"] = "before"
     plan_option: str | None = None
 
 
@@ -246,10 +243,6 @@ def _named(access: Access, variable: str) -> dict[str, str]:
     return {variable: access.model} if access.model else {}
 
 
-def _claude_sdk(access: Access) -> dict[str, str]:
-    return {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
-
-
 _CODEX_MODE = "agent-full-access"
 
 
@@ -342,7 +335,7 @@ PRESETS = {
             package=CLAUDE_SDK,
             tested="claude-agent-sdk 0.2.186 (Claude Code 2.1.329)",
             apis=_OF_CLAUDE,
-            environment=_claude_sdk,
+            environment=lambda access: {**_claude(access), "CLAUDE_CODE_ENTRYPOINT": "sdk-py"},
         ),
         Preset(
             agent="claude-acp",
@@ -380,7 +373,6 @@ PRESETS = {
             apis=(GEMINI,),
             environment=_gemini,
             own_files=(_GEMINI_SETTINGS,),
-            session_options=SessionOptions(replay="after"),
         ),
         Preset(
             agent="opencode",

@@ -5,32 +5,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import structlog
 
-from bot.agents.driver import (
-    AgentDone,
-    AgentEvent,
-    Block,
-    Cancelled,
-    CannotOpenError,
-    Failed,
-    Outcome,
-    PlanChanged,
-    PromptLimits,
-    Said,
-    SessionOpened,
-    TimedOut,
-    ToolEnded,
-    ToolStarted,
-    Usage,
-)
+from bot.agents import driver
+from bot.agents.driver import AgentEvent, Block, Failed, Outcome
 from bot.agents.process import AgentProcess
 from bot.messages import reasons
 from bot.messages.questions import Question, question_back
 from bot.messages.tracking import PlanEntry
-from bot.tasks import concurrently
+from bot.tasks import concurrently, unless_stopped
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_PLAN_ENTRIES = 50
@@ -98,10 +83,10 @@ class PromptProgress(ABC, Generic[Item]):
         """Take a plan for which the agent wants a person's approval: it is the answer."""
         self._proposed = plan.strip()[:MAX_ANSWER_CHARACTERS] if isinstance(plan, str) else ""
 
-    def _completed(self) -> AgentDone | Failed:
-        return AgentDone(self.answer) if self.answer.strip() else Failed(reasons.NO_ANSWER)
+    def _completed(self) -> driver.AgentDone | Failed:
+        return driver.AgentDone(self.answer) if self.answer.strip() else Failed(reasons.NO_ANSWER)
 
-    def _say(self, text: str, *, new_paragraph: bool) -> Iterator[Said]:
+    def _say(self, text: str, *, new_paragraph: bool) -> Iterator[driver.Said]:
         """Add text. Agents send the texts before and after a tool call as separate messages without a line break."""
         if not text:
             return
@@ -111,13 +96,13 @@ class PromptProgress(ABC, Generic[Item]):
         self._characters += len(text)
         if kept:
             self._pieces.append(kept)
-            yield Said(kept)
+            yield driver.Said(kept)
 
-    def _plan(self, entries: Iterable[PlanEntry]) -> PlanChanged:
+    def _plan(self, entries: Iterable[PlanEntry]) -> driver.PlanChanged:
         kept = list(entries)[:MAX_PLAN_ENTRIES]
-        return PlanChanged(tuple(PlanEntry(entry.text[:MAX_TITLE_CHARACTERS], entry.state) for entry in kept))
+        return driver.PlanChanged(tuple(PlanEntry(entry.text[:MAX_TITLE_CHARACTERS], entry.state) for entry in kept))
 
-    def _tool_started(self, call_id: str, title: str) -> Iterator[ToolStarted]:
+    def _tool_started(self, call_id: str, title: str) -> Iterator[driver.ToolStarted]:
         """Note an open call. A call that is open already gets the title."""
         call_id, title = call_id[:MAX_TITLE_CHARACTERS], title[:MAX_TITLE_CHARACTERS]
         known = call_id in self._open_calls
@@ -125,9 +110,9 @@ class PromptProgress(ABC, Generic[Item]):
             return
         self._open_calls[call_id] = title
         if not known:
-            yield ToolStarted(title, call_id)
+            yield driver.ToolStarted(title, call_id)
 
-    def _tool_ended(self, call_id: str, *, ok: bool, output: str = "") -> Iterator[ToolEnded]:
+    def _tool_ended(self, call_id: str, *, ok: bool, output: str = "") -> Iterator[driver.ToolEnded]:
         call_id = call_id[:MAX_TITLE_CHARACTERS]
         title = self._open_calls.pop(call_id, None)
         if title is None:
@@ -137,12 +122,12 @@ class PromptProgress(ABC, Generic[Item]):
             del self._ended_calls[next(iter(self._ended_calls))]
         if len(output) > 2 * MAX_OUTPUT_CHARACTERS:
             output = f"{output[:MAX_OUTPUT_CHARACTERS]}\n…\n{output[-MAX_OUTPUT_CHARACTERS:]}"
-        yield ToolEnded(title, ok, call_id, output)
+        yield driver.ToolEnded(title, ok, call_id, output)
 
 
 async def follow(
     inbox: Inbox[Item],
-    limits: PromptLimits,
+    limits: driver.PromptLimits,
     stop: asyncio.Event,
     progress: PromptProgress[Item],
     on_event: Callable[[AgentEvent], None],
@@ -154,50 +139,32 @@ async def follow(
     clock = asyncio.get_running_loop().time
     total_at = clock() + limits.total_seconds
     idle_at = clock() + limits.idle_seconds
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        while True:
-            if stop.is_set():
-                return Cancelled()
-            idle_counts = idle_at < total_at and not progress.tool_is_open
-            until = idle_at if idle_counts else total_at
-            if clock() >= until:
-                kind: Literal["idle", "total"] = "idle" if idle_counts else "total"
-                return TimedOut(kind, limits.idle_seconds if idle_counts else limits.total_seconds)
-            item = await _next(inbox, stopping, until - clock())
-            if item is None:
-                continue
-            if isinstance(item, Failed):
-                return item
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Told):
-                idle_at = clock() + limits.idle_seconds
-                continue
-            if progress.is_work(item):
-                idle_at = clock() + limits.idle_seconds
-            for event in progress.events(item):
-                on_event(event)
-            if (end := progress.end(item)) is not None:
-                return end
-    finally:
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
-
-
-async def _next(
-    inbox: Inbox[Item], stopping: asyncio.Task[Literal[True]], seconds: float
-) -> Item | Failed | Exception | Told | None:
-    """Return the next item; None after a stop or `seconds` without one."""
-    if not inbox.empty():
-        return inbox.get_nowait()
-    getting = asyncio.create_task(inbox.get())
-    try:
-        await asyncio.wait({getting, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return getting.result() if getting.done() else None
-    finally:
-        getting.cancel()
-        await asyncio.gather(getting, return_exceptions=True)
+    while not stop.is_set():
+        idle_counts = idle_at < total_at and not progress.tool_is_open
+        try:
+            async with asyncio.timeout_at(idle_at if idle_counts else total_at):
+                item = await unless_stopped(stop, inbox.get())
+        except TimeoutError:
+            return (
+                driver.TimedOut("idle", limits.idle_seconds)
+                if idle_counts
+                else driver.TimedOut("total", limits.total_seconds)
+            )
+        if item is None:
+            break
+        if isinstance(item, Failed):
+            return item
+        if isinstance(item, Exception):
+            raise item
+        if isinstance(item, Told) or progress.is_work(item):
+            idle_at = clock() + limits.idle_seconds
+        if isinstance(item, Told):
+            continue
+        for event in progress.events(item):
+            on_event(event)
+        if (end := progress.end(item)) is not None:
+            return end
+    return driver.Cancelled()
 
 
 class Link(ABC, Generic[Item]):
@@ -236,13 +203,6 @@ class Link(ABC, Generic[Item]):
         """End the agent and its process group."""
 
 
-async def _ask(link: Link[Item], blocks: Sequence[Block], inbox: Inbox[Item]) -> None:
-    try:
-        await link.ask(blocks, inbox)
-    except Exception as error:  # noqa: BLE001 - it is raised where the prompt is followed
-        await inbox.put(error)
-
-
 class Driver(ABC, Generic[Item]):
     """One agent working for one conversation: open a session once, then prompt it, one prompt at a time."""
 
@@ -252,15 +212,15 @@ class Driver(ABC, Generic[Item]):
         """Where the prompt that runs is told what happens."""
 
     @abstractmethod
-    async def _open(self, resume: str | None) -> SessionOpened:
+    async def _open(self, resume: str | None) -> driver.SessionOpened:
         """Open a session in `_link`. Raises CannotOpenError."""
 
-    async def open(self, resume: str | None) -> SessionOpened:
+    async def open(self, resume: str | None) -> driver.SessionOpened:
         """Start the agent and continue the session `resume`, or begin one. Bounded in time. Raises CannotOpenError."""
         await self.aclose()
         try:
             return await self._open(resume)
-        except CannotOpenError:
+        except driver.CannotOpenError:
             await self.aclose()
             raise
 
@@ -276,7 +236,11 @@ class Driver(ABC, Generic[Item]):
             await link.close()
 
     async def prompt(
-        self, blocks: Sequence[Block], limits: PromptLimits, stop: asyncio.Event, on_event: Callable[[AgentEvent], None]
+        self,
+        blocks: Sequence[Block],
+        limits: driver.PromptLimits,
+        stop: asyncio.Event,
+        on_event: Callable[[AgentEvent], None],
     ) -> Outcome:
         """Send one prompt and wait for its end. `on_event` is called in this task; its exceptions are raised here.
 
@@ -286,22 +250,28 @@ class Driver(ABC, Generic[Item]):
         if link is None:
             raise RuntimeError("a prompt needs an open session")
         if stop.is_set():
-            return Cancelled()
+            return driver.Cancelled()
         inbox: Inbox[Item] = asyncio.Queue(INBOX_ITEMS)
         self._inbox, progress = inbox, link.progress()
         link.asked.clear()
 
+        async def ask() -> None:
+            try:
+                await link.ask(blocks, inbox)
+            except Exception as error:  # noqa: BLE001 - it is raised where the prompt is followed
+                await inbox.put(error)
+
         def hear_late(item: Item | Failed | Exception | Told) -> None:
             """Report what an agent that stops has used, and nothing else."""
             for event in () if isinstance(item, Failed | Exception | Told) else progress.events(item):
-                if isinstance(event, Usage):
+                if isinstance(event, driver.Usage):
                     on_event(event)
 
         def empty_inbox() -> None:
             while not inbox.empty():
                 hear_late(inbox.get_nowait())
 
-        async with concurrently(_ask(link, blocks, inbox)) as asking:
+        async with concurrently(ask()) as asking:
             try:
                 ended = await follow(inbox, limits, stop, progress, on_event)
             finally:
@@ -312,7 +282,7 @@ class Driver(ABC, Generic[Item]):
             if not asking.done():
                 await self._cancel(link, asking, 0 if isinstance(ended, Failed) else limits.cancel_grace_seconds)
             empty_inbox()
-        if isinstance(ended, Cancelled) and not stop.is_set():
+        if isinstance(ended, driver.Cancelled) and not stop.is_set():
             ended = Failed(reasons.agent_stopped("cancelled"))  # some stop when they are refused a permission
         return replace(ended, stderr_tail=link.process.stderr_tail) if isinstance(ended, Failed) else ended
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
@@ -31,17 +31,12 @@ def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     """Return the routes of the API for those who have the `token`."""
 
     def route(endpoint: Endpoint[Any, Any]) -> Route:
+        async def called(request: Request) -> Response:
+            asked = endpoint.parse(request.path_params, await _given(request))
+            return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
+
         async def answer(request: Request) -> Response:
-            try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    asked = endpoint.parse(request.path_params, await _given(request))
-                    return _json(await calls.run(endpoint, asked, Caller("API", WITH_TOKEN)), endpoint.status)
-            except CallError as problem:
-                return _refusal(problem.status, problem.sentence)
-            except ClientDisconnect:
-                return Response(status_code=400)  # the client is gone
-            except UNANSWERED:
-                return _refusal(503, "The database does not answer in time.", {"Retry-After": "5"})
+            return await in_time(called(request), _refusal)
 
         return Route(endpoint.path, answer, methods=[endpoint.method])
 
@@ -54,6 +49,19 @@ def api_routes(calls: Calls, token: str, news: News) -> list[BaseRoute]:
     app.router.redirect_slashes = False
     guarded = _Guarded(app, token)
     return [Route("/api", guarded), Mount("/api", guarded)]
+
+
+async def in_time(answer: Awaitable[Response], refusal: Callable[[int, str], Response]) -> Response:
+    """Return the answer of an endpoint or of a page, or why there is none."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            return await answer
+    except CallError as problem:
+        return refusal(problem.status, problem.sentence)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client is gone
+    except UNANSWERED:
+        return refusal(503, "The database does not answer in time.")
 
 
 async def _given(request: Request) -> Mapping[str, Any]:
@@ -116,7 +124,8 @@ def _json(content: object, status: int = 200, headers: Mapping[str, str] | None 
 
 
 def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json(Error(error=sentence), status, headers)
+    again = {"Retry-After": "5"} if status == 503 else {}
+    return _json(Error(error=sentence), status, {**again, **(headers or {})})
 
 
 async def _as_json(_: Request, problem: Exception) -> Response:
@@ -165,9 +174,8 @@ def openapi() -> dict[str, Any]:
 
 
 def _words(endpoint: Endpoint[Any, Any]) -> dict[str, str]:
-    if isinstance(endpoint.words, str):
-        return {"summary": endpoint.words}
-    return {"summary": endpoint.words.title, "description": endpoint.words.consequence}
+    words = endpoint.words
+    return {"summary": words.title} | ({"description": words.consequence} if words.consequence else {})
 
 
 def _asked(endpoint: Endpoint[Any, Any]) -> dict[str, Any]:

@@ -5,10 +5,10 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import structlog
 from pydantic import AfterValidator, Field, ValidationError
@@ -48,12 +48,17 @@ class ByGuid(Asked):
     guid: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$")]
 
 
-class ListQuery(Asked, Generic[S]):
-    """A page of a list, of those in one of the states S."""
+class PageQuery(Asked):
+    """A page of a list."""
 
     after: Annotated[Id | None, Field(description="`next` of the page before")] = None
     limit: Annotated[int, Field(ge=1, le=MOST_ROWS, description=f"the rows of a page, 1 to {MOST_ROWS}")] = 50
     repo: Repository = None
+
+
+class ListQuery(PageQuery, Generic[S]):
+    """A page of those in one of the states S."""
+
     state: Annotated[S | None, Field(description="the state of all of them")] = None
 
     @classmethod
@@ -75,12 +80,9 @@ class ByStep(ById):
     place: Id
 
 
-class AuditQuery(Asked):
+class AuditQuery(PageQuery):
     """A page of what people did."""
 
-    after: Annotated[Id | None, Field(description="`next` of the page before")] = None
-    limit: Annotated[int, Field(ge=1, le=MOST_ROWS, description=f"the rows of a page, 1 to {MOST_ROWS}")] = 50
-    repo: Repository = None
     person: Annotated[str | None, Field(max_length=100, description="a login, admin-token or command line (USER)")] = (
         None
     )
@@ -167,16 +169,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A change in words, for its page and its command. What is asked stands in them, and in `asked` the `answer`."""
+    """An endpoint in words; all but `title` are a change's, for its page and its command.
 
-    verb: str
-    title: str
-    button: str
-    consequence: str
-    asked: str
-    is_dangerous: bool = False
+    What is asked stands in them, and in `asked` the `answer`.
+    """
+
+    verb: str = ""
+    title: str = ""
+    button: str = ""
+    consequence: str = ""
+    asked: str = ""
+    is_dangerous: bool = field(default=False, kw_only=True)
 
 
+Method = Literal["GET", "POST", "DELETE"]
 A = TypeVar("A", bound=Asked)
 R = TypeVar("R", bound=Row)
 
@@ -185,11 +191,11 @@ R = TypeVar("R", bound=Row)
 class Endpoint(Generic[A, R]):
     """One method on one path: what it takes, what it answers, and its words."""
 
-    method: Literal["GET", "POST", "DELETE"]
+    method: Method
     path: str
-    words: str | Words
+    words: Words
     status: int
-    handler: Callable[[Call, A], Awaitable[R]]
+    handler: "Handler[A, R]"
     asks: type[A]
     answer: type[R]
 
@@ -215,15 +221,27 @@ class Endpoint(Generic[A, R]):
         return CallError(400, f"{name} cannot be {value!r}; give {wanted}.")
 
 
-def endpoint(
-    method: Literal["GET", "POST", "DELETE"], path: str, words: str | Words, *, status: int | None = None
-) -> Callable[[Callable[[Call, A], Awaitable[R]]], Endpoint[A, R]]:
-    """Make an endpoint of a handler: what it takes and answers are its annotations. A change is answered with 202."""
+Handler: TypeAlias = Callable[[Call, A], Awaitable[R]]
 
-    def made(handler: Callable[[Call, A], Awaitable[R]]) -> Endpoint[A, R]:
+
+def get(path: str, title: str) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
+    """Make an endpoint that reads."""
+    return _endpoint("GET", path, Words(title=title), 200)
+
+
+def change(
+    method: Method, path: str, *words: str, status: int = 202, is_dangerous: bool = False
+) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
+    """Make an endpoint that changes something; the `words` are those of `Words`."""
+    return _endpoint(method, path, Words(*words, is_dangerous=is_dangerous), status)
+
+
+def _endpoint(method: Method, path: str, words: Words, status: int) -> Callable[[Handler[A, R]], Endpoint[A, R]]:
+    """Make an endpoint of a handler: what it takes and answers are its annotations."""
+
+    def made(handler: Handler[A, R]) -> Endpoint[A, R]:
         _, asked, answer = inspect.get_annotations(handler).values()
-        answered = status or (200 if method == "GET" else 202)
-        return Endpoint(method, path, words, answered, handler, asked, answer)
+        return Endpoint(method, path, words, status, handler, asked, answer)
 
     return made
 
@@ -253,7 +271,7 @@ async def _entry(call: Call, change: Endpoint[A, R], asked: A, answer: R) -> aud
     details = asked.model_dump_json(exclude_defaults=True, exclude={"id", "guid", "conversation"})
     done = answer.model_dump()
     return audit.Entry(
-        *(caller.person, caller.channel, change.words.verb if isinstance(change.words, Words) else change.path),
+        *(caller.person, caller.channel, change.words.verb),
         *(target, codebase, details),
         operations=tuple(done.get("operations", [done[name] for name in ("operation",) if name in done])),
         delivery=done.get("delivery"),

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from bot.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, Words, endpoint
+from bot.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, change
 from bot.api.rows import AskedDelivery, AskedOfNodes, AskedOperation, PrunedSessions, StoppedTurn, TouchedWorktree
 from bot.model import Rescue
 from bot.operations.asked import Pruning, Repairing, SessionPruning, age_of
@@ -12,88 +12,73 @@ from bot.store.operations import NodeOperationKind, OperationKind
 from bot.store.turns import TurnThread
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees",
-    Words(
-        "create",
-        "Make a worktree",
-        "Make it",
-        "The checkout of a conversation is made before its next request.",
-        "A worker asks GitHub about {conversation}, then its worktree is made.",
-    ),
+    "create",
+    "Make a worktree",
+    "Make it",
+    "The checkout of a conversation is made before its next request.",
+    "A worker asks GitHub about {conversation}, then its worktree is made.",
 )
 async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     """Ask a worker: only GitHub knows the thread."""
-    made = deliveries.asked_by_operator(
-        "create",
-        {"conversation": asked.conversation, "channel": call.caller.channel},
-        asked.conversation,
-        f"{call.ctx.platform}/{asked.conversation}",
-    )
-    await deliveries.store(call.connection, [made])
-    return AskedDelivery(delivery=made.guid)
+    details = {"conversation": asked.conversation, "channel": call.caller.channel}
+    key = f"{call.ctx.platform}/{asked.conversation}"
+    return await _ask_worker(call, deliveries.asked_by_operator("create", details, asked.conversation, key))
 
 
-@endpoint(
+@change(
     "DELETE",
     "/worktrees/{id}",
-    Words(
-        "remove",
-        "Remove worktree {id}",
-        "Remove it",
-        "What GitHub does not have is rescued first. Then the directory is deleted, with its ignored files, which are "
-        "not rescued. The next request on the thread makes it again.",
-        "Worktree {id} will be removed.",
-        is_dangerous=True,
-    ),
+    "remove",
+    "Remove worktree {id}",
+    "Remove it",
+    "What GitHub does not have is rescued first. Then the directory is deleted, with its ignored files, which are "
+    "not rescued. The next request on the thread makes it again.",
+    "Worktree {id} will be removed.",
+    is_dangerous=True,
 )
 async def remove_worktree(call: Call, asked: ById) -> AskedOperation:
     return await _operate(call, asked.id, "remove")
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees/{id}/reset",
-    Words(
-        "reset",
-        "Reset worktree {id}",
-        "Reset it",
-        "What GitHub does not have is rescued first. Then all files go back to the branch's base. "
-        "Ignored files are deleted and are not rescued.",
-        "Worktree {id} will be reset.",
-        is_dangerous=True,
-    ),
+    "reset",
+    "Reset worktree {id}",
+    "Reset it",
+    "What GitHub does not have is rescued first. Then all files go back to the branch's base. "
+    "Ignored files are deleted and are not rescued.",
+    "Worktree {id} will be reset.",
+    is_dangerous=True,
 )
 async def reset_worktree(call: Call, asked: ById) -> AskedOperation:
     return await _operate(call, asked.id, "reset")
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees/{id}/restore",
-    Words(
-        "restore",
-        "Restore the latest rescue of worktree {id}",
-        "Restore it",
-        "The latest rescue comes back into the worktree, if nothing was changed there since.",
-        "The latest rescue of worktree {id} will be restored.",
-    ),
+    "restore",
+    "Restore the latest rescue of worktree {id}",
+    "Restore it",
+    "The latest rescue comes back into the worktree, if nothing was changed there since.",
+    "The latest rescue of worktree {id} will be restored.",
 )
 async def restore_worktree(call: Call, asked: ById) -> AskedOperation:
     return await _operate(call, asked.id, "restore")
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees/{id}/touch",
-    Words(
-        "touch",
-        "Keep worktree {id}",
-        "Count it as used now",
-        "The worktree counts as used now, so that it is not pruned as unused.",
-        "Worktree {id} counts as used now.",
-    ),
+    "touch",
+    "Keep worktree {id}",
+    "Count it as used now",
+    "The worktree counts as used now, so that it is not pruned as unused.",
+    "Worktree {id} counts as used now.",
     status=200,
 )
 async def touch_worktree(call: Call, asked: ById) -> TouchedWorktree:
@@ -103,34 +88,30 @@ async def touch_worktree(call: Call, asked: ById) -> TouchedWorktree:
     return TouchedWorktree(worktree=found.id)
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees/prune",
-    Words(
-        "prune",
-        "Prune worktrees",
-        "Prune them",
-        "On each node what was not used for long is removed. What GitHub does not have is rescued first; ignored "
-        "files are not. A worktree in which a request waits or runs stays.",
-        "Asked of {answer.nodes}: the result comes here.",
-        is_dangerous=True,
-    ),
+    "prune",
+    "Prune worktrees",
+    "Prune them",
+    "On each node what was not used for long is removed. What GitHub does not have is rescued first; ignored "
+    "files are not. A worktree in which a request waits or runs stays.",
+    "Asked of {answer.nodes}: the result comes here.",
+    is_dangerous=True,
 )
 async def prune_worktrees(call: Call, asked: Pruning) -> AskedOfNodes:
     return await _ask_nodes(call, "prune", asked.model_dump(exclude_defaults=True))
 
 
-@endpoint(
+@change(
     "POST",
     "/worktrees/repair",
-    Words(
-        "repair",
-        "Repair worktrees",
-        "Repair them",
-        "On each node the rows, the directories and git's records are made to agree. A directory that belongs to no "
-        "worktree becomes an orphan, and nothing that GitHub does not have is deleted.",
-        "Asked of {answer.nodes}: the result comes here.",
-    ),
+    "repair",
+    "Repair worktrees",
+    "Repair them",
+    "On each node the rows, the directories and git's records are made to agree. A directory that belongs to no "
+    "worktree becomes an orphan, and nothing that GitHub does not have is deleted.",
+    "Asked of {answer.nodes}: the result comes here.",
 )
 async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
     node = (await _worktree(call, asked.worktree)).node if asked.worktree is not None else None
@@ -148,16 +129,14 @@ async def _ask_nodes(
     return AskedOfNodes(operations=ids)
 
 
-@endpoint(
+@change(
     "POST",
     "/sessions/prune",
-    Words(
-        "prune",
-        "Prune sessions",
-        "Prune them",
-        "The agents' sessions that ended longer ago than SESSION_TTL_SECONDS are deleted. Their requests stay.",
-        "{answer.words}",
-    ),
+    "prune",
+    "Prune sessions",
+    "Prune them",
+    "The agents' sessions that ended longer ago than SESSION_TTL_SECONDS are deleted. Their requests stay.",
+    "{answer.words}",
     status=200,
 )
 async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
@@ -169,17 +148,15 @@ async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
     return PrunedSessions(deleted=count, dry_run=asked.dry_run)
 
 
-@endpoint(
+@change(
     "POST",
     "/rescues/{id}/restore",
-    Words(
-        "restore",
-        "Restore rescue {id}",
-        "Restore it",
-        "It comes back into its worktree, which is made again where it was removed. Nothing is overwritten: a worktree "
-        "with changes is left as it is.",
-        "Rescue {id} will be restored.",
-    ),
+    "restore",
+    "Restore rescue {id}",
+    "Restore it",
+    "It comes back into its worktree, which is made again where it was removed. Nothing is overwritten: a worktree "
+    "with changes is left as it is.",
+    "Rescue {id} will be restored.",
 )
 async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
     rescue = await _rescue(call, asked.id)
@@ -189,17 +166,15 @@ async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
     return await _operate(call, await rescues.home(call.connection, rescue.id), "restore", rescue.id)
 
 
-@endpoint(
+@change(
     "DELETE",
     "/rescues/{id}",
-    Words(
-        "drop",
-        "Delete rescue {id}",
-        "Delete it for good",
-        "The rescued work is deleted. It cannot be brought back.",
-        "Rescue {id} will be deleted.",
-        is_dangerous=True,
-    ),
+    "drop",
+    "Delete rescue {id}",
+    "Delete it for good",
+    "The rescued work is deleted. It cannot be brought back.",
+    "Rescue {id} will be deleted.",
+    is_dangerous=True,
 )
 async def drop_rescue(call: Call, asked: ById) -> AskedOperation:
     rescue = await _rescue(call, asked.id)
@@ -235,18 +210,16 @@ async def _rescue(call: Call, rescue_id: int) -> Rescue:
     return found
 
 
-@endpoint(
+@change(
     "POST",
     "/turns/{id}/stop",
-    Words(
-        "stop",
-        "Stop turn {id}",
-        "Stop it",
-        "The agent is stopped within seconds. What it did so far stays in the worktree and is not pushed. "
-        "The thread is told that the operator stopped it.",
-        "Turn {id} is being stopped.",
-        is_dangerous=True,
-    ),
+    "stop",
+    "Stop turn {id}",
+    "Stop it",
+    "The agent is stopped within seconds. What it did so far stays in the worktree and is not pushed. "
+    "The thread is told that the operator stopped it.",
+    "Turn {id} is being stopped.",
+    is_dangerous=True,
 )
 async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     # It renders Markdown, for which the web process has no other use.
@@ -271,16 +244,14 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     return StoppedTurn(turn=asked.id)
 
 
-@endpoint(
+@change(
     "POST",
     "/turns/{id}/retry",
-    Words(
-        "retry",
-        "Ask turn {id} again",
-        "Ask it again",
-        "The same request is queued again, as /retry on the thread does.",
-        "Turn {id} is asked again, as delivery {answer.delivery}.",
-    ),
+    "retry",
+    "Ask turn {id} again",
+    "Ask it again",
+    "The same request is queued again, as /retry on the thread does.",
+    "Turn {id} is asked again, as delivery {answer.delivery}.",
 )
 async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
     """Ask a worker, as `/retry` on the thread does: GitHub may have to be asked about the thread."""
@@ -291,12 +262,11 @@ async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
             409, f"Turn {asked.id} is not the last unfinished one of its conversation, or its text has expired."
         )
     repository = place.thread_ref.repository
-    made = deliveries.asked_by_operator(
-        "retry",
-        {"turn": asked.id},
-        f"{repository.full_name}#{place.number}",
-        f"{repository.platform}/{repository.id}#{place.number}",
-    )
+    name, key = f"{repository.full_name}#{place.number}", f"{repository.platform}/{repository.id}#{place.number}"
+    return await _ask_worker(call, deliveries.asked_by_operator("retry", {"turn": asked.id}, name, key))
+
+
+async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery:
     await deliveries.store(call.connection, [made])
     return AskedDelivery(delivery=made.guid)
 
@@ -307,16 +277,14 @@ async def _thread_of_turn(call: Call, turn_id: int) -> TurnThread:
     return await turns.thread_of(call.connection, turn_id)
 
 
-@endpoint(
+@change(
     "POST",
     "/deliveries/{guid}/replay",
-    Words(
-        "replay",
-        "Replay delivery {guid}",
-        "Replay it",
-        "The delivery is handled again. Nothing is done twice.",
-        "Delivery {guid} is handled again.",
-    ),
+    "replay",
+    "Replay delivery {guid}",
+    "Replay it",
+    "The delivery is handled again. Nothing is done twice.",
+    "Delivery {guid} is handled again.",
 )
 async def replay_delivery(call: Call, asked: ByGuid) -> AskedDelivery:
     match await deliveries.replay(call.connection, asked.guid):

@@ -6,7 +6,6 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import asyncpg
@@ -15,8 +14,9 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from bot.api.calls import UNANSWERED
 from bot.store import listings
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+from bot.store.database import CONNECT_TIMEOUT_SECONDS
 from bot.store.scope import EVERYTHING, Scope
 
 CHANNEL: Final = "threadtree_events"
@@ -25,7 +25,6 @@ UNREAD_AT_MOST: Final = 500
 """A listener that is slower loses its connection, and looks at the rows again."""
 SIGN_OF_LIFE_SECONDS: Final = 15.0
 READ_SECONDS: Final = 5.0
-_AWAY: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 _log = structlog.get_logger()
 
 NAMES: Final = (
@@ -39,18 +38,11 @@ Seen = Callable[[], Awaitable[Scope | None]]
 """What a listener may see now; None once it may no longer listen."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """An event as it is sent, and its repository; one of none is for those who see everything."""
-
-    data: bytes
-    repository: tuple[str, int] | None = None
-
-
-_LISTENING: Final = _Event(b": listening\n\n")
+_Event = tuple[bytes, tuple[str, int] | None]
+"""An event as it is sent, and its repository; one of none is for those who see everything."""
+_LISTENING: Final[_Event] = (b": listening\n\n", None)
 """From here on nothing is missed."""
-_STILL_HERE: Final = _Event(b": still here\n\n")
-_FOR_ALL: Final = (_LISTENING, _STILL_HERE)
+_STILL_HERE: Final[_Event] = (b": still here\n\n", None)
 
 
 async def _everything() -> Scope:
@@ -94,8 +86,9 @@ class News:
                     event = _STILL_HERE
                 if event is None or (scope := await seen()) is None:
                     return
-                if event in _FOR_ALL or scope.has(*event.repository or (None, None)):
-                    yield event.data
+                data, repository = event
+                if event in (_LISTENING, _STILL_HERE) or scope.has(*repository or (None, None)):
+                    yield data
         finally:
             self._listeners.discard(unread)
 
@@ -104,7 +97,7 @@ class News:
         while self._listeners:
             try:
                 await self._hear_on(await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS))
-            except _AWAY as problem:
+            except UNANSWERED as problem:
                 _log.debug("events-connection-lost", problem=str(problem))
                 self._send_away()
 
@@ -127,16 +120,15 @@ class News:
                 self._tell(await _whole(connection, payload))
         finally:
             self._hears = False
-            with contextlib.suppress(*_AWAY):
+            with contextlib.suppress(*UNANSWERED):
                 await connection.close(timeout=2)
 
     def _tell(self, told: Mapping[str, Any]) -> None:
         # orjson escapes line breaks, so that the data is one line.
         data = b"event: " + str(told["event"]).encode() + b"\ndata: " + orjson.dumps(told["news"]) + b"\n\n"
-        event = _Event(data, told["repository"])
         for listener in tuple(self._listeners):
             try:
-                listener.put_nowait(event)
+                listener.put_nowait((data, told["repository"]))
             except asyncio.QueueFull:
                 self._end(listener)
 

@@ -12,8 +12,7 @@ from typing import NoReturn, TypeVar
 from bot.check.reports import Report, read_pictures, read_reports
 from bot.clones import trash
 from bot.clones.checkout import Checkout, require_checkout
-from bot.clones.clone import CloneLock, clone_lock
-from bot.clones.start import CheckoutRefused
+from bot.clones.clone import CheckoutRefused, CloneLock, clone_lock
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, Words, answered
+from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
 from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
@@ -26,6 +26,7 @@ from bot.compose.base import api_context
 from bot.messages.formatting import format_dollars
 from bot.operations.asked import Asked, SessionPruning
 from bot.settings import load
+from bot.store import audit as stored_audit
 from bot.store.database import Connection
 
 ROWS_FOR_PEOPLE: Final = 50
@@ -238,7 +239,7 @@ def _change(change: Endpoint[A, R], path: Mapping[str, str], *, json: bool = Fal
     answer = _ask(change, path, logs=True, **given)
     if json:
         print_json(answer)
-    elif isinstance(change.words, Words):
+    else:
         typer.echo(change.words.asked.format(answer=answer, **path))
 
 
@@ -266,6 +267,13 @@ def unix_user() -> str:
     except KeyError:
         name = str(os.getuid())
     return f"command line ({name})"
+
+
+async def record(connection: Connection, action: str, target: str, codebase: str | None = None, **more: Any) -> None:
+    """Record what this process' user did; `more` are further fields of the entry."""
+    await stored_audit.record(
+        connection, stored_audit.Entry(unix_user(), "command line", action, target, codebase, **more)
+    )
 
 
 async def call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **given: object) -> R:

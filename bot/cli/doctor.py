@@ -11,9 +11,10 @@ from bot.cli.calls import print_json, print_table
 from bot.cli.options import Json
 from bot.cli.running import database_url, run, stop_signals
 from bot.compose.base import redactor_of
-from bot.compose.parts import Surroundings, open_github
+from bot.compose.parts import Surroundings, open_client
 from bot.doctor.checks import examine
 from bot.doctor.services import Check
+from bot.github.client import GitHub
 from bot.messages.formatting import format_count
 from bot.settings import SERVE, read
 from bot.tasks import unless_stopped
@@ -25,7 +26,7 @@ _ENDED_BY = 128
 
 def doctor(json: Json = False) -> None:
     """Check settings, database, GitHub, sandbox, model and agents. It costs nothing and leaves nothing behind."""
-    with Console(stderr=True).status("Asking the database, GitHub and the model, and starting each installed agent …"):
+    with Console(stderr=True).status("Asking the database, GitHub and the model, and starting the agent …"):
         checks = run(_until_stopped(), log_level="error")
     if isinstance(checks, int):
         raise typer.Exit(_ENDED_BY + checks)
@@ -49,7 +50,8 @@ async def examined() -> list[Check]:
     async with AsyncExitStack() as stack:
         github = None
         if settings.github_token is not None or (settings.github_app_id and settings.github_private_key):
-            github = await stack.enter_async_context(open_github(settings, Surroundings(), redactor_of(settings)))
+            client = open_client(GitHub, settings, Surroundings(), redactor_of(settings))
+            github = await stack.enter_async_context(client)
         return await examine(settings, problems, github, database_url(settings))
 
 

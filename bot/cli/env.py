@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from bot.agents.presets import model_variables
-from bot.cli.calls import print_json, print_table, unix_user
+from bot.cli.calls import print_json, print_table, record
 from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
 from bot.github.errors import NotFound
@@ -19,7 +19,6 @@ from bot.node.variables import MAX_BYTES, set_variable, set_variables, unset_var
 from bot.redaction import SHORTEST_SECRET
 from bot.settings import Settings
 from bot.store import upkeep
-from bot.store.audit import Entry, record
 
 T = TypeVar("T")
 env = command_group()
@@ -110,8 +109,7 @@ def _on_repository(full_name: str, work: Callable[[NodeContext, Repository], T],
             fail(f"The bot sees no repository {full_name!r}; name it as OWNER/REPO, or give the bot access.", 2)
         result = work(ctx, found)
         if change and result is not False:
-            name = found.full_name
-            await record(ctx.pool, Entry(unix_user(), "command line", f"env {change}", name, name, outcome="done"))
+            await record(ctx.pool, f"env {change}", found.full_name, found.full_name, outcome="done")
         return result
 
     return run_on_node(done)

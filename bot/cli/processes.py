@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -44,31 +44,25 @@ def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
     """Apply the migrations, then run web and worker. If one of the two processes ends, so does the other."""
     settings = load(needs=SERVE)
 
-    async def both() -> int:
-        _begin(None)
-        return await _serve(settings, *(["--no-worktree-prune"] if no_worktree_prune else []))
-
-    if status := _run(settings, "serve", both()):
+    worker_options = ["--no-worktree-prune"] if no_worktree_prune else []
+    if status := _run(settings, "serve", lambda dsn, stopping: _serve(dsn, stopping, *worker_options)):
         raise typer.Exit(status)
 
 
-async def _serve(settings: Settings, *worker_options: str) -> int:
+async def _serve(dsn: str, stopping: asyncio.Event, *worker_options: str) -> int:
     """Bring the schema up to date and run both until a stop signal, or until one of them ends; return the status."""
     from bot.store.migrate import migrate
 
-    stopping = stop_signals()
-    async with AsyncExitStack() as stack:
-        dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
-        if dsn is None or await unless_stopped(stopping, migrate(dsn)) is None:
-            return 0
-        web, worker = await _start("web"), await _start("worker", *worker_options)
-        with suppress(ProcessLookupError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, worker.pid, WORKER_NICENESS)
-        ends = [asyncio.create_task(waiting) for waiting in (web.wait(), worker.wait(), stopping.wait())]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        # Deliveries are taken until the worker has ended.
-        statuses = [await _end("worker", worker), await _end("web", web, WEB_END_SECONDS)]
-        return next(filter(None, statuses), 0)
+    if await unless_stopped(stopping, migrate(dsn)) is None:
+        return 0
+    web, worker = await _start("web"), await _start("worker", *worker_options)
+    with suppress(ProcessLookupError):  # it has ended
+        os.setpriority(os.PRIO_PROCESS, worker.pid, WORKER_NICENESS)
+    ends = [asyncio.create_task(waiting) for waiting in (web.wait(), worker.wait(), stopping.wait())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    # Deliveries are taken until the worker has ended.
+    statuses = [await _end("worker", worker), await _end("web", web, WEB_END_SECONDS)]
+    return next(filter(None, statuses), 0)
 
 
 async def _start(command: str, *options: str) -> Process:
@@ -104,15 +98,10 @@ def web(end_with: EndWith = None) -> None:
     from bot.compose.base import redactor_of
     from bot.compose.web import run_web
 
-    async def serving() -> None:
-        async with database_url(settings) as dsn:
-            await run_web(settings, dsn, redactor_of(settings), _say_address)
+    async def serving(dsn: str, stopping: asyncio.Event) -> None:
+        await unless_stopped(stopping, run_web(settings, dsn, redactor_of(settings), _say_address))
 
-    async def until_stopped() -> None:
-        _begin(end_with)
-        await unless_stopped(stop_signals(), serving())
-
-    _run(settings, "web", until_stopped(), uvloop.new_event_loop)
+    _run(settings, "web", serving, end_with, uvloop.new_event_loop)
 
 
 def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
@@ -124,30 +113,34 @@ def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None)
     from bot.compose.parts import Surroundings
     from bot.compose.process import run_worker
 
-    async def until_stopped() -> None:
-        _begin(end_with)
-        stopping = stop_signals()
-        async with AsyncExitStack() as stack:
-            dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
-            if dsn is not None:
-                await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
+    async def working(dsn: str, stopping: asyncio.Event) -> None:
+        await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
 
-    _run(settings, "worker", until_stopped())
+    _run(settings, "worker", working, end_with)
 
 
 def _run(
     settings: Settings,
     name: str,
-    work: Coroutine[Any, Any, T],
+    work: Callable[[str, asyncio.Event], Awaitable[T]],
+    parent: int | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-) -> T:
-    """Run a process, whose log is on stderr and in DATA_DIR."""
+) -> T | None:
+    """Run a process on the database until a stop signal. Its log is on stderr and in DATA_DIR."""
     folder = settings.data_dir / FOLDER
     with suppress(SettingsError, OSError):  # told where DATA_DIR is needed
         settings.with_data_dir()
         folder.mkdir(mode=0o700, exist_ok=True)
     file = folder / f"{name}.log" if os.access(folder, os.W_OK) else None
-    return run(work, settings.log_format, settings.log_level, loop_factory, file)
+
+    async def until_stopped() -> T | None:
+        _begin(parent)
+        stopping = stop_signals()
+        async with AsyncExitStack() as stack:
+            dsn = await unless_stopped(stopping, stack.enter_async_context(database_url(settings)))
+            return None if dsn is None else await work(dsn, stopping)
+
+    return run(until_stopped(), settings.log_format, settings.log_level, loop_factory, file)
 
 
 def _begin(parent: int | None) -> None:
@@ -193,9 +186,9 @@ def receive(
 
     async def stored() -> None:
         settings = load()
-        async with ready_database(settings) as dsn, database(dsn, size=2) as pool, Inbox(pool) as inbox:
+        async with ready_database(settings) as dsn, database(dsn, size=2) as pool:
             delivery = delivery_of(str(uuid4()), event, body, settings.platform)
-            outcome = await inbox.store(delivery)
+            outcome = await Inbox(pool).store(delivery)
         if isinstance(outcome, Unavailable):
             raise CannotStartError(f"The delivery was not stored: {outcome.why}.")
         if delivery.state == "dead":
@@ -208,8 +201,9 @@ def receive(
 def recover(json: Json = False) -> None:
     """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
     from bot.compose.base import redactor_of, require_current_schema
-    from bot.compose.parts import Surroundings, open_github
+    from bot.compose.parts import Surroundings, open_client
     from bot.compose.process import policy_of
+    from bot.github.client import GitHub
     from bot.messages.formatting import format_count
     from bot.receive.recover import Recovered
     from bot.receive.recover import recover as recover_missed
@@ -222,7 +216,7 @@ def recover(json: Json = False) -> None:
         async with (
             ready_database(settings) as dsn,
             database(dsn, size=2, redactor=redactor) as pool,
-            open_github(settings, around, redactor) as github,
+            open_client(GitHub, settings, around, redactor) as github,
         ):
             async with pool.acquire() as connection:
                 await require_current_schema(connection)

@@ -9,7 +9,7 @@ import typer
 from rich.filesize import decimal
 
 from bot.api import changes, rows
-from bot.cli.calls import correctable, items_of, print_json, print_rows, show_items, unix_user
+from bot.cli.calls import correctable, items_of, print_json, print_rows, record, show_items
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.cli.worktrees import carry_out
@@ -21,7 +21,6 @@ from bot.operations.remove import delete_trashed
 from bot.settings import load
 from bot.store import nodes
 from bot.store import rescues as stored
-from bot.store.audit import Entry, record
 from bot.store.database import Connection
 
 _ID = re.compile(r"[0-9]{1,18}")
@@ -79,7 +78,7 @@ def drop_rescue(
         if rescue in with_id or rescue not in {one["name"] for one in kept_directories(ctx.data_dir)}:
             fail(f"Nothing without an id is kept as {rescue!r}: `threadtree rescues list` shows what is there.", 2)
         freed = f"{decimal(await delete_trashed(drop_kept(ctx, rescue)))} freed"
-        await record(ctx.pool, Entry(unix_user(), "command line", "drop", f"rescue {rescue}", outcome=freed))
+        await record(ctx.pool, "drop", f"rescue {rescue}", outcome=freed)
         typer.echo(f"Dropped; {freed}.")
 
     run_on_node(dropped)

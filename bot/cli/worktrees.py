@@ -1,8 +1,7 @@
 """`threadtree worktrees …`"""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -14,34 +13,24 @@ from rich.filesize import decimal
 from bot.api import changes
 from bot.api.calls import THREAD, Endpoint
 from bot.api.rows import AskedOperation, Rescue, WorktreeOnDisk
-from bot.cli.calls import (
-    ROWS_FOR_PEOPLE,
-    call,
-    correctable,
-    items_of,
-    option,
-    print_json,
-    print_rows,
-    print_table,
-    unix_user,
-)
+from bot.cli import calls
+from bot.cli.calls import call, correctable, items_of, option, print_json, print_rows, print_table
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
-from bot.clones import metadata, trash
+from bot.clones import trash
 from bot.clones.clone import reading
 from bot.compose.parts import jobs_of_node
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import Nodes
 from bot.maintenance.prune import prune
-from bot.maintenance.repair import Progress, repair
+from bot.maintenance.repair import repair
 from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
 from bot.operations import execute
 from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.settings import load
-from bot.store import listings, operations, reconciliation, retention
-from bot.store.audit import Entry, record
+from bot.store import listings, operations
 from bot.store.listings import FoundWorktree
 from bot.store.scope import EVERYTHING
 from bot.worktrees.summary import summarize
@@ -67,7 +56,7 @@ def print_worktrees(
     ] = None,
 ) -> None:
     """List the checkouts, the newest first, and what was rescued from them."""
-    wanted = limit if json or limit else ROWS_FOR_PEOPLE + 1
+    wanted = limit if json or limit else calls.ROWS_FOR_PEOPLE + 1
     wanted_state = state if state or every else "not-removed"
 
     async def listed(ctx: NodeContext) -> tuple[list[WorktreeOnDisk], list[Rescue], Path]:
@@ -88,7 +77,7 @@ def print_worktrees(
                     one.rescues.append(rescue)
         print_json(found[:limit])
         return
-    most = limit or ROWS_FOR_PEOPLE
+    most = limit or calls.ROWS_FOR_PEOPLE
     if found:
         print_rows([_with_path_below(data_dir, one) for one in found[:most]], len(found) > most)
         typer.echo(f"Paths are relative to {data_dir}.", err=True)
@@ -132,7 +121,7 @@ def _with_path_below(data_dir: Path, worktree: WorktreeOnDisk) -> WorktreeOnDisk
 def create(conversation: Conversation) -> None:
     """Make the worktree of a conversation before its next turn."""
     named = _named(conversation)
-    run_on_node(lambda ctx: _create(ctx, named["owner"], named["name"], int(named["number"])))
+    run_on_node(lambda ctx: _create(ctx, *named))
 
 
 @worktrees.command("path")
@@ -142,8 +131,7 @@ def print_path(conversation: Conversation) -> None:
 
     async def found(ctx: NodeContext) -> None:
         async with ctx.pool.acquire() as connection:
-            number, full_name = int(named["number"]), f"{named['owner']}/{named['name']}"
-            conversation_id = await listings.conversation_named(connection, full_name, number, EVERYTHING)
+            conversation_id = await listings.conversation_named(connection, *named, EVERYTHING)
             row = conversation_id and await listings.conversation(connection, conversation_id, 1, EVERYTHING)
         if not row or row["worktree"] is None:
             fail(f"{conversation} has no worktree: `threadtree worktrees create {conversation}` makes one.")
@@ -170,18 +158,14 @@ _operation_command(changes.restore_worktree, "restore", "Bring back the latest r
 def touch(worktree: Worktree) -> None:
     """Count the worktree as used now."""
 
-    async def touch_both(ctx: NodeContext) -> None:
+    async def touched(ctx: NodeContext) -> None:
         found = await _find(ctx, worktree)
         async with ctx.pool.acquire() as connection:
             with correctable():
                 await call(connection, changes.touch_worktree, {"id": str(found.id)})
-            touched = await retention.row_of(connection, found.id)
-            runs = await reconciliation.runs_in(connection, found.id)
-        if touched is not None and (directory := ctx.directory(touched.path)).is_dir():
-            metadata.write(directory, metadata.metadata_of(touched, *runs))
         typer.echo(f"Worktree {found.id} counts as used now.")
 
-    run_on_node(touch_both)
+    run_on_node(touched)
 
 
 @worktrees.command("prune")
@@ -199,12 +183,11 @@ def prune_worktrees(
         asked = changes.prune_worktrees.parse({}, given)
 
     async def pruned_here(ctx: NodeContext) -> PruneReport:
-        with _progress() as progress:
-            report = await prune(ctx, load().retention, asked, progress)
+        with Console(stderr=True).status("") as status:
+            report = await prune(ctx, load().retention, asked, status.update)
         if not asked.dry_run:
-            given = asked.model_dump_json(exclude_defaults=True)
-            done = Entry(unix_user(), "command line", "prune", "worktrees", repo, given, outcome=report.words)
-            await record(ctx.pool, done)
+            details = asked.model_dump_json(exclude_defaults=True)
+            await calls.record(ctx.pool, "prune", "worktrees", repo, details=details, outcome=report.words)
         return report
 
     report = run_on_node(pruned_here, logs=True)
@@ -236,10 +219,10 @@ def repair_worktrees(
         only = (await _find(ctx, worktree)).id if worktree is not None else None
         with correctable():
             asked = changes.repair_worktrees.parse({}, {"worktree": only, "repo": repo})
-        with _progress() as progress:
-            done = await repair(ctx, asked, progress)
-        given, words = asked.model_dump_json(exclude_defaults=True), words_of_repair(done)
-        await record(ctx.pool, Entry(unix_user(), "command line", "repair", "worktrees", repo, given, outcome=words))
+        with Console(stderr=True).status("") as status:
+            done = await repair(ctx, asked, status.update)
+        details = asked.model_dump_json(exclude_defaults=True)
+        await calls.record(ctx.pool, "repair", "worktrees", repo, details=details, outcome=words_of_repair(done))
         return done
 
     done = run_on_node(repaired, logs=True)
@@ -268,23 +251,23 @@ def _absolute(path: str) -> Path:
     return Path(path).absolute()
 
 
-async def _create(ctx: NodeContext, owner: str, name: str, number: int) -> None:
+async def _create(ctx: NodeContext, full_name: str, number: int) -> None:
     github = ctx.github
     if github is None:
         fail("GitHub must be asked, and GITHUB_TOKEN is not set; set it, or the App's two settings.", 2)
     try:
-        repository = await github.repository(urlsplit(ctx.server_url).netloc, owner, name)
+        repository = await github.repository(urlsplit(ctx.server_url).netloc, *full_name.split("/"))
         here = Nodes(ctx.node, branch_prefix=load().branch_prefix)
         assigned = await assign_worktree_for_operator(ctx.pool, github, here, ctx.clock, repository, number)
     except NotFound:
-        fail(f"GitHub shows the bot no {owner}/{name}#{number}; correct it, or give the bot access.", 2)
+        fail(f"GitHub shows the bot no {full_name}#{number}; correct it, or give the bot access.", 2)
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     async with ctx.pool.acquire() as connection, connection.transaction():
         asked = operations.by_operator("command line", ctx.clock())
         operation = await operations.enqueue(connection, assigned.worktree_id, "create", asked)
-        made = (f"{owner}/{name}#{number}", f"{owner}/{name}")
-        await record(connection, Entry(unix_user(), "command line", "create", *made, operations=(operation,)))
+        made = (f"{full_name}#{number}", full_name)
+        await calls.record(connection, "create", *made, operations=(operation,))
     await _execute(ctx, operation)
 
 
@@ -312,15 +295,9 @@ async def _execute(ctx: NodeContext, operation: int) -> None:
     typer.echo(ended.outcome)
 
 
-def _named(conversation: str) -> re.Match[str]:
+def _named(conversation: str) -> tuple[str, int]:
+    """Return the repository and the number of a conversation; end the command if it names none."""
     named = THREAD.fullmatch(conversation)
     if named is None:
         fail(f"{conversation!r} names no conversation; write it like octo/hello#42.", 2)
-    return named
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Yield a status line on the terminal; None if stderr is not a terminal."""
-    with Console(stderr=True).status("") as status:
-        yield status.update
+    return f"{named['owner']}/{named['name']}", int(named["number"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from bot.git import refs
-from bot.sandbox.untrusted_files import FLAGS, UntrustedFileError, open_untrusted, read_untrusted
+from bot.sandbox.untrusted_files import FLAGS, UntrustedFileError, read_untrusted
 
 LIVE = "threadtree: in use"
 # Lock reasons. While an operator's `git worktree add` runs, git's own is "initializing".
@@ -140,53 +140,48 @@ def admin_directories(clone: Path) -> list[Path]:
         return []
 
 
-def holders(clone: Path, branch: str) -> list[Path]:
-    """Return the clone's folders for the worktrees that have this branch checked out.
+def holder(clone: Path, branch: str, besides: Path | None = None) -> Path | None:
+    """Return the clone's folder for a worktree, other than the one at `besides`, that has this branch checked out.
 
     One that rebases or bisects it counts too, as for git: it goes back to the branch.
     """
-    wanted, folder = os.fsencode(f"ref: {refs.local(branch)}"), clone / "worktrees"
-    return [
-        folder / name
-        for name, head in _beginnings(clone, "HEAD", len(wanted))
-        if head == wanted or (not head.startswith(b"ref: ") and _goes_back_to(folder / name, branch))
-    ]
-
-
-def _goes_back_to(admin: Path, branch: str) -> bool:
-    return any(recorded(admin / file) == prefix + branch for file, prefix in _LEFT_BRANCH.items())
-
-
-def other_holder(clone: Path, path: Path, branch: str) -> Path | None:
-    """Return the path of a worktree other than the one at `path` that has this branch checked out."""
-    own, found = real_path(path), (Path(recorded(admin / "gitdir")).parent for admin in holders(clone, branch))
-    return next((holder for holder in found if holder != own), None)
+    ref, found = refs.local(branch), list[Path]()
+    for admin, head in _files(clone, "HEAD"):
+        left = {} if head.startswith("ref: ") else _LEFT_BRANCH
+        if head == f"ref: {ref}" or any(recorded(admin / file) == prefix + branch for file, prefix in left.items()):
+            found.append(admin)
+    own = folders_of(clone, besides) if found and besides else []
+    return next((admin for admin in found if admin not in own), None)
 
 
 def find_admin_directory(clone: Path, path: Path) -> Path | None:
     """Return the clone's folder for the worktree at `path`, which may be gone. The time grows with their number."""
-    return next((admin for admin in pointing_to(clone, path) if recorded(admin / "gitdir")), None)
+    return next((admin for admin in folders_of(clone, path) if recorded(admin / "gitdir")), None)
 
 
-def pointing_to(clone: Path, path: Path) -> list[Path]:
-    """Return the clone's folders for worktrees that name the one at `path`, and those that name no place any more."""
-    wanted = os.fsencode(str(real_path(path) / ".git"))
-    found = _beginnings(clone, "gitdir", len(wanted))
-    return [clone / "worktrees" / name for name, text in found if text in (wanted, b"")]
-
-
-def _beginnings(clone: Path, file: str, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the name of each of the clone's folders for worktrees, and a little more than `size` bytes of its `file`.
-
-    There may be thousands: three calls to the system for each. A file that cannot be read counts as empty.
+def folders_of(clone: Path, path: Path) -> list[Path]:
+    """Return the clone's folders that name the worktree at `path`, and broken ones that name none and may be its own:
+    its link names them, or their worktree was never finished.
     """
-    with suppress(FileNotFoundError, NotADirectoryError), open_untrusted(clone, PurePath("worktrees")) as folder:
-        for name in os.listdir(folder):  # noqa: PTH208 - of a descriptor
-            found = b""
-            with suppress(OSError):
-                descriptor = os.open(f"{name}/{file}", FLAGS, dir_fd=folder)
-                try:
-                    found = os.read(descriptor, size + 2).strip()
-                finally:
-                    os.close(descriptor)
-            yield name, found
+    wanted, link = f"{real_path(path)}/.git", recorded(path / ".git")
+    return [
+        admin
+        for admin, pointer in _files(clone, "gitdir")
+        if pointer == wanted or (not pointer and (link == f"gitdir: {admin}" or is_unfinished(admin)))
+    ]
+
+
+def _files(clone: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """Yield each of the clone's folders for worktrees with the text of a file in it; empty where it cannot be read.
+
+    There may be thousands: three calls to the system for each.
+    """
+    for admin in admin_directories(clone.resolve()):
+        text = b""
+        with suppress(OSError):
+            descriptor = os.open(f"{admin}/{name}", FLAGS)
+            try:
+                text = os.read(descriptor, _MOST_BYTES)
+            finally:
+                os.close(descriptor)
+        yield admin, os.fsdecode(text).strip()

@@ -90,7 +90,6 @@ async def _receive(clone: Clone, arriving: Path) -> tuple[bool, bool]:
         shutil.copyfile(clone.path / name, beside / name)
     lines = "".join(f"{commit} {ref}\n" for ref, commit in (await clone.refs()).items())
     (beside / "packed-refs").write_text(f"# pack-refs with: sorted \n{lines}")
-    clone.git.remotes[beside] = await clone.git.remote_url(clone.path)
     heard = bytearray()
     environment = writing_apart(clone, arriving)
     # It tells what it does to the refs: https://git-scm.com/docs/git-fetch#_output

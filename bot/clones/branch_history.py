@@ -19,14 +19,11 @@ async def last_pushed(clone: Clone, branch: str) -> str | None:
 
 async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> None:
     """Remember the remote's commit, which the branch holds; None: the branch is not there. Raises GitError."""
-    clone = lock.clone
-    if commit == await last_pushed(clone, branch):
-        return
     key = f"branch.{branch}.{_KEY}"
-    if commit is None:
-        await clone.run("config", "--local", "--unset-all", key)
-    else:
-        await clone.run("config", "--local", "--replace-all", key, commit)
+    if commit is not None:
+        await lock.clone.run("config", "--local", "--replace-all", key, commit)
+    elif await last_pushed(lock.clone, branch) is not None:
+        await lock.clone.run("config", "--local", "--unset-all", key)
 
 
 async def is_rewritten(clone: Clone, branch: str) -> bool:

@@ -14,6 +14,7 @@ import structlog
 
 from bot.clones.admin import recorded
 from bot.clones.checkout import Checkout
+from bot.clones.importing import import_commits
 from bot.git.errors import GitProblem
 from bot.git.runner import failure
 from bot.sandbox.untrusted_files import read_untrusted, remove_untrusted, status_of_untrusted
@@ -32,7 +33,8 @@ _log = structlog.get_logger()
 
 
 async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool:
-    """Check out `commit` in a worktree without changes, on `branch` (None: detached), which is made or moved there.
+    """Check out `commit` in a worktree without changes, on `branch` (None: detached), which is made or moved there and
+    in the clone.
 
     Return False, with everything as it was, where an ignored file is in the way. Raises GitError, OSError: what was
     written until then is for `put_back`.
@@ -44,6 +46,8 @@ async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool
         done = await checkout.git(*arguments, check=False)
         if done.status and not any(words in done.stderr for words in _IN_THE_WAY):
             raise failure("checkout", done)
+    if done.status == 0:
+        await import_commits(checkout, branch)
     return done.status == 0
 
 
@@ -86,7 +90,8 @@ async def _put_back(checkout: Checkout, head: str, other: str) -> None:
     unlike, unlike_other = await _unlike(checkout, head), await _unlike(checkout, other)
     listed = (await checkout.clone.run("diff-tree", "-r", "-z", "--no-renames", "--name-status", head, other)).fields
     letters = dict(zip(listed[1::2], listed[::2], strict=True))
-    there = {name for name in letters if _is_file(checkout.path, PurePath(name))}
+    kinds = {name: status_of_untrusted(checkout.path, PurePath(name)) for name in letters}
+    there = {name for name, kind in kinds.items() if kind is not None and not stat.S_ISDIR(kind.st_mode)}
     wrong = {name for name, letter in letters.items() if (name in there if letter == "A" else name in unlike)}
     doubtful = [name for name in wrong & there if letters[name] == "D" or name in unlike_other]
     for number, name in enumerate(doubtful):
@@ -121,11 +126,6 @@ async def _is_unfinished(checkout: Checkout, name: str, commits: Iterable[str]) 
         return False
     found = [await checkout.git("cat-file", "--filters", f"{commit}:{name}", check=False) for commit in commits]
     return any(whole.status == 0 and whole.stdout.startswith(begun) for whole in found)
-
-
-def _is_file(path: Path, name: PurePath) -> bool:
-    kind = status_of_untrusted(path, name)
-    return kind is not None and not stat.S_ISDIR(kind.st_mode)
 
 
 def _has_room(path: Path, name: PurePath) -> bool:

@@ -28,7 +28,7 @@ from bot.git import refs
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Completed, Options, failure
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
-from bot.sandbox.view import OpenView, View, making_private, remove_locks, show_history, unblock
+from bot.sandbox.view import OpenView, View, making_private, open_view, remove_locks, show_history, unblock
 
 _OPERATIONS = {
     "rebase-merge": "rebase",
@@ -111,12 +111,13 @@ class ReadableCheckout:
         if told.status == 0 and len(head) == 2:
             return Head(head[0], None if head[1] == "HEAD" else head[1].removeprefix("refs/heads/"))
         # A branch without a commit, or one that is named HEAD too.
-        commit = await self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", check=False)
         branch = await self.git("symbolic-ref", "--quiet", "HEAD", check=False)
-        return Head(
-            commit.text if commit.status == 0 else None,
-            branch.text.removeprefix("refs/heads/") if branch.status == 0 else None,
-        )
+        return Head(await self.commit_at("HEAD"), branch.text.removeprefix("refs/heads/") or None)
+
+    async def commit_at(self, ref: str) -> str | None:
+        """Return the commit that a ref has for the worktree's own git, None if there is none."""
+        found = await self.git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
+        return found.text if found.status == 0 else None
 
     async def changes(self) -> list[Change]:
         """Return the files that differ from HEAD, and untracked ones, but no ignored ones. Raises GitError, OSError."""
@@ -238,7 +239,7 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
         return None
     view, real = clone.view(path, admin), real_path(admin)
     if not view.private.is_dir():  # nothing was ever started there in a sandbox
-        view = OpenView(view.clone, view.worktree, real, real)
+        view = open_view(view.clone, view.worktree, real)
     head, branch = recorded(admin / "HEAD"), recorded_branch(admin)
     revision = refs.local(branch) if branch else head if refs.is_commit(head) else None
     commit = await clone.commit_at(revision) if revision else None

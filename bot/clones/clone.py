@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Literal
 
 from bot.clones.admin import real_path
 from bot.git import refs
@@ -91,6 +92,8 @@ class Clone:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot
         be read, or that is a question of history which is still to arrive.
         """
+        if ancestor == descendant:
+            return True
         is_shallow = self.is_shallow
         answer = await self.run("merge-base", "--is-ancestor", ancestor, descendant, check=False)
         if answer.status not in (0, 1):
@@ -142,10 +145,11 @@ class DefaultBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class NoDefaultBranch:
-    """The remote has no commit to start from; `next_step` tells a person what to do."""
+class CheckoutRefused:
+    """No worktree was made; `next_step` tells a person what to do. `why` is one of the reasons that callers act on."""
 
     next_step: str
+    why: Literal["no-remote-branch", "branch-in-use"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

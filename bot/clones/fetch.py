@@ -13,7 +13,7 @@ import structlog
 from bot import failpoints
 from bot.clones import trash
 from bot.clones.admin import admin_directories, recorded
-from bot.clones.clone import Clone, CloneLock, DefaultBranch, NoDefaultBranch
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock, DefaultBranch
 from bot.clones.published import make_stores, publish, publish_tips, writing_published
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem, is_refused, is_unauthenticated
@@ -186,19 +186,18 @@ async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
     return fetched
 
 
-async def remote_default_branch(lock: CloneLock) -> DefaultBranch | NoDefaultBranch:
+async def remote_default_branch(lock: CloneLock) -> DefaultBranch | CheckoutRefused:
     """Ask the remote for its default branch, once under a lock, and fetch it if it is new. Raises GitError, OSError."""
     if lock.default is not None:
         return lock.default
     answer = (await lock.clone.run("ls-remote", "--symref", "origin", "HEAD")).text
     heads = [value for value, name in (line.split("\t", 1) for line in answer.splitlines()) if name == "HEAD"]
     if not any(refs.is_commit(value) for value in heads):
-        return NoDefaultBranch(reasons.NO_FIRST_COMMIT)
-    name, tip = "", heads[-1]
-    for value in heads:
-        name = value.removeprefix("ref: refs/heads/") if value.startswith("ref: refs/heads/") else name
+        return CheckoutRefused(reasons.NO_FIRST_COMMIT)
+    tip, prefix = heads[-1], "ref: refs/heads/"
+    name = next((value.removeprefix(prefix) for value in heads if value.startswith(prefix)), "")
     if not refs.is_branch(name):
-        return NoDefaultBranch(reasons.NO_DEFAULT_BRANCH)
+        return CheckoutRefused(reasons.NO_DEFAULT_BRANCH)
     if await lock.clone.commit_at(refs.remote(name)) != tip:
         await fetch(lock, None, (refs.refspec(name),))
     return DefaultBranch(name, tip)
@@ -254,14 +253,12 @@ async def _configuration(clone: Clone) -> list[str] | None:
 
 async def _configure(clone: Clone, path: Path, remote_url: str, configured: list[str]) -> None:
     wanted = {
-        "core.bare": "true",
         "remote.origin.url": remote_url,
         "remote.origin.fetch": REFSPEC,
         f"remote.{PUSH_REMOTE}.url": remote_url,
         "gc.auto": "0",
         # An operator's `git gc` would take the files of refs that cages see.
         "gc.packRefs": "false",
-        "worktree.guessRemote": "false",
     }
     for key, value in wanted.items():
         if [one for one in configured if one.startswith(f"{key.lower()}\n")] != [f"{key.lower()}\n{value}"]:

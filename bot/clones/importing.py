@@ -55,7 +55,7 @@ async def import_commits(checkout: Checkout, branch: str | None) -> None:
         await _import(checkout.lock, view, head.commit)
     if branch is not None:
         ref = refs.local(branch)
-        await _follow(checkout.lock, view, ref, head.commit if on_branch else await _private_tip(checkout, ref))
+        await _follow(checkout.lock, view, ref, head.commit if on_branch else await checkout.commit_at(ref))
     now = refs.local(branch) if branch and on_branch else head.commit
     if now is not None and now != recorded(view.admin / "HEAD").removeprefix("ref: "):
         write_head(view.admin, now)
@@ -83,26 +83,18 @@ async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Priv
     clone, view = checkout.clone, checkout.view
     if not checkout.isolated:
         return Private((), ())
-
-    async def git(*args: str, input: bytes | None = None, check: bool = True) -> Completed:  # noqa: A002
-        return await clone.git.in_cage(view, *args, in_worktree=False, input=input, check=check)
-
+    git = partial(clone.git.in_cage, view, in_worktree=False)
     stashed = await git("reflog", "show", "--format=%H", "refs/stash", check=False)
     stashes = stashed.text.split() if stashed.status == 0 else []
     listed = await git("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)")
     refs_of_its_own = (line.split(" ", 2) for line in listed.text.splitlines())
     tips = [sha for sha, kind, ref in refs_of_its_own if kind == "commit" and not ref.startswith(_SHARED)]
     tips = [tip for tip in dict.fromkeys((*tips, *named)) if tip not in stashes]
-    given = "".join(f"{tip}\n" for tip in tips).encode() + await _known(clone)
+    known = sorted({f"^{sha}" for sha in (await clone.refs()).values()})
+    given = "".join(f"{one}\n" for one in (*tips, *known)).encode()
     # A name of something else than a commit is no error.
     only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
-
-
-async def _private_tip(checkout: Checkout, ref: str) -> str | None:
-    """Return the commit of a ref in the cage."""
-    found = await checkout.git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", check=False)
-    return found.text if found.status == 0 else None
 
 
 async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> None:
@@ -131,7 +123,10 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
     if (view.private, sha) in lock.imported:
         return
-    own = await _own_tips(clone, view)
+    # The commits that the clone knows as this worktree's.
+    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
+    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
+    own = [tip for name in names if (tip := await clone.commit_at(name))]
     new = (sha, "--not", *own, "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
     if sha in own or (await clone.commit_at(sha) is not None and not await clone.count("--max-count=1", *new)):
         return
@@ -150,7 +145,11 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         input=sha.encode() + b"\n" + await _shared(clone, view, own),
         check=False,
     )
-    packed, received = await _connected(packing, partial(_index_pack, clone))
+    # It checks every object, and that nothing is missing.
+    checking = ("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}", f"--keep={IMPORTING}")
+    limited = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
+    receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=limited)
+    packed, received = await _connected(packing, receiving)
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
     if received.status != 0:
@@ -192,28 +191,9 @@ async def _connected(
     return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
 
 
-async def _index_pack(clone: Clone, stdin: int) -> Completed:
-    """Check every object of a pack, and that nothing is missing."""
-    return await clone.git.on_clone(
-        clone.path,
-        *("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
-        f"--keep={IMPORTING}",
-        check=False,
-        stdin=stdin,
-        program=("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git"),
-    )
-
-
 def _has_too_many(pieces: Iterator[bytes]) -> bool:
     files = 0
     return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
-
-
-async def _own_tips(clone: Clone, view: View) -> list[str]:
-    """Return the commits that the clone knows as this worktree's."""
-    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
-    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
-    return [tip for name in names if (tip := await clone.commit_at(name))]
 
 
 async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
@@ -227,9 +207,3 @@ async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
     # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
     far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
     return "".join(f"^{tip}\n" for tip in near or far).encode()
-
-
-async def _known(clone: Clone) -> bytes:
-    """Return what the clone's refs reach, to be left out, as `git rev-list` takes it on stdin."""
-    listed = await clone.run("for-each-ref", "--format=^%(objectname)")
-    return b"".join(line + b"\n" for line in sorted(set(listed.stdout.splitlines())))

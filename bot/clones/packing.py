@@ -108,7 +108,9 @@ async def pack_new(clone: Clone, default_branch: str | None, reserve_bytes: int)
 
 
 def _has_room(clone: Clone, reserve_bytes: int) -> bool:
-    return shutil.disk_usage(clone.path).free - reserve_bytes >= _SPACE * _packed_bytes(clone)
+    packs = [*clone.path.glob("objects/pack/pack-*.pack"), *clone.path.glob(f"{PUBLISHED}/pack/pack-*.pack")]
+    needed = _SPACE * sum(pack.stat().st_size for pack in packs)
+    return shutil.disk_usage(clone.path).free - reserve_bytes >= needed
 
 
 async def _pack_own(clone: Clone) -> None:
@@ -117,7 +119,7 @@ async def _pack_own(clone: Clone) -> None:
 
 
 async def _pack_published(clone: Clone) -> None:
-    """Keep what a ref reached at the last time until no worktree is as old: it may use that.
+    """Keep what a ref reached at the last time until no worktree was made as long ago: it may use that.
 
     git finds out what nothing reaches when it packs, and keeps it in a pack with the time of its former pack or file.
     """
@@ -125,7 +127,8 @@ async def _pack_published(clone: Clone) -> None:
     for file in (*store.glob("??/*"), *store.glob("pack/*.pack")):
         if not file.with_suffix(".mtimes").exists():
             file.touch()
-    oldest = await asyncio.to_thread(_oldest_worktree, clone)
+    made = (_time_of(admin / "commondir") for admin in admin_directories(clone.path))
+    oldest = min((int(at) for at in made if at is not None), default=None)
     # git deletes what is as old as this second, too.
     expire = "now" if oldest is None else str(oldest - 1)
     await _repack(clone, expire, writing_published(clone.path))
@@ -173,18 +176,7 @@ def _kept_packs(store: Path, words: str) -> list[Path]:
     return [keep for keep in store.glob("pack/pack-*.keep") if recorded(keep) == words]
 
 
-def _packed_bytes(clone: Clone) -> int:
-    stores = (clone.path / "objects", clone.path / PUBLISHED)
-    return sum(pack.stat().st_size for store in stores for pack in store.glob("pack/pack-*.pack"))
-
-
 def _time_of(file: Path) -> float | None:
     with suppress(FileNotFoundError):
         return file.stat().st_mtime
     return None
-
-
-def _oldest_worktree(clone: Clone) -> int | None:
-    """Return the time at which the oldest worktree was made."""
-    made = (_time_of(admin / "commondir") for admin in admin_directories(clone.path))
-    return min((int(at) for at in made if at is not None), default=None)

@@ -1,25 +1,17 @@
 """The start of a new worktree: an issue's branch, a pull request's branch, or one commit without a branch."""
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 from bot.clones import branch_history
 from bot.clones.branch_history import is_merged
-from bot.clones.clone import Clone, CloneLock, NoDefaultBranch
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock
 from bot.clones.fetch import complete, fetch_ref, remote_default_branch
 from bot.git import refs
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
 
 _HERE, _REMOTE = "refs/heads/", "refs/remotes/origin/"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckoutRefused:
-    """No worktree was made; `next_step` tells a person what to do. `why` is one of the reasons that callers act on."""
-
-    next_step: str
-    why: Literal["no-remote-branch", "branch-in-use"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +58,8 @@ async def _issue(lock: CloneLock, issue: IssueBranch) -> StartPoint | CheckoutRe
     if clone.is_shallow and await _branches(clone, _REMOTE, issue):
         await complete(lock)  # to tell which of them are merged
     default = await remote_default_branch(lock)
-    if isinstance(default, NoDefaultBranch):
-        return CheckoutRefused(default.next_step)
+    if isinstance(default, CheckoutRefused):
+        return default
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
     local, remote = [await _branches(clone, where, issue) for where in (_HERE, _REMOTE)]
     unmerged = [
@@ -142,8 +134,7 @@ async def start_branch(lock: CloneLock, point: StartPoint) -> str:
     if branch is None:
         return commit
     if point.moves_from is None:
-        if await clone.commit_at(refs.remote(branch)) == commit:
-            await clone.run("branch", "--quiet", "--track", branch, refs.remote(branch))
-        else:
-            await clone.run("branch", "--quiet", "--no-track", branch, commit)
+        theirs = refs.remote(branch)
+        at = ("--track", branch, theirs) if await clone.commit_at(theirs) == commit else ("--no-track", branch, commit)
+        await clone.run("branch", "--quiet", *at)
     return refs.local(branch)

@@ -10,8 +10,7 @@ from pathlib import Path, PurePath
 from bot.clones.admin import admin_directory
 from bot.clones.clone import Clone
 from bot.git import refs
-from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Git
+from bot.git.errors import GitError
 from bot.sandbox.cage import Cage
 from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocking
 from bot.sandbox.view import View, unblock
@@ -76,7 +75,7 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
     """Return the statuses of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage.
 
     Only to be shown: what decides about one worktree is read without others. Those with submodules, in which git would
-    run what their settings name, and those that git cannot read are left out.
+    run what their settings name, are left out; all where git cannot read one of them.
     """
     cage, views = clone.git.cage, dict[Path, View]()
     if not isinstance(cage, Cage):
@@ -86,29 +85,17 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, Status]:
             admin = admin_directory(clone.path, path)
             if isinstance(admin, Path) and (view := clone.view(path, admin)).private.is_dir():
                 views[path] = view
-    plain = await asyncio.to_thread(lambda: [(path, view) for path, view in views.items() if _is_plain(view)])
-    return await _read(clone.git, cage, plain)
-
-
-async def _read(git: Git, cage: Cage, some: Sequence[tuple[Path, View]]) -> dict[Path, Status]:
-    """Return the statuses; where git fails, those of each half, without the worktree for which it does."""
-    if len(some) < 2:
-        return {}
+    plain = await asyncio.to_thread(lambda: {path: view for path, view in views.items() if _is_plain(view)})
     flags = (*FLAGS, "--ignore-submodules=dirty", "--branch", "--no-ahead-behind")
     shown = b""
-    try:
-        shown = (await git.in_many(cage, [view for _, view in some], "status", *flags)).stdout
-    except GitError as error:
-        if error.problem is GitProblem.TIMEOUT:
-            return {}
+    with suppress(GitError):
+        shown = (await clone.git.in_many(cage, [*plain.values()], "status", *flags)).stdout if plain else b""
     # A name holds no NUL, so only git begins an entry of its own.
-    found = (b"\0" + shown).split(_HEADER)[1:]
-    if len(found) != len(some):
-        middle = len(some) // 2
-        return await _read(git, cage, some[:middle]) | await _read(git, cage, some[middle:])
-    read = {path: one.partition(b"\0") for (path, _), one in zip(some, found, strict=True)}
-    heads = {path: os.fsdecode(head) for path, (head, _, _) in read.items()}
-    return {path: Status(heads[path], parse_status(read[path][2])) for path in read if refs.is_commit(heads[path])}
+    found = [one.partition(b"\0") for one in (b"\0" + shown).split(_HEADER)[1:]]
+    if len(found) != len(plain):
+        return {}
+    read = [(path, os.fsdecode(head), rest) for path, (head, _, rest) in zip(plain, found, strict=True)]
+    return {path: Status(head, parse_status(rest)) for path, head, rest in read if refs.is_commit(head)}
 
 
 def _is_plain(view: View) -> bool:

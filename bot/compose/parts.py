@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -37,6 +37,7 @@ from bot.store import upkeep
 from bot.store.clock import DatabaseClock, set_clock
 from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
+from bot.store.nodes import NodeSelf
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -62,17 +63,39 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
     Raises CannotStartError, NodeInUseError.
     """
     around, redactor = Surroundings(), redactor_of(settings)
-    settings.with_data_dir()
-    cage = await open_cage(settings)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database(dsn, size=COMMAND_CONNECTIONS, redactor=redactor))
+        github = None
+        if settings.github_token is not None or settings.github_app_id is not None:
+            github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
+        opening = open_node(settings, dsn, redactor, around, github, COMMAND_CONNECTIONS)
+        ctx, _ = await stack.enter_async_context(opening)
+        await move_in(ctx)
+        yield ctx
+
+
+@asynccontextmanager
+async def open_node(
+    settings: Settings,
+    dsn: str,
+    redactor: Redactor,
+    around: Surroundings,
+    github: GitHub | None,
+    connections: int,
+    *,
+    for_turns: bool = False,
+) -> AsyncIterator[tuple[NodeContext, NodeSelf]]:
+    """Yield the context of this node's worktrees, and the node; `for_turns` the agents must be there.
+
+    Raises CannotStartError.
+    """
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database(dsn, size=connections, redactor=redactor))
         await persist(pool, require_current_schema)
         async with pool.acquire() as connection:
             await set_clock(around.clock, connection)
+        settings.with_data_dir()
+        launcher, cage = launcher_of(settings, optional=not for_turns), await open_cage(settings)
         node = await identify(pool, settings.data_dir, settings.node_name)
-        github = None
-        if settings.github_token is not None or settings.github_app_id is not None:
-            github = await stack.enter_async_context(open_github(settings, around, redactor))
         ctx = NodeContext(
             pool=pool,
             git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
@@ -84,14 +107,14 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             sleep=around.sleep,
             github=github,
             redactor=redactor,
-            launcher=launcher_of(settings, optional=True),
+            launcher=launcher,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             rules=rules_of(settings),
             setup_seconds=settings.turn_timeout_seconds,
             check_seconds=settings.check_timeout_seconds,
+            purge_on_success=settings.worktree_purge_on_success,
         )
-        await move_in(ctx)
-        yield ctx
+        yield ctx, node
 
 
 @asynccontextmanager
@@ -152,17 +175,12 @@ async def open_cage(settings: Settings) -> Sandbox:
     return cage
 
 
-def open_github(settings: Settings, around: Surroundings, redactor: Redactor) -> AbstractAsyncContextManager[GitHub]:
-    """Yield a client of GitHub with the bot's credentials; the redactor learns the tokens that it gets.
+@asynccontextmanager
+async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
+    """Yield a client of GitHub of this kind with the bot's credentials; the redactor learns the tokens that it gets.
 
     Raises CannotStartError if no credentials are set.
     """
-    return open_client(GitHub, settings, around, redactor)
-
-
-@asynccontextmanager
-async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
-    """Yield a client of this kind, as `open_github` does."""
     async with Outbound(*settings.outbound).client(GITHUB_TIMEOUT) as http:
         yield kind(
             api_url=settings.github_api_url,

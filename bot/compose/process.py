@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 from functools import partial
 
 import structlog
@@ -10,8 +11,8 @@ import structlog
 from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.authority import Policy
-from bot.compose.base import CannotStartError, redactor_of, require_current_schema
-from bot.compose.parts import Surroundings, launcher_of, open_cage, open_git, open_github, rules_of
+from bot.compose.base import CannotStartError, redactor_of
+from bot.compose.parts import Surroundings, open_client, open_node
 from bot.compose.web import run_web
 from bot.decide.decider import Decider
 from bot.git import runner as git_runner
@@ -21,7 +22,7 @@ from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.handlers.context import Nodes
 from bot.locks import worker_lock
 from bot.maintenance.on_request import work_on_node
-from bot.node.identity import identify, registered
+from bot.node.identity import registered
 from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
@@ -33,8 +34,6 @@ from bot.run.context import TurnContext
 from bot.run.runner import Runner
 from bot.settings import Settings
 from bot.store import deliveries
-from bot.store.clock import set_clock
-from bot.store.database import database
 from bot.store.engine import Handlers, chores_of, engine, run_pool
 from bot.store.jobs import queue_of
 from bot.store.nodes import NodeSelf
@@ -85,51 +84,31 @@ async def _opened(
 ) -> AsyncIterator[tuple[TurnContext, NodeSelf, Runner]]:
     """Yield what a worker needs before its loops begin."""
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
-        await persist(pool, require_current_schema)
-        async with pool.acquire() as connection:
-            await set_clock(around.clock, connection)
-        settings.with_data_dir()
-        launcher, cage = launcher_of(settings), await open_cage(settings)
-        if not cage.isolates:
+        github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
+        opening = open_node(settings, dsn, redactor, around, github, CONNECTIONS, for_turns=True)
+        on_node, node = await stack.enter_async_context(opening)
+        if not on_node.git.cage.isolates:
             _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
-        github = await stack.enter_async_context(open_github(settings, around, redactor))
         me = await _identity(github, settings)
-        node = await identify(pool, settings.data_dir, settings.node_name)
-        policy = policy_of(settings, me)
         ctx = TurnContext(
-            pool=pool,
-            github=github,
-            git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
-            node=node.id,
-            dsn=dsn,
-            data_dir=settings.data_dir,
-            server_url=settings.github_server_url,
-            policy=policy,
+            **{one.name: getattr(on_node, one.name) for one in fields(on_node)},
+            policy=policy_of(settings, me),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
-            rules=rules_of(settings),
             agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
-            launcher=launcher,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
-            redactor=redactor,
-            clock=around.clock,
-            sleep=around.sleep,
-            disk_reserve_bytes=settings.disk_reserve_bytes,
-            setup_seconds=settings.turn_timeout_seconds,
-            check_seconds=settings.check_timeout_seconds,
             include_outsiders=settings.include_outsiders,
-            purge_on_success=settings.worktree_purge_on_success,
             session_ttl_seconds=settings.session_ttl_seconds,
             max_cost_usd_per_day=settings.max_cost_usd_per_day,
             notifies=settings.notify_url is not None,
         )
-        await stack.enter_async_context(registered(pool, node, settings.node_timeout_seconds, around.sleep))
+        await stack.enter_async_context(registered(ctx.pool, node, settings.node_timeout_seconds, around.sleep))
         await move_in(ctx)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
         # Before the first decision: what does not mention a known name is not decided on.
-        await persist(pool, deliveries.add_name, policy.bot_name)
+        for name in (ctx.policy.bot_name, ctx.policy.bot_login.removesuffix("[bot]")):
+            await persist(ctx.pool, deliveries.add_name, name)
         # While it is imported, everything else in this process waits: a burst of comments at the first turn as well.
         for agent in settings.agent:
             await asyncio.to_thread(load_library, agent)

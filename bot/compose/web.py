@@ -15,6 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from bot.compose.base import CannotStartError, api_context, require_current_schema
 from bot.health import health_routes
@@ -24,8 +25,9 @@ from bot.receive.inbox import Inbox
 from bot.redaction import Redactor
 from bot.settings import Settings
 from bot.store import deliveries
-from bot.store.database import DATABASE_AWAY, Pool, database
+from bot.store.database import Pool, database
 from bot.store.measures import save_counts
+from bot.tasks import concurrently
 
 if TYPE_CHECKING:
     from bot.api.calls import Calls
@@ -37,6 +39,7 @@ CLIENTS_AT_ONCE = 512
 # Longer than clients keep an idle connection (httpx 5 s; nginx 60, cloudflared 90, Caddy 120): a server that closes it
 # first can do so in the moment in which the next request is sent, and that request fails.
 IDLE_SECONDS = 150
+GRACE_SECONDS = 10
 SAVE_COUNTS_SECONDS = 3.0
 _WITHOUT_TOKEN = {"error": "There is no API here: ADMIN_TOKEN is not set."}
 NO_API = Mount("/api", JSONResponse(_WITHOUT_TOKEN, 404, {"Cache-Control": "no-store"}))
@@ -50,24 +53,13 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
 
     It needs no GitHub: what arrives while GitHub is away is stored.
     """
-    async with database(dsn, size=CONNECTIONS, redactor=redactor) as pool:
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
         async with pool.acquire() as connection:
             await require_current_schema(connection)
             if (name := settings.bot_name) is not None:
                 await deliveries.change_name(connection, name)
-        with listener_of(settings) as listener:
-            await _serve(settings, dsn, pool, redactor, listener, on_listening)
-
-
-async def _serve(
-    settings: Settings,
-    dsn: str,
-    pool: Pool,
-    redactor: Redactor,
-    listener: socket.socket,
-    on_listening: Callable[[str], None],
-) -> None:
-    async with Inbox(pool) as inbox, AsyncExitStack() as stack:
+        listener = stack.enter_context(listener_of(settings))
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None
         if settings.admin_token is None and settings.github_client_id is None:
@@ -86,46 +78,45 @@ async def _serve(
             routes += [NO_API] if token is None else api_routes(calls, token, news)
             routes += dashboard_routes(calls, Login(calls.ctx.clock, token, access), news)
         others = Starlette(routes=routes)
-        known = (inbox, settings.webhook_secrets, settings.platform, others)
+        known = (Inbox(pool), settings.webhook_secrets, settings.platform, others)
         app = Receiver(*known, bare_commands=settings.bare_commands)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            http="httptools",
-            ws="none",
-            interface="asgi3",
-            proxy_headers=False,
-            limit_concurrency=CLIENTS_AT_ONCE,
-            timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=10,
-        )
-        server = Server(config)
-        serving = asyncio.create_task(server.serve([listener]))
-        counting = asyncio.create_task(_save_counts(pool), name="counts")
-        try:
-            while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(0.01)
-            if server.started:
-                host, port = server.servers[0].sockets[0].getsockname()[:2]
-                on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            await asyncio.wait({serving})
-        finally:
-            counting.cancel()
-            await asyncio.gather(counting, return_exceptions=True)
-            if news is not None:
-                await news.close()
-            server.should_exit = True
-            await serving
-            with contextlib.suppress(*DATABASE_AWAY):
-                await save_counts(pool)
-            # uvicorn closes nothing where it was told to exit while it started.
-            for started in getattr(server, "servers", ()):
-                started.close()
+        stack.push_async_callback(save_counts, pool)
+        served = await stack.enter_async_context(serving(app, listener, GRACE_SECONDS))
+        if news is not None:
+            stack.push_async_callback(news.close)
+        await stack.enter_async_context(concurrently(_save_counts(pool)))
+        host, port = listener.getsockname()[:2]
+        on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        await asyncio.wait({served})
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket, grace_seconds: int) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve until the block ends, the last requests for `grace_seconds`; yield what serves."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        http="httptools",
+        ws="none",
+        interface="asgi3",
+        proxy_headers=False,
+        limit_concurrency=CLIENTS_AT_ONCE,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=grace_seconds,
+    )
+    server = Server(config)
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield task
+    finally:
+        server.should_exit = True
+        await task
+        # uvicorn closes nothing where it was told to exit while it started.
+        for started in getattr(server, "servers", ()):
+            started.close()
 
 
 @contextlib.asynccontextmanager
@@ -134,11 +125,12 @@ async def _access(settings: Settings, redactor: Redactor, calls: "Calls") -> "As
     if settings.github_client_id is None or settings.github_client_secret is None:
         yield None
         return
-    from bot.compose.parts import Surroundings, open_github
+    from bot.compose.parts import Surroundings, open_client
     from bot.dashboard.access import Access
+    from bot.github.client import GitHub
     from bot.github.people import SignIn
 
-    async with open_github(settings, Surroundings(), redactor) as github:
+    async with open_client(GitHub, settings, Surroundings(), redactor) as github:
         secret = settings.github_client_secret.get_secret_value()
         sign_in = SignIn(github, settings.github_server_url, settings.github_client_id, secret)
         yield Access(sign_in, calls, settings.dashboard_operators, settings.dashboard_viewers)

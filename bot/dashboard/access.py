@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
 
 from bot.api.calls import UNANSWERED, WITH_TOKEN, Calls
 from bot.dashboard.login import UnknownAccessError
-from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused, Unauthenticated
 from bot.github.people import SignIn, is_one_of
 from bot.model import Repository
@@ -27,14 +25,6 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (GitHubError, *UNANSWERED)
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What somebody may see, None for a stranger, as GitHub said then."""
-
-    at: datetime
-    scope: Scope | None
-
-
 class Access:
     """Who may enter: the operators, who see and do everything, and the viewers, who see what they can read on GitHub.
 
@@ -46,12 +36,9 @@ class Access:
         self._calls = calls
         self._operators = operators
         self._viewers = viewers
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[datetime, Scope | None]] = {}
+        """What somebody may see, None for a stranger, and when GitHub said so."""
         self._asking: dict[str, asyncio.Task[Scope | None]] = {}
-
-    @property
-    def _github(self) -> GitHub:
-        return self.sign_in.github
 
     async def may_enter(self, login: str) -> bool:
         """Return whether the person is an operator or a viewer, asked of GitHub now. Raises GitHubError."""
@@ -60,9 +47,10 @@ class Access:
 
     async def scope(self, login: str) -> Scope | None:
         """Return what the person may see, None if they may not enter (any more). Raises UnknownAccessError."""
-        now, known = self._calls.ctx.clock(), self._known.get(login)
-        if known is not None and timedelta() <= now - known.at < FRESH:
-            return known.scope
+        now = self._calls.ctx.clock()
+        at, known = self._known.get(login, (datetime.min.replace(tzinfo=UTC), None))
+        if timedelta() <= now - at < FRESH:
+            return known
         if (asked := self._asking.get(login)) is None:
             asked = self._asking[login] = asyncio.create_task(self._ask(login, now), name="access")
             asked.add_done_callback(lambda task: task.cancelled() or task.exception())  # heard where all callers left
@@ -70,8 +58,8 @@ class Access:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await asyncio.shield(asked)
         except _AWAY as problem:
-            if known is not None and timedelta() <= now - known.at < OLDEST:
-                return known.scope
+            if timedelta() <= now - at < OLDEST:
+                return known
             _log.warning("access-unknown", login=login, problem=str(problem) or type(problem).__name__)
             raise UnknownAccessError from problem
 
@@ -82,8 +70,8 @@ class Access:
                 scope = EVERYTHING
             elif await self._is_one_of(self._viewers, login):
                 scope = await self._readable(login)
-            self._known = {of: one for of, one in self._known.items() if now - one.at < OLDEST}
-            self._known[login] = _Known(now, scope)
+            self._known = {of: one for of, one in self._known.items() if now - one[0] < OLDEST}
+            self._known[login] = now, scope
             return scope
         finally:
             del self._asking[login]
@@ -91,7 +79,7 @@ class Access:
     async def _is_one_of(self, people: Collection[str], login: str) -> bool:
         if login == WITH_TOKEN:  # in the record of who did what, this is not a person
             return False
-        return await is_one_of(self._github, people, login)
+        return await is_one_of(self.sign_in.github, people, login)
 
     async def _readable(self, login: str) -> Scope:
         """Return the repositories of the bot that the person can read."""
@@ -102,7 +90,7 @@ class Access:
         async def may_read(repository: Repository) -> bool:
             async with at_once:
                 try:
-                    return await self._github.may_read(repository, login)
+                    return await self.sign_in.github.may_read(repository, login)
                 except (NotFound, Refused, Unauthenticated):  # the bot itself may not look there any more
                     return False
 

@@ -5,15 +5,16 @@ from typing import Any, Final, get_args
 from starlette.responses import Response
 
 from bot.api import lists
-from bot.api.calls import ByGuid, ById, CallError, Endpoint, ListQuery, Words
+from bot.api.calls import ByGuid, ById, CallError, Endpoint, ListQuery
 from bot.api.changes import CHANGES
 from bot.api.rows import AskedDelivery, AskedOfNodes, AskedOperation, Delivery, Rescue, StoppedTurn, Turn, Worktree
 from bot.dashboard.visits import PageView, Visit
 from bot.operations.asked import Asked
 
 
-def _views(change: Endpoint[Any, Any], words: Words) -> tuple[PageView, PageView]:
+def _views(change: Endpoint[Any, Any]) -> tuple[PageView, PageView]:
     """Return the page that says what will happen, and what asks for it, at the path of the change."""
+    words = change.words
     path = f"{change.path.removesuffix(f'/{words.verb}')}/{words.verb}"
 
     async def confirm(visit: Visit) -> Response:
@@ -65,21 +66,18 @@ def _page_of(answer: object) -> str:
 
 async def _subject(visit: Visit, kind: str, asked: Asked) -> tuple[str, Turn | Delivery | Rescue | Worktree]:
     """Return what is to be changed, and its page. Raises CallError if it is not there."""
-    match asked:
-        case ByGuid():
+    match kind, asked:
+        case "deliveries", ByGuid():
             return f"/deliveries/{asked.guid}", await visit.ask(lists.delivery, asked)
-        case ById() if kind == "turns":
+        case "turns", ById():
             return f"/turns/{asked.id}", await visit.ask(lists.turn, asked)
-        case ById():
+        case _, ById():
             page = await visit.ask(lists.LISTS[kind], ListQuery(after=asked.id + 1, limit=1))
-            for found in page.items:
-                if found.id == asked.id:
-                    return f"/{kind}", found
-            raise CallError(404, f"There is no {kind.removesuffix('s')} {asked.id}.")
+            if page.items and page.items[0].id == asked.id:
+                return f"/{kind}", page.items[0]
         case _:
-            raise TypeError(f"{asked!r} names no row")
+            pass
+    raise CallError(404, f"There is no such {kind.removesuffix('s')}.")
 
 
-ACTION_VIEWS: Final = tuple(
-    view for change in CHANGES if isinstance(change.words, Words) for view in _views(change, change.words)
-)
+ACTION_VIEWS: Final = tuple(view for change in CHANGES for view in _views(change))

@@ -1,6 +1,5 @@
 """The dashboard's routes, and what goes for all of them: who may enter, which forms count, the headers."""
 
-import asyncio
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -8,18 +7,20 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, UNANSWERED, Caller, CallError, Calls
+from bot.api.app import in_time
+from bot.api.calls import ONLY_OPERATORS, STRANGER, Caller, CallError, Calls
 from bot.api.events import News
 from bot.dashboard.actions import ACTION_VIEWS
 from bot.dashboard.entrance import ENTRANCE
 from bot.dashboard.login import COOKIE, Login, UnknownAccessError, is_equal, is_foreign
 from bot.dashboard.pages import PAGES
-from bot.dashboard.rendering import MEDIA_TYPES, static_files
+from bot.dashboard.rendering import STATIC
 from bot.dashboard.visits import PageView, Visit
 
 VIEWS: Final = (*PAGES, *ENTRANCE, *ACTION_VIEWS)
@@ -50,34 +51,24 @@ class _Dashboard:
         self._calls = calls
         self._news = news
         routes = [
-            *map(self._route, VIEWS),
+            *(Route(view.path, partial(self._answer, view), methods=[view.method]) for view in VIEWS),
             Route("/events", self._events, methods=["GET"]),
-            Route("/static/{name}", _static, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ]
         self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._problem})
         self.app.router.redirect_slashes = False
 
-    def _route(self, view: PageView) -> Route:
-        async def answer(request: Request) -> Response:
-            return await self._answer(view, request)
-
-        return Route(view.path, answer, methods=[view.method])
-
     async def _answer(self, view: PageView, request: Request) -> Response:
         visit = self.visit(request)
-        if view.for_operators and not visit.caller.is_operator:
-            return visit.problem(403, ONLY_OPERATORS)
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                if view.method == "POST" and not view.is_open:
-                    await _check_form(visit)
-                return await view.answer(visit)
-        except CallError as problem:
-            return visit.problem(problem.status, problem.sentence)
-        except ClientDisconnect:
-            return Response(status_code=400)  # the browser is gone
-        except UNANSWERED:
-            return visit.problem(503, "The database does not answer in time.")
+
+        async def shown() -> Response:
+            if view.for_operators and not visit.caller.is_operator:
+                raise CallError(403, ONLY_OPERATORS)
+            if view.method == "POST" and not view.is_open:
+                await _check_form(visit)
+            return await view.answer(visit)
+
+        return await in_time(shown(), visit.problem)
 
     async def _problem(self, request: Request, problem: Exception) -> Response:
         """Answer an unknown path or a wrong method with a page."""
@@ -118,9 +109,10 @@ class _Front:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                headers.update(_HEADERS)
+                # The address of a file has its digest.
+                is_file = scope["path"].startswith("/static/") and message["status"] in (200, 304)
+                headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_file else "no-store"
             await send(message)
 
         await answer(scope, receive, with_headers)
@@ -148,12 +140,3 @@ async def _check_form(visit: Visit) -> None:
     form = await visit.form()
     if not is_equal(form.get("form_token", ""), visit.login.form_token(visit.cookie)):
         raise CallError(403, "This form is no longer valid. Go back, load the page again and repeat it.")
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    content = static_files().get(name)
-    if content is None:
-        raise HTTPException(404)
-    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(content, headers=kept, media_type=MEDIA_TYPES[name[name.rindex(".") :]])

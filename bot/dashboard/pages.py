@@ -56,22 +56,27 @@ async def _days(visit: Visit, days: int) -> dict[str, Any]:
     return {**sums, "chart": turns_chart(by_day, last, days), "curves": curves(by_day, last, days)}
 
 
-def _list(name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None) -> PageView:
+def _list(
+    name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None, *, for_operators: bool = False
+) -> PageView:
     """Return the page of one of the API's lists; of those in the `state` where none is asked for."""
 
     async def answer(visit: Visit) -> Response:
         return await _listed(visit, name, listing, state)
 
-    return PageView("GET", f"/{name}", answer)
+    return PageView("GET", f"/{name}", answer, for_operators=for_operators)
 
 
 async def _listed(
     visit: Visit, name: str, listing: Endpoint[Any, Page[Any]], state: str | None = None, **values: Any
 ) -> Response:
     asked = visit.asked(listing)
-    asked = asked.model_copy(update={"state": asked.state or state})
+    given = {name: text for name, text in visit.request.query_params.items() if text and name != "after"}
+    states = asked.states() if isinstance(asked, ListQuery) else ()
+    if states:
+        asked = asked.model_copy(update={"state": asked.state or state})
     page = await visit.ask(listing, asked)
-    return visit.page(f"{name}.html", page=page, asked=asked, states=listing.asks.states(), **values)
+    return visit.page(f"{name}.html", page=page, asked=asked, given=given, states=states, **values)
 
 
 async def _turn(visit: Visit) -> Response:
@@ -149,11 +154,6 @@ async def _outcomes(visit: Visit) -> Response:
     return await _listed(visit, "outcomes", lists.outcomes, sums=sums.items, days=OUTCOME_DAYS)
 
 
-async def _audit(visit: Visit) -> Response:
-    asked = visit.asked(lists.audit)
-    return visit.page("audit.html", page=await visit.ask(lists.audit, asked), asked=asked)
-
-
 def _by_name(rows: Sequence[Costs]) -> list[dict[str, Any]]:
     """Return the sums of each repository or person, the dearest first."""
     sums = [{"name": name, **_sums([row for row in rows if row.name == name])} for name in {row.name for row in rows}]
@@ -181,6 +181,6 @@ PAGES: Final = (
     PageView("GET", "/operations/{id}", _operation),
     PageView("GET", "/costs", _costs),
     PageView("GET", "/outcomes", _outcomes),
-    PageView("GET", "/audit", _audit, for_operators=True),
+    _list("audit", lists.audit, for_operators=True),
     _list("nodes", lists.nodes),
 )

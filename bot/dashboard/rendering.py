@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -19,11 +18,6 @@ from bot.messages.links import diff_page
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
-MEDIA_TYPES: Final = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 CHANGES: Final = ", ".join(
     [
         *(f"sse:{name} throttle:1s" for name in NAMES if name.startswith(("turn", "operation", "worktree-failed"))),
@@ -32,12 +26,6 @@ CHANGES: Final = ", ".join(
 )
 """When a page that is shown loads its content again, as htmx reads it."""
 _BRANCH: Final = re.compile(r"[^\x00-\x20\x7f]{1,255}")
-
-
-@cache
-def static_files() -> Mapping[str, bytes]:
-    """Return what `/static/` serves, by name."""
-    return {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in MEDIA_TYPES}
 
 
 @cache
@@ -90,9 +78,10 @@ def moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+@cache
 def _static(name: str) -> str:
     """Return the address of a file, with its digest so that a browser may keep it."""
-    return f"/static/{name}?{hashlib.sha256(static_files()[name]).hexdigest()[:12]}"
+    return f"/static/{name}?{hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 def _thread_url(server_url: str, conversation: str) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.requests import Request
@@ -101,15 +101,12 @@ class Visit:
         answer.delete_cookie(name, secure=is_https(self.request), httponly=True, samesite="lax")
 
 
-Answer: TypeAlias = Callable[[Visit], Awaitable[Response]]
-
-
 @dataclass(frozen=True, slots=True)
 class PageView:
     """One method on one path of the dashboard. `is_open`: strangers may see it; `for_operators`: nobody else."""
 
     method: Literal["GET", "POST"]
     path: str
-    answer: Answer
+    answer: Callable[[Visit], Awaitable[Response]]
     is_open: bool = False
     for_operators: bool = False

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from bot.authority import Policy
 from bot.github.events import Addressed, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
@@ -21,8 +21,16 @@ class Ignore:
 Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
 
 
-def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
-    """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot."""
+def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
+    """Return whether it is a new review, or inline comment, on an open pull request: on the bot's it asks something."""
+    return isinstance(event, Written) and event.review_id is not None and event.thread.closed_at is None
+
+
+def action_of(event: Event, policy: Policy, parser: CommentParser, *, on_own_pull: bool = False) -> Action:
+    """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot.
+
+    `on_own_pull`: it `is_remark` on a pull request that the bot opened.
+    """
     if isinstance(event, ThreadClosed | ThreadReopened):
         return event
     if (why := _why_ignored(event, policy)) is not None:
@@ -33,11 +41,13 @@ def action_of(event: Event, policy: Policy, parser: CommentParser) -> Action:
         elif isinstance(event, Gesture):
             parsed = parser.parse_labeled(event.remark.body)
         else:
-            parsed = parser.parse(event.remark.body, event.body_before or "")
+            parsed = parser.parse(event.remark.body, event.body_before or "", on_own_pull=on_own_pull)
     except MarkdownError as problem:
         return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
     agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
-    return replace(_request(event, parsed), agent=agent or None) if parsed else Ignore("nothing asked")
+    if not parsed:
+        return Ignore("nothing asked")
+    return replace(_request(event, parsed), agent=agent or None, on_own_pull=on_own_pull)
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:

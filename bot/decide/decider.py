@@ -13,12 +13,12 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from bot.authority import Allowed, Denied, Policy
-from bot.decide.actions import Action, Ignore, action_of, failure_of
+from bot.decide.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.decide.review import whole_review
 from bot.github.answers import Permission
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
-from bot.github.events import Addressed, ThreadClosed, ThreadReopened, Unreadable
+from bot.github.events import Addressed, Event, ThreadClosed, ThreadReopened, Unreadable
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
@@ -40,6 +40,7 @@ from bot.store.database import DATABASE_AWAY, Connection, Pool, retry_on_unique_
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
 from bot.store.operations import Channel
+from bot.store.pull_requests import check_soon, is_own_pull
 from bot.tasks import concurrently
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
@@ -128,11 +129,10 @@ class Decider:
     async def _handle(self, delivery: Delivery, attempts: int) -> None:
         """Carry out what the delivery asks, or end it as failed. Raises RetryLaterError for a problem that passes."""
         asked: Request | None = None
-        arrived_at = asyncio.get_running_loop().time() - delivery.waited_seconds
         try:
             action = await self._action(delivery)
             asked = action if isinstance(action, Request) else None
-            outcome = await retry_on_unique_violation(self._carry_out, delivery, action, arrived_at)
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, action)
             _log.info("decided", outcome=outcome or "handled already")
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
@@ -162,26 +162,28 @@ class Decider:
         if delivery.event == deliveries.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
+        event = await asyncio.to_thread(lambda: read(delivery.event, orjson.loads(delivery.body), self.platform))
+        if event is None:
+            return Ignore("unused")
+        on_own_pull = is_remark(event) and await is_own_pull(self.pool, event.repository, event.thread.number)
         # The worst Markdown of a full comment takes a second, and any account can write it.
-        action = await asyncio.to_thread(self._asked, delivery, self._parser)
+        action = await asyncio.to_thread(self._asked, event, self._parser, on_own_pull=on_own_pull)
         if isinstance(action, Request) and action.parsed.commands:
             parser = await self._parser_for(action.repository)
-            return action if parser is self._parser else await asyncio.to_thread(self._asked, delivery, parser)
+            if parser is not self._parser:
+                return await asyncio.to_thread(self._asked, event, parser, on_own_pull=on_own_pull)
         return action
 
     async def _parser_for(self, repository: Repository) -> CommentParser:
         rules = await known_rules(self.pool, self.rules, repository)
         return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
-    def _asked(self, delivery: Delivery, parser: CommentParser) -> Action:
-        event = read(delivery.event, orjson.loads(delivery.body), self.platform)
-        if event is None:
-            return Ignore("unused")
+    def _asked(self, event: Event | Unreadable, parser: CommentParser, *, on_own_pull: bool) -> Action:
         if isinstance(event, Unreadable):
             return failure_of(event, self.policy, parser)
-        return action_of(event, self.policy, parser)
+        return action_of(event, self.policy, parser, on_own_pull=on_own_pull)
 
-    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree, arrived_at: float) -> str | None:
+    async def _carry_out(self, delivery: Delivery, action: Action | CreateWorktree) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
@@ -195,13 +197,15 @@ class Decider:
             async with self.pool.acquire() as connection:
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
             async with concurrently(self._state(action, standing)) as state:
-                verdict = await self._may_ask(action, arrived_at)
+                verdict = await self._may_ask(action)
                 if isinstance(verdict, Denied):
                     denied = verdict
+                elif action.parsed.is_remark and (now := await state) is not None and now.closed_at is not None:
+                    action = Ignore("a remark on a closed pull request")
                 else:
                     facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
         elif asked is not None:
-            verdict = await self._may_ask(asked, arrived_at)
+            verdict = await self._may_ask(asked)
             denied = verdict if isinstance(verdict, Denied) else None
         # What recovery could not prove has not failed: a repeat would be told on the thread again.
         error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
@@ -245,6 +249,9 @@ class Decider:
                     await _decline(connection, addressed, words)
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
+                if thread.kind == "pull":
+                    # Where it was merged, others may conflict now.
+                    await check_soon(connection, repository, self.clock(), None)
                 if pull is not None:
                     await outcomes.record_outcome(connection, repository, pull, at)
                 if reverts is not None:
@@ -253,6 +260,7 @@ class Decider:
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await outcomes.forget_outcome(connection, repository, thread.number)
+                await check_soon(connection, repository, self.clock(), thread.number)
                 await reopen(connection, repository, thread.number, at)
                 return "reopened"
             case Ignore(why=why):
@@ -265,24 +273,13 @@ class Decider:
         thread_ref, folder = await _save_thread(connection, request)
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
-        thread = (thread_ref, request.thread.number, folder, facts.pull)
-        now, permission, silent_until = self.clock(), facts.permission, None
+        now, silent_until = self.clock(), None
         if not request.is_operators:
             most = self.policy.comments_per_hour
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
         rules = await known_rules(connection, self.rules, request.repository)
-        ctx = RequestContext(
-            connection,
-            self.nodes,
-            *thread,
-            request,
-            self.policy,
-            rules,
-            self.server_url,
-            now,
-            permission=permission,
-            silent_until=silent_until,
-        )
+        thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
+        ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
         commands = request.parsed.commands
         for index, command in enumerate(commands):
             if await conversations.first_seen(connection, request.effect(index)):
@@ -290,18 +287,18 @@ class Decider:
         if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
             await request_agent(ctx, facts.asked)
 
-    async def _may_ask(self, asked: Request | Addressed, arrived_at: float) -> Allowed | Denied:
+    async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
         rules = await known_rules(self.pool, self.rules, asked.repository)
         about = (self.github, self.policy, asked.author, asked.repository)
-        return await may_ask(*about, allowed=rules.allowed, arrived_at=arrived_at)
+        return await may_ask(*about, allowed=rules.allowed)
 
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
-        """Tell a person who may not ask; a bot hears nothing at all."""
+        """Tell a person who turned to the bot and may not; a bot hears nothing at all."""
         if isinstance(asked, Request):
             # Once denied, always denied: what recovery finds again later asks for nothing.
             for index in range(len(asked.parsed.commands) + 1):
                 await conversations.first_seen(connection, asked.effect(index))
-        if denied.visible:
+        if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
             thread_ref, _ = await _save_thread(connection, asked)
             person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)
             await thread_comments.turn_away(connection, thread_ref, asked.target, person.id, words, self.clock())

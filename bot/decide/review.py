@@ -1,6 +1,7 @@
 """A review and its inline comments as one request, in whatever order their events arrive (DESIGN.md §3.2)."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
@@ -17,21 +18,23 @@ async def whole_review(
 ) -> AgentRequest:
     """Return what the review asks in all: its own text and its author's inline comments. Raises GitHubError.
 
-    `text` is what its event asks, which may not be in GitHub's list of the review's comments yet.
+    `text` is what its event asks, which may not be in GitHub's list of the review's comments yet. A single remark,
+    which GitHub wraps in a review of its own, collects those that follow.
     """
     comments = await _own_comments(github, request, review_id)
     is_comment = request.target.kind == "review-comment"
     part = request.target.id if is_comment and request.target.id else -review_id
+    asks = partial(parser.parse, on_own_pull=request.on_own_pull)
     # GitHub does not tell how many inline comments a review has: an empty list may also be one that lags.
     if part not in {comment.id for comment in comments} if is_comment else not comments:
         await sleep(LISTS_LAG_SECONDS)
         comments = await _own_comments(github, request, review_id)
     found = {} if is_comment else {part: text}
-    addressing = {part} | {comment.id for comment in comments if parser.parse(comment.body).request is not None}
+    addressing = {part} | {comment.id for comment in comments if asks(comment.body).request is not None}
     if is_comment and (review := await github.review(request.repository, request.thread.number, review_id)):
         by_author = review.author is not None and review.author.id == request.author.id
         found[-review_id] = parser.rest_of(review.body) if by_author else ""
-        if by_author and parser.parse(review.body).request is not None:
+        if by_author and asks(review.body).request is not None:
             addressing.add(-review_id)
     places = {comment.id: _place(comment) for comment in comments}
     for comment in comments:
@@ -43,6 +46,8 @@ async def whole_review(
     found[part] = found.get(part) or own_text
     found = {key: words for key, words in found.items() if words}
     own = ReviewParts(review_id, tuple(found), part, own_text, places.get(part, ""))
+    if len(found) == 1 and is_comment and request.parsed.is_remark:
+        return AgentRequest(own_text, own.context, own, collects=True)
     if len(found) == 1:
         return AgentRequest(text, request.context, own)
     context = "\n\n".join(places[key] for key in found if key in places)

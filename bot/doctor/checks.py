@@ -189,14 +189,12 @@ def network_check(given: Settings) -> Check:
             return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")
 
 
-def agent_check(agent: str, trial: Trial, chosen: bool, place: str) -> Check:
-    """Return the result for an installed agent; only the agent of AGENT can be a problem."""
+def agent_check(agent: str, trial: Trial, place: str) -> Check:
+    """Return the result for an agent of AGENT that is installed."""
     name, known = f"agent {agent}", preset(agent)
-    said = "chosen by AGENT; " if chosen else ""
-    if known and trial.version is not None:
-        said += f"{trial.version} (tested with {known.tested}); "
+    said = f"{trial.version} (tested with {known.tested}); " if known and trial.version is not None else ""
     if trial.problem is not None:
-        return Check(name, "problem" if chosen else "warning", said + trial.problem, trial.next_step)
+        return Check(name, "problem", said + trial.problem, trial.next_step)
     protocol = "driven by its SDK" if agent == "claude" else "speaks ACP"
     return Check(name, "ok", f"{said}{protocol}; starts a session {place}")
 
@@ -217,55 +215,43 @@ async def try_agent(agent: str, command: Command, launch_of: Callable[[Command],
 
 
 async def _agents(given: Settings, chosen: Sequence[str], caged: bool, probed: str | Unusable) -> list[Check]:
-    """Return checks of agents: the chosen ones, the other installed ones, and the missing ones in one line."""
-    commands = dict(sorted(_commands(given).items(), key=lambda named: named[0] not in chosen))
+    """Return the checks of the chosen agents, and of the node that one of them needs where something failed."""
+    presets = [row for row in map(preset, chosen) if row is not None]
+    commands: dict[str, Command | NotInstalled] = {row.agent: command_of(row, given.path) for row in presets}
+    if "custom" in chosen and given.agent_command:
+        commands["custom"] = given.agent_command
     installed = {name: command for name, command in commands.items() if not isinstance(command, NotInstalled)}
     checks = [
-        Check(f"agent {name}", "problem", "chosen by AGENT; not installed", command.next_step)
+        Check(f"agent {name}", "problem", "not installed", command.next_step)
         for name, command in commands.items()
-        if name in chosen and isinstance(command, NotInstalled)
+        if isinstance(command, NotInstalled)
     ]
-    checks += await _tried(given, installed, chosen, caged, probed)
+    if caged and isinstance(probed, Unusable):
+        return [*checks, *_untried(installed, "there is no sandbox")]
+    checks += await _tried(given, installed, "in the sandbox" if caged else "without a sandbox")
     failed = {check.check.removeprefix("agent ") for check in checks if check.state == "problem"}
-    known = [PRESETS[name] for name in chosen if name in PRESETS and not (caged and isinstance(probed, Unusable))]
-    from_npm = [row for row in known if row.oldest_node and failed & {row.agent, "worktree"}]
+    from_npm = [row for row in presets if row.oldest_node and failed & {row.agent, "worktree"}]
     for row in sorted(from_npm, key=lambda row: row.oldest_node or 0)[-1:]:
         oldest = (row.oldest_node or 0,)
         checks.append(await _program("node", "node", given.path, "problem", oldest, node_advice(row)))
-    absent = [name for name in commands if name not in installed and name not in chosen]
-    if absent:
-        found = f"not installed: {', '.join(absent)}"
-        checks.append(Check("other agents", "ok", found, "Needed only if AGENT names one; README.md says how."))
     return checks
 
 
-async def _tried(
-    given: Settings, installed: Mapping[str, Command], chosen: Sequence[str], caged: bool, probed: str | Unusable
-) -> list[Check]:
+async def _tried(given: Settings, installed: Mapping[str, Command], place: str) -> list[Check]:
     checks: list[Check] = []
-    why_not = "there is no sandbox"
-    if not (caged and isinstance(probed, Unusable)):
-        try:
-            async with scratch(given) as stage:
-                for name, command in installed.items():
-                    handed = given.variables_for(name) if name in chosen else {}
-                    async with stage.launching(preset(name), handed) as launch_of:
-                        trial = await try_agent(name, command, launch_of)
-                    place = "in the sandbox" if caged else "without a sandbox"
-                    checks.append(agent_check(name, trial, name in chosen, place))
-                return checks
-        except (GitError, OSError) as error:
-            why_not = "there is no worktree"
-            failed = f"no worktree can be made in the folder for temporary files: {error}"
-            checks = [Check("worktree", "problem", failed)]
-    untried = Trial(problem=f"installed; not started: {why_not}")
-    return [*checks, *(agent_check(name, untried, name in chosen, "") for name in installed)]
+    try:
+        async with scratch(given) as stage:
+            for name, command in installed.items():
+                async with stage.launching(preset(name), given.variables_for(name)) as launch_of:
+                    checks.append(agent_check(name, await try_agent(name, command, launch_of), place))
+    except (GitError, OSError) as error:
+        failed = f"no worktree can be made in the folder for temporary files: {error}"
+        return [Check("worktree", "problem", failed), *_untried(installed, "there is no worktree")]
+    return checks
 
 
-def _commands(given: Settings) -> dict[str, Command | NotInstalled]:
-    """Return the commands of the presets, and of the custom agent where it has one."""
-    commands = {row.agent: command_of(row, given.path) for row in PRESETS.values()}
-    return {**commands, "custom": given.agent_command} if given.agent_command else commands
+def _untried(installed: Iterable[str], why: str) -> list[Check]:
+    return [Check(f"agent {name}", "problem", f"installed; not started: {why}") for name in installed]
 
 
 def node_advice(row: Preset) -> str:

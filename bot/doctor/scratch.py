@@ -11,9 +11,8 @@ from pathlib import Path
 from bot.agents.driver import Launch
 from bot.agents.presets import Preset, api_of, variables_of
 from bot.clones.admin import real_path
-from bot.clones.clone import Clone, clone_at, clone_lock
+from bot.clones.clone import CheckoutRefused, Clone, clone_at, clone_lock
 from bot.clones.fetch import update
-from bot.clones.start import CheckoutRefused
 from bot.git.refs import rescue_ref
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch

@@ -20,60 +20,45 @@ class GitProblem(StrEnum):
 
 
 # The first match wins: "could not read from remote repository" follows every other message of a remote.
-_PROBLEMS: tuple[tuple[GitProblem, re.Pattern[str]], ...] = (
+# The remote's own messages begin with "remote:".
+_SAID: tuple[tuple[GitProblem, str], ...] = (
     # A problem of the cage says nothing about the repository.
-    (GitProblem.OTHER, re.compile(r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): ")),
+    (GitProblem.OTHER, r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): "),
     # git says so of a process of its own, such as the one that talks to the server.
-    (GitProblem.KILLED, re.compile(r"^(?!remote:).*\bdied of signal 9\b", re.M)),
-    # The remote's messages begin with "remote:".
-    (GitProblem.DISK_FULL, re.compile(r"^(?!remote:).*(no space left on device|disk quota exceeded)", re.I | re.M)),
-    (GitProblem.CORRUPT, re.compile(r"unable to resolve reference .*: reference broken", re.I)),
-    (GitProblem.LOCKED, re.compile(r"\.lock': File exists|unable to lock|cannot lock ref", re.I)),
-    (
-        GitProblem.AUTH,
-        re.compile(
-            r"authentication failed|requested url returned error: 40[13]|permission to .* denied",
-            re.I,
-        ),
-    ),
+    (GitProblem.KILLED, r"^(?!remote:).*\bdied of signal 9\b"),
+    (GitProblem.DISK_FULL, r"^(?!remote:).*(no space left on device|disk quota exceeded)"),
+    (GitProblem.CORRUPT, r"unable to resolve reference .*: reference broken"),
+    (GitProblem.LOCKED, r"\.lock': File exists|unable to lock|cannot lock ref"),
+    (GitProblem.AUTH, r"authentication failed|requested url returned error: 40[13]|permission to .* denied"),
     # The credential helper ended before it answered: `authorise` refuses before git runs where there is no token.
-    (GitProblem.KILLED, re.compile(r"could not read (username|password)|terminal prompts disabled", re.I)),
+    (GitProblem.KILLED, r"could not read (username|password)|terminal prompts disabled"),
     (
         GitProblem.NETWORK,
-        re.compile(
-            r"could not resolve (host|proxy)|failed to connect|couldn't connect|connection (timed out|refused|reset)"
-            r"|operation (timed out|too slow)|early eof|empty reply from server|hung up|rpc failed"
-            r"|(requested url returned error:|from http) (429|5\d\d)|gnutls|ssl_|transfer closed"
-            r"|certificate verification failed|ssl certificate problem|from proxy after connect|tunnel failed"
-            # Our credential helper cannot get a token now.
-            r"|credential helper '.*' told us to quit",
-            re.I,
-        ),
+        r"could not resolve (host|proxy)|failed to connect|couldn't connect|connection (timed out|refused|reset)"
+        r"|operation (timed out|too slow)|early eof|empty reply from server|hung up|rpc failed"
+        r"|(requested url returned error:|from http) (429|5\d\d)|gnutls|ssl_|transfer closed"
+        r"|certificate verification failed|ssl certificate problem|from proxy after connect|tunnel failed"
+        # Our credential helper cannot get a token now.
+        r"|credential helper '.*' told us to quit",
     ),
-    (GitProblem.REJECTED, re.compile(r"\[(remote )?rejected\]", re.I)),
+    (GitProblem.REJECTED, r"\[(remote )?rejected\]"),
     (
         GitProblem.CORRUPT,
-        # The remote's messages about its own objects begin with "remote:".
-        re.compile(
-            r"^(?!remote:).*(object .* is corrupt|bad (object|tree object|config|boolean config|numeric config)"
-            r"|(unable to|could not|failed to) (read|parse|unpack) (tree|sha1|object|commit|[0-9a-f]{40})"
-            r"|missing (blob|tree|commit|object)|failed to traverse parents|did not send all necessary objects"
-            r"|data stream error|does not match index|object file .* is empty|unexpected line in .*packed-refs"
-            r"|index file (corrupt|smaller than expected))",
-            re.I | re.M,
-        ),
+        r"^(?!remote:).*(object .* is corrupt|bad (object|tree object|config|boolean config|numeric config)"
+        r"|(unable to|could not|failed to) (read|parse|unpack) (tree|sha1|object|commit|[0-9a-f]{40})"
+        r"|missing (blob|tree|commit|object)|failed to traverse parents|did not send all necessary objects"
+        r"|data stream error|does not match index|object file .* is empty|unexpected line in .*packed-refs"
+        r"|index file (corrupt|smaller than expected))",
     ),
     (
         GitProblem.NOT_FOUND,
-        re.compile(
-            r"not a git repository|can only be used inside a git repository"
-            r"|does not appear to be a git repository|repository .*not found|not our ref"
-            r"|couldn't find remote ref|unknown revision|not a valid (ref|object)|requested url returned error: 404"
-            r"|no such file or directory|needed a single revision",
-            re.I,
-        ),
+        r"not a git repository|can only be used inside a git repository"
+        r"|does not appear to be a git repository|repository .*not found|not our ref"
+        r"|couldn't find remote ref|unknown revision|not a valid (ref|object)|requested url returned error: 404"
+        r"|no such file or directory|needed a single revision",
     ),
 )
+_PROBLEMS = tuple((kind, re.compile(pattern, re.I | re.M)) for kind, pattern in _SAID)
 _REFUSED = re.compile(
     r"authentication failed for|returned error: 40[134]|^(remote: |fatal: )repository .*not found"
     r"|^fatal: '.*' does not appear to be a git repository",

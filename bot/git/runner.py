@@ -140,10 +140,6 @@ class Identity:
         }
 
 
-async def _never(_: int) -> bool:
-    return False
-
-
 class _TooMuchOutputError(Exception):
     """A command wrote more than MAX_OUTPUT_BYTES."""
 
@@ -175,14 +171,12 @@ class Git:
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
     cage: Sandbox = NO_CAGE
-    wait_for_new: Callable[[int], Awaitable[bool]] = _never
+    wait_for_new: Callable[[int], Awaitable[bool]] | None = None
     authorise: Callable[[str], Awaitable[str]] | None = None
     lfs: bool = False
     """git-lfs is installed: files under Git LFS have their content in worktrees."""
     outbound: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables with the way to the server, for commands on a clone."""
-    remotes: dict[Path, str] = field(default_factory=dict, compare=False, repr=False)
-    """The remotes of clones, until they are written anew. A wrong one costs a request: the token is for one address."""
 
     def of_few_refs(self) -> "Git":
         """Return this git for servers with few refs: it lists them all with its first request, and asks nothing before.
@@ -198,8 +192,6 @@ class Git:
         """
         config = (*_NEUTRAL, ("credential.helper", ""), *_of_command(args), *self.remote_config)
         given = {**self.outbound, **options.get("environment", {})}
-        if "remote.origin.url" in args:
-            self.remotes.pop(clone, None)
         options["environment"] = {**_config_environment(config), **given}
         tries, was_forgotten = 0, False
         while True:
@@ -213,7 +205,7 @@ class Git:
                 said = completed.stderr if completed.status else ""
             except GitError as error:
                 outcome, said = error, error.stderr
-            if is_refused(said) and await self.wait_for_new(tries):
+            if is_refused(said) and self.wait_for_new is not None and await self.wait_for_new(tries):
                 tries += 1
             elif is_unauthenticated(said) and not was_forgotten:
                 was_forgotten = True
@@ -224,10 +216,8 @@ class Git:
 
     async def remote_url(self, clone: Path) -> str:
         """Return the address of the clone's remote; empty where it has none. Raises GitError."""
-        if clone not in self.remotes:
-            asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
-            self.remotes[clone] = (await self.run(*asked, cwd=None, check=False)).text
-        return self.remotes[clone]
+        asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
+        return (await self.run(*asked, cwd=None, check=False)).text
 
     @contextlib.asynccontextmanager
     async def _authorised(self, clone: Path, command: str) -> AsyncIterator[int | None]:

@@ -1,6 +1,6 @@
 """Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter
 
-from bot.github.errors import NotFound
 from bot.model import Actor, Thread, ThreadKind
 
 T = TypeVar("T")
@@ -59,39 +58,39 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class PullFacts:
+class Pull:
     """A pull request as it is now: https://docs.github.com/rest/pulls/pulls#get-a-pull-request
 
     `head_repository_id` is None when the fork was deleted; `default_branch` is the base repository's. No branch of the
     head's repository was pushed after `head_pushed_at`.
     """
 
-    head_ref: Annotated[str, _at("head", "ref")]
-    head_sha: Annotated[str, _at("head", "sha")]
-    head_repository_id: Annotated[int | None, _at("head", "repo", "id", default=None)]
-    head_pushed_at: Annotated[datetime | None, _at("head", "repo", "pushed_at", default=None)]
-    default_branch: Annotated[str, _at("base", "repo", "default_branch")]
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class BranchPull:
-    """A pull request from a branch of the repository itself.
-
-    One of https://docs.github.com/rest/pulls/pulls#list-pull-requests
-    """
-
     number: int
     url: Annotated[str, _at("html_url")]
     author_id: Annotated[int | None, _at("user", "id", default=None)]
     created_at: datetime
-    head_sha: Annotated[str, _at("head", "sha")]
+    merged_at: Annotated[datetime | None, Field(default=None)]
     is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
-    is_merged: Annotated[bool, BeforeValidator(bool), _at("merged_at", default=False)]
     is_draft: Annotated[bool, BeforeValidator(bool), _at("draft", default=False)]
     title: str
     body: Body
+    head_ref: Annotated[str, _at("head", "ref")]
+    head_sha: Annotated[str, _at("head", "sha")]
+    head_repository_id: Annotated[int | None, _at("head", "repo", "id", default=None)]
+    head_pushed_at: Annotated[datetime | None, _at("head", "repo", "pushed_at", default=None)]
     base: Annotated[str, _at("base", "ref")]
+    default_branch: Annotated[str, _at("base", "repo", "default_branch")]
+
+
+@dataclass(frozen=True, slots=True)
+class Mergeable:
+    """Whether a pull request can be merged: https://docs.github.com/graphql/reference/objects#pullrequest"""
+
+    title: Body
+    head: Annotated[str, _at("headRefOid")]
+    base: Annotated[str, _at("baseRefName")]
+    state: Literal["OPEN", "CLOSED", "MERGED"]
+    mergeable: Literal["CONFLICTING", "MERGEABLE", "UNKNOWN"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +167,6 @@ def permission(answer: Any) -> Permission:
     return exact
 
 
-def branch_pulls(found: Sequence[Any], repository_id: int) -> tuple[BranchPull, ...]:
-    """Return the pull requests whose head is in the repository itself: a fork of the same owner has the same label."""
-    own = [one for one in found if (one["head"].get("repo") or {}).get("id") == repository_id]
-    return tuple(read(BranchPull, one) for one in own)
-
-
 def thread(answer: Any) -> Thread:
     """Read https://docs.github.com/rest/issues/issues#get-an-issue, which also serves pull requests."""
     kind: ThreadKind = "pull" if answer.get("pull_request") else "issue"
@@ -182,27 +175,6 @@ def thread(answer: Any) -> Thread:
     return Thread(answer["number"], kind, answer["title"], closed)
 
 
-def closing_issues(data: Any, repository_id: int) -> tuple[list[int], str | None]:
-    """Return the repository's issues on one page of `client.CLOSING_ISSUES`, and the cursor of the next page.
-
-    Raises NotFound. An issue that the credentials may not see is null.
-    """
-    pull = ((data or {}).get("repository") or {}).get("pullRequest")
-    if pull is None:
-        raise NotFound("the pull request is gone")
-    page = pull["closingIssuesReferences"]
-    if page is None:
-        return [], None
-    seen = [node for node in page["nodes"] or () if node is not None]
-    found = [node["number"] for node in seen if node["repository"]["databaseId"] == repository_id]
-    return found, page["pageInfo"]["endCursor"] if page["pageInfo"]["hasNextPage"] else None
-
-
-def newest_merged_head(pulls: Sequence[Any]) -> str | None:
-    """Return the head of the pull request that was merged last, None where none was.
-
-    https://docs.github.com/rest/pulls/pulls#list-pull-requests
-    """
-    merged = [pull for pull in pulls if pull.get("merged_at")]
-    newest = max(merged, key=lambda pull: datetime.fromisoformat(pull["merged_at"]), default=None)
-    return newest["head"]["sha"] if newest else None
+def nodes(connection: Any) -> list[Any]:
+    """Return the nodes of a GraphQL connection. What is null, such as what the credentials may not see, is nothing."""
+    return [node for node in (connection or {}).get("nodes") or () if node is not None]

@@ -1,8 +1,6 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
-import asyncio
-import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,22 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from bot.github import answers
-from bot.github.answers import (
-    BotIdentity,
-    BranchPull,
-    LoggedDelivery,
-    Permission,
-    Posted,
-    PullFacts,
-    RateLimit,
-    Review,
-    ReviewComment,
-    Webhook,
-    read,
-)
+from bot.github.answers import Permission, read
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, TokenKey, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
-from bot.github.transport import Clock, Sleep, Transport, reading
+from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import OwnReview, Repository, Target, Thread
 
@@ -35,6 +21,8 @@ T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
 Hook = tuple[Repository, int]
 """A webhook of a repository, by its id."""
+Value = str | int | None
+"""A variable of a path; one that is None is left out."""
 Call = Callable[..., Awaitable[T]]
 """A request of the transport: a path, its variables, and the token or the App's own."""
 
@@ -54,10 +42,6 @@ PULLS = "/pulls{?state,head,per_page}"
 WEBHOOK_PATH = "/webhooks/github"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
-IMPATIENT_SECONDS, HUNG_FOR_SECONDS = 3.0, 60.0
-"""GraphQL hung if an answer took so long; so long after that nobody waits for it again, but a moment."""
-SHARED_SECONDS = 1.0
-"""A permission is live: an older answer is not shared, nor any with a request that arrived after it was asked for."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """
@@ -71,19 +55,6 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
     }
   }
 }
-"""
-
-
-ADD_REACTION = """
-mutation($id: ID!, $content: ReactionContent!) {
-  addReaction(input: { subjectId: $id, content: $content }) { clientMutationId }
-}
-"""
-RESOLVE_THREAD = """
-mutation($id: ID!) { resolveReviewThread(input: { threadId: $id }) { clientMutationId } }
-"""
-MINIMIZE_COMMENT = """
-mutation($id: ID!) { minimizeComment(input: { subjectId: $id, classifier: OUTDATED }) { clientMutationId } }
 """
 
 
@@ -107,25 +78,19 @@ class GitHub:
         self._api = Transport(http, api_url=api_url, graphql_url=graphql_url, app=app, clock=clock, sleep=sleep)
         self._sleep = sleep
         self._tokens = Tokens(credentials, self._api.installation_token, clock, on_new_token)
-        self._identity: BotIdentity | None = None
+        self._identity: answers.BotIdentity | None = None
         self._shown: set[tuple[str, int]] = set()
         """The new tokens, and the repositories that GitHub has shown to them."""
-        self._permissions: dict[tuple[str, int, str], tuple[float, asyncio.Task[Permission]]] = {}
-        """The look-ups of the last moment, and when they began."""
-        self.clock = clock
-        self.members: dict[tuple[str, str], datetime] = {}
-        """Who was in which team, a team and a login, and when GitHub was asked (see `bot.github.people`)."""
-        self._graphql_hung_at = -math.inf
 
-    async def identity(self) -> BotIdentity:
+    async def identity(self) -> answers.BotIdentity:
         """Return who the bot is; GitHub is asked once."""
         if self._identity is None:
             if self.is_app:
                 self._identity = await self._app_identity()
             else:
                 # https://docs.github.com/rest/users/users#get-the-authenticated-user
-                user = await reading(self._api.getitem("/user", oauth_token=self._tokens.personal))
-                self._identity = BotIdentity(user["login"], user["id"], user["login"])
+                user = await self._api.getitem("/user", oauth_token=self._tokens.personal)
+                self._identity = answers.BotIdentity(user["login"], user["id"], user["login"])
         return self._identity
 
     async def repository(self, platform: str, owner: str, name: str) -> Repository:
@@ -134,7 +99,7 @@ class GitHub:
         if self.is_app:
             installation_id = (await self._of_app(INSTALLATION, owner=owner, name=name))["id"]
             token = await self._tokens.of_installation(TokenKey(installation_id))
-        found = await reading(self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token))
+        found = await self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token)
         return Repository(
             platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
         )
@@ -145,11 +110,8 @@ class GitHub:
         Raises NotFound where the bot does not see it.
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
         """
-        by_id = {"id": str(repository.id)}
         try:
-            found: Any = await self._authorised(
-                repository, lambda token: self._api.getitem("/repositories/{id}", by_id, oauth_token=token)
-            )
+            found = await self._by_id(repository)
         except NotFound as problem:
             raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
         owner, name, branch = found["owner"]["login"], found["name"], found["default_branch"]
@@ -160,17 +122,17 @@ class GitHub:
         """How far GitHub's clock was ahead of ours in its last answer, even a refusal; None before the first."""
         return self._api.clock_skew
 
-    async def rate_limit(self) -> RateLimit | None:
+    async def rate_limit(self) -> answers.RateLimit | None:
         """Return the rate limit of the token; None for an App, which has one for each installation."""
         if self.is_app:
             return None
-        return read(RateLimit, await reading(self._api.getitem("/rate_limit", oauth_token=self._tokens.personal)))
+        return read(answers.RateLimit, await self._api.getitem("/rate_limit", oauth_token=self._tokens.personal))
 
     async def missing_rights(self, owner: str, name: str) -> tuple[str, ...]:
         """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
         if not self.is_app:
             named = {"owner": owner, "name": name}
-            found = await reading(self._api.getitem(REPOSITORY, named, oauth_token=self._tokens.personal))
+            found = await self._api.getitem(REPOSITORY, named, oauth_token=self._tokens.personal)
             return () if found["permissions"]["push"] else ("write access",)
         granted = (await self._of_app(INSTALLATION, owner=owner, name=name))["permissions"]
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
@@ -195,26 +157,13 @@ class GitHub:
             *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
         )
 
-    async def permission(self, repository: Repository, login: str, *, arrived_at: float = math.inf) -> Permission:
+    async def permission(self, repository: Repository, login: str) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
 
-        Callers that ask the same within a second, while GitHub has not answered, share the answer. So do, within that
-        second, those whose request arrived, by the event loop's clock, before GitHub was asked. Raises NotFound where
-        the bot does not see the repository: GitHub's answer is the same.
+        Raises NotFound where the bot does not see the repository: GitHub's answer is the same.
         """
-        key, now = (repository.platform, repository.id, login), asyncio.get_running_loop().time()
-        self._permissions = {of: one for of, one in self._permissions.items() if now - one[0] <= SHARED_SECONDS}
-        asked_at, asked = self._permissions.get(key, (-math.inf, None))
-        if asked is None or (asked.done() and (asked_at < arrived_at or _failed(asked))):
-            asked = asyncio.create_task(self._permission(repository, login))
-            self._permissions[key] = now, asked
-            asked.add_done_callback(_failed)  # heard also where all callers are gone
-        return await asyncio.shield(asked)
-
-    async def _permission(self, repository: Repository, login: str) -> Permission:
-        try:
-            answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
-        except NotFound:
+        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=login)
+        if answer is None:
             await self.as_named_now(repository)
             return "none"
         return answers.permission(answer)
@@ -224,8 +173,7 @@ class GitHub:
 
         https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user
         """
-        path, of = "/repositories/{id}/collaborators/{login}/permission", {"id": str(repository.id), "login": login}
-        answer = await self._authorised(repository, lambda token: self._api.getitem(path, of, oauth_token=token))
+        answer = await self._by_id(repository, "/collaborators/{login}/permission", login=login)
         return answers.permission(answer) != "none"
 
     async def login_of_code(self, address: str, form: Mapping[str, str]) -> str:
@@ -233,9 +181,9 @@ class GitHub:
 
         Raises Refused for a code that is wrong, old or used.
         """
-        return str((await reading(self._api.person_of_code(address, form)))["login"])
+        return str((await self._api.person_of_code(address, form))["login"])
 
-    async def of_organisation(self, org: str, path: str, **variables: str) -> Any:
+    async def of_organisation(self, org: str, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET below the organisation. Raises NotFound where the App is not installed there.
 
         https://docs.github.com/rest/apps/apps#get-an-organization-installation-for-the-authenticated-app
@@ -244,83 +192,86 @@ class GitHub:
         if self.is_app:
             installation = await self._of_app("/orgs/{org}/installation", org=org)
             token = await self._tokens.of_installation(TokenKey(installation["id"]))
-        return await reading(self._api.getitem("/orgs/{org}" + path, {"org": org, **variables}, oauth_token=token))
+        return await self._api.getitem("/orgs/{org}" + path, {"org": org, **variables}, oauth_token=token)
 
     async def closing_issues(self, repository: Repository, number: int) -> tuple[int, ...]:
         """Return the issues of the same repository that the pull request closes when it is merged."""
         found: list[int] = []
-        after: str | None = None
-        while True:
-            found_page = await self.query(repository, CLOSING_ISSUES, number=number, after=after)
-            page, after = answers.closing_issues(found_page, repository.id)
-            found += page
-            if after is None:
-                return tuple(found)
+        page: Any = {"hasNextPage": True, "endCursor": None}
+        while page["hasNextPage"]:
+            data = await self.query(repository, CLOSING_ISSUES, number=number, after=page["endCursor"])
+            if (pull := data["repository"]["pullRequest"]) is None:
+                raise NotFound("the pull request is gone")
+            part = pull["closingIssuesReferences"] or {"pageInfo": {"hasNextPage": False}}
+            found += [one["number"] for one in answers.nodes(part) if one["repository"]["databaseId"] == repository.id]
+            page = part["pageInfo"]
+        return tuple(found)
 
-    async def pull(self, repository: Repository, number: int) -> PullFacts:
+    async def pull(self, repository: Repository, number: int) -> answers.Pull:
         """Return the pull request as it is now."""
-        return read(PullFacts, await self.get(repository, "/pulls/{number}", number=str(number)))
+        return read(answers.Pull, await self.get(repository, "/pulls/{number}", number=number))
+
+    async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
+        """Return whether these pull requests can be merged, in their order: one request for all."""
+        fields = "title headRefOid baseRefName state mergeable"
+        pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
+        document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
+        found = (await self.query(repository, document))["repository"]
+        return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
-        return answers.thread(await self.get(repository, "/issues/{number}", number=str(number)))
+        return answers.thread(await self.get(repository, "/issues/{number}", number=number))
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         """Return the commit that was merged last from this branch of the repository itself, None where none was."""
-        head = f"{repository.owner}:{branch}"
-        return answers.newest_merged_head(await self.get_all(repository, PULLS, state="closed", head=head))
+        merged = [(pull.merged_at, pull.head_sha) for pull in await self.pulls_of(repository, branch) if pull.merged_at]
+        return max(merged, key=lambda one: one[0])[1] if merged else None
 
-    async def pulls_of(self, repository: Repository, branch: str) -> tuple[BranchPull, ...]:
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[answers.Pull, ...]:
         """Return all pull requests from this branch of the repository itself, newest first."""
-        head = f"{repository.owner}:{branch}"
-        return answers.branch_pulls(await self.get_all(repository, PULLS, state="all", head=head), repository.id)
-
-    async def branch_pull(self, repository: Repository, number: int) -> BranchPull:
-        """Return a pull request from a branch of the repository itself, as it is now."""
-        return read(BranchPull, await self.get(repository, "/pulls/{number}", number=str(number)))
+        found = await self.get_all(repository, PULLS, state="all", head=f"{repository.owner}:{branch}")
+        # A fork of the same owner has the same label.
+        return tuple(pull for one in found if (pull := read(answers.Pull, one)).head_repository_id == repository.id)
 
     async def create_pull(
         self, repository: Repository, *, head: str, base: str, title: str, body: str, draft: bool
-    ) -> BranchPull:
+    ) -> answers.Pull:
         """Open a pull request; Refused with status 422 where one is open or there is nothing to merge.
 
         https://docs.github.com/rest/pulls/pulls#create-a-pull-request
         """
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
-        return read(BranchPull, await self._post(repository, "/pulls", data))
+        return read(answers.Pull, await self._post(repository, "/pulls", data))
 
     async def edit_pull(self, repository: Repository, number: int, title: str, body: str) -> None:
         """Replace title and description: https://docs.github.com/rest/pulls/pulls#update-a-pull-request"""
         edit = partial(self._api.patch, data={"title": title, "body": body})
-        await self._below(repository, edit, "/pulls/{number}", number=str(number))
+        await self._below(repository, edit, "/pulls/{number}", number=number)
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         """Return whether a rule protects the branch; a branch that does not exist is not protected."""
-        try:
-            answer = await self.get(repository, "/branches/{branch}", branch=branch)
-        except NotFound:
-            return False
-        return bool(answer["protected"])
+        found = await self.get_if_there(repository, "/branches/{branch}", branch=branch)
+        return found is not None and bool(found["protected"])
 
-    async def review(self, repository: Repository, number: int, review_id: int) -> Review | None:
+    async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""
         path = "/pulls/{number}/reviews/{review}"
-        try:
-            found = await self.get(repository, path, number=str(number), review=str(review_id))
-        except NotFound:
-            return None
-        return read(Review, found)
+        found = await self.get_if_there(repository, path, number=number, review=review_id)
+        return read(answers.Review, found) if found is not None else None
 
-    async def review_comments(self, repository: Repository, number: int, review_id: int) -> tuple[ReviewComment, ...]:
+    async def review_comments(
+        self, repository: Repository, number: int, review_id: int
+    ) -> tuple[answers.ReviewComment, ...]:
         """Return the inline comments of one review, none when it is gone."""
         path = "/pulls/{number}/reviews/{review}/comments{?per_page}"
         try:
-            found = await self.get_all(repository, path, number=str(number), review=str(review_id))
+            found = await self.get_all(repository, path, number=number, review=review_id)
         except NotFound:
             return ()
         # Where the line is gone, its place in the commit that was commented on has to do.
         placed = ({**one, "line": one.get("line") or one.get("original_line")} for one in found)
-        return tuple(read(ReviewComment, one) for one in placed)
+        return tuple(read(answers.ReviewComment, one) for one in placed)
 
     async def react(self, repository: Repository, number: int, target: Target, content: ReactionContent) -> None:
         """React; a repeated reaction changes nothing (https://docs.github.com/rest/reactions/reactions)."""
@@ -332,50 +283,46 @@ class GitHub:
             case "review":
                 # Over REST a review takes none: https://docs.github.com/graphql/reference/mutations#addreaction
                 path = "/pulls/{number}/reviews/{id}"
-                review = await self.get(repository, path, number=str(number), id=str(target.id))
-                await self.query(repository, ADD_REACTION, id=review["node_id"], content=content.upper())
+                review = await self.get(repository, path, number=number, id=target.id)
+                await self._change(repository, "addReaction", subjectId=review["node_id"], content=content.upper())
                 return
             case "issue" | "pull":
                 path, identifier = "/issues/{id}/reactions", number
             case _:
                 assert_never(target.kind)
-        await self._post(repository, path, {"content": content}, id=str(identifier))
+        await self._post(repository, path, {"content": content}, id=identifier)
 
-    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> Posted:
+    async def create_comment(self, repository: Repository, number: int, target: Target, body: str) -> answers.Posted:
         """Comment: in the thread of the inline comment that is answered, else at the end of the conversation."""
         if target.kind == "review-comment":
             # Only a thread's first comment can be replied to
             # (https://docs.github.com/rest/pulls/comments#create-a-reply-for-a-review-comment).
-            asked = await self.get(repository, "/pulls/comments/{id}", id=str(target.id))
+            asked = await self.get(repository, "/pulls/comments/{id}", id=target.id)
             first = asked.get("in_reply_to_id") or target.id
-            path, more = "/pulls/{number}/comments/{first}/replies", {"first": str(first)}
+            path, more = "/pulls/{number}/comments/{first}/replies", {"first": first}
         else:
             path, more = "/issues/{number}/comments", {}
-        return read(Posted, await self._post(repository, path, {"body": body}, number=str(number), **more))
+        return read(answers.Posted, await self._post(repository, path, {"body": body}, number=number, **more))
 
-    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> Posted:
+    async def edit_comment(self, repository: Repository, target: Target, comment_id: int, body: str) -> answers.Posted:
         """Replace the text of the bot's own comment that answers `target`."""
         edit = partial(self._api.patch, data={"body": body})
-        return read(Posted, await self._below(repository, edit, _comment_path(target), id=str(comment_id)))
+        return read(answers.Posted, await self._below(repository, edit, _comment_path(target), id=comment_id))
 
     async def delete_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
         """Delete the bot's own comment that answers `target`: https://docs.github.com/rest/issues/comments#delete-an-issue-comment"""
-        await self._below(repository, self._api.delete, _comment_path(target), id=str(comment_id))
+        await self._below(repository, self._api.delete, _comment_path(target), id=comment_id)
 
     async def minimize_comment(self, repository: Repository, target: Target, comment_id: int) -> None:
         """Fold the bot's own comment away as outdated: https://docs.github.com/graphql/reference/mutations#minimizecomment"""
-        found = await self.get(repository, _comment_path(target), id=str(comment_id))
-        await self.query(repository, MINIMIZE_COMMENT, id=found["node_id"])
+        found = await self.get(repository, _comment_path(target), id=comment_id)
+        await self._change(repository, "minimizeComment", subjectId=found["node_id"], classifier="OUTDATED")
 
     async def has_comment(self, repository: Repository, target: Target, comment_id: int) -> bool:
         """Return whether the bot's own comment that answers `target` is there."""
-        try:
-            await self.get(repository, _comment_path(target), id=str(comment_id))
-        except NotFound:
-            return False
-        return True
+        return await self.get_if_there(repository, _comment_path(target), id=comment_id) is not None
 
-    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> Posted:
+    async def create_review(self, repository: Repository, number: int, body: str, review: OwnReview) -> answers.Posted:
         """Submit a review that only comments; Refused with status 422 where a line is not in the diff.
 
         https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
@@ -386,11 +333,11 @@ class GitHub:
             remarks.append({"path": one.path, "line": one.line, "side": one.side, "body": one.body, **begin})
         of = {"commit_id": review.head} if review.head is not None else {}
         data = {"event": "COMMENT", "body": body, "comments": remarks, **of}
-        return read(Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=str(number)))
+        return read(answers.Posted, await self._post(repository, "/pulls/{number}/reviews", data, number=number))
 
-    async def find_review(self, repository: Repository, number: int, marker: str) -> Posted | None:
+    async def find_review(self, repository: Repository, number: int, marker: str) -> answers.Posted | None:
         """Return the bot's own review whose text ends with `marker`, or None."""
-        found = await self.get_all(repository, "/pulls/{number}/reviews{?per_page}", number=str(number))
+        found = await self.get_all(repository, "/pulls/{number}/reviews{?per_page}", number=number)
         return await self._own(found, marker)
 
     async def resolve_thread(self, repository: Repository, thread: str) -> None:
@@ -398,61 +345,65 @@ class GitHub:
 
         https://docs.github.com/graphql/reference/mutations#resolvereviewthread
         """
-        await self.query(repository, RESOLVE_THREAD, id=thread)
+        await self._change(repository, "resolveReviewThread", threadId=thread)
 
     async def find_comment(
         self, repository: Repository, number: int, target: Target, marker: str, since: datetime
-    ) -> Posted | None:
+    ) -> answers.Posted | None:
         """Return the bot's own comment that ends with `marker` and was written after `since`, or None."""
         path = "/pulls/{number}/comments" if target.kind == "review-comment" else "/issues/{number}/comments"
         stamp = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = await self.get_all(repository, path + "{?per_page,since}", number=str(number), since=stamp)
+        found = await self.get_all(repository, path + "{?per_page,since}", number=number, since=stamp)
         return await self._own(found, marker)
 
-    async def _own(self, found: Iterable[Any], marker: str) -> Posted | None:
+    async def _own(self, found: Iterable[Any], marker: str) -> answers.Posted | None:
         """Return the first of these comments or reviews that is the bot's and ends with `marker`, or None."""
         own = await self.identity()
         for answer in found:
             author = answer.get("user")
             if author and author["id"] == own.id and (answer["body"] or "").rstrip().endswith(marker):
-                return read(Posted, answer)
+                return read(answers.Posted, answer)
         return None
 
-    async def webhooks(self, repository: Repository) -> list[Webhook]:
+    async def webhooks(self, repository: Repository) -> list[answers.Webhook]:
         """Return the repository's webhooks that lead to a bot, the newest first.
 
         Raises NotFound or Refused without the permission.
         """
         found = await self.get_all(repository, "/hooks{?per_page}")
         made = (
-            read(Webhook, hook) for hook in found if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
+            read(answers.Webhook, hook)
+            for hook in found
+            if urlsplit(hook["config"].get("url", "")).path.endswith(WEBHOOK_PATH)
         )
         return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
+    async def logged_deliveries(
+        self, hook: Hook | None, cursor: str | None
+    ) -> tuple[list[answers.LoggedDelivery], str | None]:
         """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
 
         The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
         """
-        page = {"per_page": str(PER_PAGE), **({"cursor": cursor} if cursor else {})}
-        found, following = await self._of_hook(hook, self._api.page, "/deliveries{?per_page,cursor}", **page)
+        path = "/deliveries{?per_page,cursor}"
+        found, following = await self._of_hook(hook, self._api.page, path, per_page=PER_PAGE, cursor=cursor)
         cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
-        return [read(LoggedDelivery, one) for one in found], cursors[0]
+        return [read(answers.LoggedDelivery, one) for one in found], cursors[0]
 
     async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.
 
         https://docs.github.com/rest/apps/webhooks#get-a-delivery-for-an-app-webhook
         """
-        found = await self._of_hook(hook, self._api.getitem, "/deliveries/{delivery}", delivery=str(delivery))
+        found = await self._of_hook(hook, self._api.getitem, "/deliveries/{delivery}", delivery=delivery)
         return found["request"]["payload"]
 
-    async def _of_hook(self, hook: Hook | None, use: Call[T], path: str, **variables: str) -> T:
+    async def _of_hook(self, hook: Hook | None, use: Call[T], path: str, **variables: Value) -> T:
         """Ask for what is below a repository's webhook, or the App's (None)."""
         if hook is None:
             return await self._api.as_app(lambda jwt: use(f"/app/hook{path}", variables, jwt=jwt))
         repository, hook_id = hook
-        return await self._below(repository, use, f"/hooks/{{id}}{path}", id=str(hook_id), **variables)
+        return await self._below(repository, use, f"/hooks/{{id}}{path}", id=hook_id, **variables)
 
     async def changed_since(self, repository: Repository, what: str, since: datetime, most: int) -> list[Any]:
         """Return comments or threads, all of the repository, that changed since then, oldest first.
@@ -477,12 +428,12 @@ class GitHub:
         """Forget a token that GitHub's git server refused, unless it is new: the next `git_token` is another one."""
         self._tokens.reject(token)
 
-    async def _app_identity(self) -> BotIdentity:
+    async def _app_identity(self) -> answers.BotIdentity:
         """Return the App's bot account (https://docs.github.com/rest/apps/apps#get-the-authenticated-app)."""
         slug = (await self._of_app("/app"))["slug"]
         login = {"login": f"{slug}[bot]"}
         try:
-            user = await reading(self._api.getitem("/users/{login}", login))
+            user = await self._api.getitem("/users/{login}", login)
         except GitHubError:
             # A private server wants a token, and a shared address may have used up its anonymous requests.
             # https://docs.github.com/rest/apps/apps#list-installations-for-the-authenticated-app
@@ -490,32 +441,46 @@ class GitHub:
             if not installations:
                 raise Unauthenticated("the GitHub App is not installed anywhere yet") from None
             token = await self._tokens.of_installation(TokenKey(installations[0]["id"]))
-            user = await reading(self._api.getitem("/users/{login}", login, oauth_token=token))
-        return BotIdentity(user["login"], user["id"], slug)
+            user = await self._api.getitem("/users/{login}", login, oauth_token=token)
+        return answers.BotIdentity(user["login"], user["id"], slug)
 
-    async def _of_app(self, path: str, **variables: str) -> Any:
+    async def _of_app(self, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET that only the App itself may make."""
         return await self._api.as_app(lambda jwt: self._api.getitem(path, variables, jwt=jwt))
 
-    async def get(self, repository: Repository, path: str, **variables: str) -> Any:
+    async def get(self, repository: Repository, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET below the repository; `path` is a URI template (RFC 6570)."""
         return await self._below(repository, self._api.getitem, path, **variables)
+
+    async def get_if_there(self, repository: Repository, path: str, **variables: Value) -> Any:
+        """As `get`; None where there is nothing."""
+        try:
+            return await self.get(repository, path, **variables)
+        except NotFound:
+            return None
+
+    async def _by_id(self, repository: Repository, path: str = "", **variables: Value) -> Any:
+        """As `get`, of the repository that has this id now."""
+        named = {"id": repository.id, **variables}
+        return await self._authorised(
+            repository, lambda token: self._api.getitem("/repositories/{id}" + path, named, oauth_token=token)
+        )
 
     async def get_all(
         self,
         repository: Repository,
         path: str,
         is_enough: Callable[[list[Any], Any], bool] = lambda _, __: False,
-        **variables: str,
+        **variables: Value,
     ) -> list[Any]:
         """Return the items of every page of a list below the repository, up to the one with which it `is_enough`."""
         all_items = partial(self._api.items, is_enough=is_enough)
-        return await self._below(repository, all_items, path, per_page=str(PER_PAGE), **variables)
+        return await self._below(repository, all_items, path, per_page=PER_PAGE, **variables)
 
-    async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: str) -> Any:
+    async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: Value) -> Any:
         return await self._below(repository, partial(self._api.post, data=data), path, **variables)
 
-    async def _below(self, repository: Repository, use: Call[T], path: str, **variables: str) -> T:
+    async def _below(self, repository: Repository, use: Call[T], path: str, **variables: Value) -> T:
         """Make a request below the repository."""
         named = {"owner": repository.owner, "name": repository.name, **variables}
         return await self._authorised(repository, lambda token: use(REPOSITORY + path, named, oauth_token=token))
@@ -526,23 +491,15 @@ class GitHub:
         It is retried like a read: a mutation must be one that changes nothing the second time.
         """
         named = {"owner": repository.owner, "name": repository.name, **variables}
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        try:
-            found = await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
-            self._graphql_hung_at = -math.inf
-            return found
-        finally:  # also where the caller has given up
-            if clock() - began >= IMPATIENT_SECONDS * 0.8:
-                self._graphql_hung_at = clock()
+        return await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
 
-    @property
-    def graphql_patience(self) -> float:
-        """Seconds to wait for what GraphQL alone tells and the caller can do without: few for a while after it hung."""
-        since = asyncio.get_running_loop().time() - self._graphql_hung_at
-        return IMPATIENT_SECONDS if since < HUNG_FOR_SECONDS else math.inf
+    async def _change(self, repository: Repository, name: str, **values: str) -> None:
+        """Make one of https://docs.github.com/graphql/reference/mutations"""
+        kind = f"{name[0].upper()}{name[1:]}Input!"
+        document = f"mutation($input: {kind}) {{ {name}(input: $input) {{ clientMutationId }} }}"
+        await self.query(repository, document, input=values)
 
-    async def get_end_of_text(self, repository: Repository, path: str, most_bytes: int, **variables: str) -> str:
+    async def get_end_of_text(self, repository: Repository, path: str, most_bytes: int, **variables: Value) -> str:
         """Return the last `most_bytes` of a text below the repository, such as a log."""
         return await self._below(repository, partial(self._api.end_of_text, most_bytes=most_bytes), path, **variables)
 
@@ -572,7 +529,7 @@ class GitHub:
         tries = 0
         while True:
             try:
-                answer = await reading(use(token))
+                answer = await use(token)
             except (Unauthenticated, NotFound, Refused) as refusal:
                 if not (await self._may_pass(refusal, token, repository) and await self.wait_for_new(tries, token)):
                     raise
@@ -591,7 +548,7 @@ class GitHub:
         if (token, repository.id) in self._shown:
             return False
         try:  # what does not exist is not waited for
-            await reading(self._api.getitem("/repositories/{id}", {"id": str(repository.id)}, oauth_token=token))
+            await self._api.getitem("/repositories/{id}", {"id": repository.id}, oauth_token=token)
         except GitHubError:
             return True
         self._shown.add((token, repository.id))
@@ -611,7 +568,3 @@ class GitHub:
 def _comment_path(target: Target) -> str:
     """Return where the bot's comment that answers `target` is."""
     return "/pulls/comments/{id}" if target.kind == "review-comment" else "/issues/comments/{id}"
-
-
-def _failed(asked: asyncio.Task[Permission]) -> bool:
-    return asked.cancelled() or asked.exception() is not None

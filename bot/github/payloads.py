@@ -37,6 +37,8 @@ _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
     "pull_request_review": ("review", "review"),
 }
 """The object that holds the text of an event, and what kind of text it is; of other events it is the thread's own."""
+REMARKS = ("pull_request_review", "pull_request_review_comment")
+"""The events of texts that ask the bot also without a mention, on a pull request that it opened."""
 # What GitHub writes where somebody reverts a pull request with its button.
 _REVERTS = re.compile(r"Reverts (?P<name>[\w.-]{1,100}/[\w.-]{1,100})?#(?P<number>[0-9]{1,9})(?![0-9])")
 _ACTION = re.compile(r"[ -~]{1,100}")
@@ -142,7 +144,8 @@ class Envelope:
 
     `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people. `text` is what was
     written, where nothing else in the delivery can concern the bot; None where something else can, or cannot be read.
-    `sender` is the id of the account that caused it.
+    `sender` is the id of the account that caused it. `on_pull_of` is the login of who opened the pull request on which
+    a review, or an inline comment, is new.
     """
 
     action: str | None
@@ -151,6 +154,7 @@ class Envelope:
     used: bool
     text: str | None = None
     sender: int | None = None
+    on_pull_of: str | None = None
 
 
 def is_used_event(event: str) -> bool:
@@ -175,7 +179,9 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         text = "" if body is None else body if isinstance(body, str) else None
     lock_key = f"{platform}/{repository.id}#{number}"
     sender = _maybe(int, fields, "sender", "id")
-    return Envelope(action, f"{repository.full_name}#{number}", lock_key, is_used, text, sender)
+    is_new = event in REMARKS and action != "edited"
+    opener = _maybe(str, fields, "pull_request", "user", "login") if is_new else None
+    return Envelope(action, f"{repository.full_name}#{number}", lock_key, is_used, text, sender, opener)
 
 
 def read(event: str, payload: object, platform: str) -> Event | Unreadable | None:

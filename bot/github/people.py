@@ -3,7 +3,6 @@
 from base64 import urlsafe_b64encode
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import timedelta
 from hashlib import sha256
 from urllib.parse import urlencode
 
@@ -46,39 +45,31 @@ class SignIn:
         )
 
 
-async def is_one_of(github: GitHub, people: Collection[str], login: str, fresh_for: timedelta = timedelta()) -> bool:
+async def is_one_of(github: GitHub, people: Collection[str], login: str) -> bool:
     """Return whether the person is one of these logins and teams, `org/slug`, in lower case.
 
-    Somebody whom GitHub named as a member counts as one for `fresh_for`. Raises GitHubError where it is away.
+    Raises GitHubError where it is away.
     """
     if login.casefold() in people:
         return True
     for team in people:
-        if "/" in team and await _is_member(github, team, login, fresh_for):
+        if "/" in team and await _is_member(github, team, login):
             return True
     return False
 
 
-async def _is_member(github: GitHub, team: str, login: str, fresh_for: timedelta) -> bool:
+async def _is_member(github: GitHub, team: str, login: str) -> bool:
     """Return whether the person is in the team; nobody is in one that the bot may not see.
 
     https://docs.github.com/rest/teams/members#get-team-membership-for-a-user
     """
-    known, now = github.members, github.clock()
-    for old in [one for one, at in known.items() if not timedelta() <= now - at < fresh_for]:
-        del known[old]
-    if (team, login) in known:
-        return True
     org, _, slug = team.partition("/")
     try:
         found = await github.of_organisation(org, "/teams/{slug}/memberships/{login}", slug=slug, login=login)
     except (NotFound, Refused) as problem:
         _log.debug("not-in-team", team=team, login=login, problem=str(problem))
         return False
-    is_active = bool(found["state"] == "active")
-    if is_active:
-        known[team, login] = now
-    return is_active
+    return bool(found["state"] == "active")
 
 
 async def why_unseen(github: GitHub, team: str) -> str | None:

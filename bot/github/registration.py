@@ -10,7 +10,7 @@ from pydantic import AliasPath, Field
 
 from bot.github.answers import read
 from bot.github.client import APP_EVENTS, GitHub, Hook
-from bot.github.transport import Transport, reading
+from bot.github.transport import Transport
 from bot.model import Repository
 
 
@@ -54,7 +54,7 @@ class TokenFacts:
 
 async def convert(api: Transport, code: str) -> MadeApp:
     """Return the App for the code of a manifest; GitHub takes a code once, within an hour. Raises GitHubError."""
-    answer = await reading(api.post("/app-manifests/{code}/conversions", {"code": code}, data={}))
+    answer = await api.post("/app-manifests/{code}/conversions", {"code": code}, data={})
     return read(MadeApp, answer)
 
 
@@ -80,7 +80,7 @@ class Registration(GitHub):
         if known is None:
             made: int = (await self._post(repository, "/hooks", {"name": "web", **data}))["id"]
             return made
-        await self._below(repository, partial(self._api.patch, data=data), "/hooks/{id}", id=str(known))
+        await self._below(repository, partial(self._api.patch, data=data), "/hooks/{id}", id=known)
         return known
 
     async def app_page(self) -> AppPage:
@@ -112,4 +112,4 @@ class Registration(GitHub):
         if hook is not None:
             await self._of_hook(hook, send, "/pings")
         elif latest is not None:
-            await self._of_hook(None, send, "/deliveries/{delivery}/attempts", delivery=str(latest))
+            await self._of_hook(None, send, "/deliveries/{delivery}/attempts", delivery=latest)

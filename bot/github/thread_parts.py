@@ -3,12 +3,12 @@
 GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
 """
 
-import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
+from bot.github import answers
 from bot.github.client import PER_PAGE, GitHub
 from bot.github.errors import GitHubError, NotFound
 from bot.github.thread import (
@@ -30,17 +30,18 @@ T = TypeVar("T")
 class Moment:
     """When a request was made. `head_sha`: the head of a fork then; `bot_id`: whose pushes since then are no news.
 
-    `arrived_at` is as in `GitHub.permission`.
+    `writer_id`: somebody who is known to have write access.
     """
 
     asked_at: datetime
     bot_id: int
     head_sha: str | None = None
-    arrived_at: float = math.inf
+    writer_id: int | None = None
 
 
 MOST_PAGES = 10
 """Pages of one part that are read, a hundred items each: the newest thousand comments."""
+NOBODY = Actor("ghost", 0)
 MOST_LOGS = 3
 LOG_BYTES = 4_000
 
@@ -78,24 +79,33 @@ query({_ARGUMENTS}) {{
 }}
 """
 
-_GESTURES = """timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
-  nodes {
-    ... on LabeledEvent { actor { ...account } label { name } }
-    ... on AssignedEvent { actor { ...account } assignee { ...account } }
-  }
-}"""
-# Teams can be asked for a review too, and older servers know no bots among the reviewers: hence the fragment.
-_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
-    "nodes {", "nodes {\n    ... on ReviewRequestedEvent { actor { ...account } requestedReviewer { ...account } }"
-)
+# Teams can be asked for a review too, and older servers know no bots among the reviewers: hence the last fragment.
+GESTURES = """
+    ... on Issue {
+      timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
+        nodes { ...labeled ...assigned }
+      }
+    }
+    ... on PullRequest {
+      timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT, REVIEW_REQUESTED_EVENT]) {
+        nodes { ...labeled ...assigned ...requested }
+      }
+    }
+"""
+"""What was asked by a label, an assignment or a request for a review, of `nodes`; with `FRAGMENTS`."""
+FRAGMENTS = """
+fragment labeled on LabeledEvent { id createdAt actor { ...account } label { name } }
+fragment assigned on AssignedEvent { id createdAt actor { ...account } assignee { ...account } }
+fragment requested on ReviewRequestedEvent {
+  id createdAt actor { ...account } requestedReviewer { ...account }
+}
+fragment account on Actor { __typename login ... on User { databaseId } ... on Bot { databaseId } }
+"""
 WHO_ASKED = f"""
-query($ids: [ID!]!) {{
-  nodes(ids: $ids) {{
-    ... on Comment {{ lastEditedAt editor {{ ...account }} }} ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES_OF_PULL} }}
-  }}
+query($ids: [ID!]!, $since: DateTime) {{
+  nodes(ids: $ids) {{ ... on Comment {{ lastEditedAt editor {{ ...account }} }} {GESTURES} }}
 }}
-fragment account on Actor {{ ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
+{FRAGMENTS}
 """
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
@@ -113,7 +123,11 @@ async def read_overview(
     pull, related = None, thread.get("closedByPullRequestsReferences")
     if thread["__typename"] == "PullRequest":
         related = thread["closingIssuesReferences"]
-        commits = tuple(_commit(one["commit"]) for one in _nodes(thread["commits"]))
+        found_commits = (one["commit"] for one in answers.nodes(thread["commits"]))
+        commits = tuple(
+            Commit(one["oid"], one["messageHeadline"], datetime.fromisoformat(one["committedDate"]))
+            for one in found_commits
+        )
         head = await _head_at(github, repository, thread, commits, moment)
         at = next((at for at, commit in enumerate(commits) if commit.sha == head), len(commits) - 1)
         pull = PullRequest(
@@ -123,15 +137,18 @@ async def read_overview(
             pushed_since=head != thread["headRefOid"],
             commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
         )
-    later = (one["previousTitle"] for one in _nodes(thread["timelineItems"]) if _time(one) > moment.asked_at)
+    renames = answers.nodes(thread["timelineItems"])
+    later = (one["previousTitle"] for one in renames if datetime.fromisoformat(one["createdAt"]) > moment.asked_at)
     whole = WholeThread(
         title=next(later, thread["title"]),
         is_public=found["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
-        comments=tuple(map(_text, _nodes(thread["comments"]))),
-        labels=tuple(label["name"] for label in _nodes(thread["labels"])),
+        comments=tuple(map(_text, answers.nodes(thread["comments"]))),
+        labels=tuple(label["name"] for label in answers.nodes(thread["labels"])),
         milestone=(thread["milestone"] or {}).get("title"),
-        linked=tuple(_linked(one) for one in _nodes(related) if one["repository"]["databaseId"] == repository.id),
+        linked=tuple(
+            _linked(one) for one in answers.nodes(related) if one["repository"]["databaseId"] == repository.id
+        ),
         pull=pull,
     )
     return whole, _before(thread["comments"])
@@ -149,7 +166,7 @@ async def _head_at(
         return moment.head_sha or head
     try:
         path, ref = "/activity{?ref,per_page}", f"refs/heads/{thread['headRefName']}"
-        newest_first = await github.get(repository, path, ref=ref, per_page=str(PER_PAGE))
+        newest_first = await github.get(repository, path, ref=ref, per_page=PER_PAGE)
     except GitHubError:
         # An older Enterprise Server: the dates of the commits have to do.
         known = [commit.sha for commit in commits if commit.committed_at <= moment.asked_at]
@@ -191,13 +208,10 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
     https://docs.github.com/rest/issues/comments#get-an-issue-comment and its siblings
     """
     path, place = _PLACES[target.kind]
-    try:
-        found = await github.get(repository, path, number=str(number), id=str(target.id))
-    except NotFound:
+    found = await github.get_if_there(repository, path, number=number, id=target.id)
+    if found is None or found[place].rpartition("/")[2] != str(number):
         return None
-    if found[place].rpartition("/")[2] != str(number):
-        return None
-    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else Actor("ghost", 0)
+    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else NOBODY
     created_at = datetime.fromisoformat(found.get("created_at") or found["submitted_at"])
     body = (found["body"] or "").replace("\0", "")
     return Text(author, body, created_at, id=target.id, node_id=found["node_id"])
@@ -210,7 +224,9 @@ async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[s
         WhoAsked(
             edited_at=datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None,
             editor=_account(node["editor"]),
-            gestures=frozenset((_account(item["actor"]), _given(item)) for item in _nodes(node.get("timelineItems"))),
+            gestures=frozenset(
+                (_account(item["actor"]), _given(item)) for item in answers.nodes(node.get("timelineItems"))
+            ),
         )
         for node in found["nodes"]
     )
@@ -267,9 +283,9 @@ async def read_files(github: GitHub, repository: Repository, number: int, pull: 
     """
     if pull.pushed_since:
         span = f"{pull.base}...{pull.head_sha}"
-        found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page="1"))["files"]
+        found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page=1))["files"]
     else:
-        found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=str(number))
+        found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=number)
     return tuple(
         ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
         for one in found
@@ -282,10 +298,10 @@ async def read_failed_checks(github: GitHub, repository: Repository, sha: str) -
     https://docs.github.com/rest/checks/runs#list-check-runs-for-a-git-reference and
     https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
     """
-    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page="100")
+    answer = await github.get(repository, "/commits/{sha}/check-runs{?per_page}", sha=sha, per_page=100)
     failed = [run for run in answer["check_runs"] if run["conclusion"] in {"failure", "timed_out"}]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
-    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page="100")
+    status = await github.get(repository, "/commits/{sha}/status{?per_page}", sha=sha, per_page=100)
     checks += [
         FailedCheck(one["context"], one["description"] or "", "")
         for one in status["statuses"]
@@ -302,7 +318,7 @@ async def _failed_check(github: GitHub, repository: Repository, run: Any, *, wit
     log = ""
     if with_log and (run.get("app") or {}).get("slug") == "github-actions":
         try:
-            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
+            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=run["id"])
         except GitHubError:
             log = ""  # the token may not read logs: the summary has to do
     return FailedCheck(run["name"], summary, log)
@@ -321,7 +337,7 @@ async def _pages(
         found_part = (found["repository"]["issueOrPullRequest"] or {}).get(part)
         if found_part is None:
             raise NotFound("the thread is gone")
-        yield _nodes(found_part)
+        yield answers.nodes(found_part)
         if (before := _before(found_part)) is None:
             return
 
@@ -336,45 +352,26 @@ def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:
     return tuple(one for page in reversed(pages) for one in page)
 
 
-def _nodes(connection: Any) -> list[Any]:
-    """Return what the schema lets be null as nothing, such as objects that the credentials may not see."""
-    return [node for node in (connection or {}).get("nodes") or () if node is not None]
-
-
 def _linked(node: Any) -> LinkedThread:
     kind: Literal["issue", "pull"] = "issue" if node["__typename"] == "Issue" else "pull"
     return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), _text(node))
 
 
-def _time(node: Any) -> datetime:
-    return datetime.fromisoformat(node["createdAt"])
-
-
-def _commit(node: Any) -> Commit:
-    return Commit(node["oid"], node["messageHeadline"], datetime.fromisoformat(node["committedDate"]))
-
-
 def _review_thread(node: Any) -> ReviewThread:
-    comments = _nodes(node["comments"])
+    comments = answers.nodes(node["comments"])
     hunk = comments[0]["diffHunk"] if comments else ""
     state = {"is_resolved": node["isResolved"], "is_outdated": node["isOutdated"]}
     return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), node["id"], **state)
 
 
 def _text(node: Any) -> Text:
-    edited = node["lastEditedAt"]
+    edited, author = node["lastEditedAt"], node["author"]
     return Text(
-        _author(node["author"]),
+        # An account that is gone, or that has no id here, is nobody: it may not write.
+        Actor(author["login"], author.get("databaseId") or 0, author["__typename"] == "Bot") if author else NOBODY,
         node["body"] or "",
         datetime.fromisoformat(node["createdAt"]),
         datetime.fromisoformat(edited) if edited else None,
         int(node["fullDatabaseId"]) if node["fullDatabaseId"] else None,
         node["id"],
     )
-
-
-def _author(node: Any) -> Actor:
-    """Return who wrote it. An account that is gone, or that has no id here, is nobody: it may not write."""
-    if node is None:
-        return Actor("ghost", 0)
-    return Actor(node["login"], node.get("databaseId") or 0, node["__typename"] == "Bot")

@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import perf_counter
@@ -40,34 +39,10 @@ _MOST_REDIRECTS = 3
 _MOST_TEXT_BYTES = 20_000_000
 _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
-_MOST_KNOWN = 1000
-_MOST_KNOWN_BYTES = 8 * 1024 * 1024
-_LARGEST_KNOWN_BYTES = 256 * 1024
+_MOST_KNOWN = 250
+_LARGEST_KNOWN_BYTES = 32 * 1024
 
 _log = structlog.get_logger()
-
-
-class _KnownAnswers:
-    """The last answers (headers, body) by URL and credentials, within a budget of bytes."""
-
-    def __init__(self) -> None:
-        self._answers: OrderedDict[tuple[str, str], tuple[Mapping[str, str], bytes]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[str, str]) -> tuple[Mapping[str, str], bytes] | None:
-        return self._answers.get(key)
-
-    def keep(self, key: tuple[str, str], headers: Mapping[str, str], body: bytes) -> None:
-        """Keep an answer as the newest, and forget the oldest ones over the budget."""
-        _, before = self._answers.pop(key, ({}, b""))
-        self._bytes -= len(before)
-        if len(body) > _LARGEST_KNOWN_BYTES:
-            return
-        self._answers[key] = headers, body
-        self._bytes += len(body)
-        while self._bytes > _MOST_KNOWN_BYTES or len(self._answers) > _MOST_KNOWN:
-            _, (_, oldest) = self._answers.popitem(last=False)
-            self._bytes -= len(oldest)
 
 
 class Transport(GitHubAPI):
@@ -89,7 +64,8 @@ class Transport(GitHubAPI):
         self._app = app
         self._clock = clock
         self._sleep = sleep
-        self._answers = _KnownAnswers()
+        self._known: dict[tuple[str, str], tuple[Mapping[str, str], bytes]] = {}
+        """The last small answers, by URL and credentials."""
         self.clock_skew: timedelta | None = None
         """How far GitHub's clock was ahead of ours in its latest answer; None before the first."""
         self.token_scopes: str | None = None
@@ -121,14 +97,14 @@ class Transport(GitHubAPI):
         if self._app is None:
             raise TypeError("the bot is no GitHub App")
         try:
-            return await reading(request(self._app.app_token(self._clock())))
+            return await request(self._app.app_token(self._clock()))
         except Unauthenticated:
             if self.clock_skew is None or abs(self.clock_skew) < APP_TOKEN_BACKDATED:
                 raise
-            return await reading(request(self._app.app_token(self._clock() + self.clock_skew)))
+            return await request(self._app.app_token(self._clock() + self.clock_skew))
 
     async def page(
-        self, path: str, variables: Mapping[str, str], *, jwt: str | None = None, oauth_token: str | None = None
+        self, path: str, variables: Mapping[str, Any], *, jwt: str | None = None, oauth_token: str | None = None
     ) -> tuple[list[Any], str]:
         """Return one page of a list, and the address of the next one, empty where there is none."""
         headers = create_headers(USER_AGENT, jwt=jwt, oauth_token=oauth_token)
@@ -137,7 +113,7 @@ class Transport(GitHubAPI):
         return items, following or ""
 
     async def items(
-        self, path: str, variables: dict[str, str], is_enough: Callable[[list[Any], Any], bool], *, oauth_token: str
+        self, path: str, variables: dict[str, Any], is_enough: Callable[[list[Any], Any], bool], *, oauth_token: str
     ) -> list[Any]:
         """Return the items of every page of a list, up to the one with which it `is_enough`."""
         found: list[Any] = []
@@ -150,94 +126,82 @@ class Transport(GitHubAPI):
 
     async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
         """Return `data` of a GraphQL query. It is retried like a read."""
-        headers = {
-            "user-agent": USER_AGENT,
-            "authorization": f"bearer {token}",
-            "accept": "application/json",
-            "content-type": "application/json",
-        }
+        headers = create_headers(USER_AGENT, accept="application/json", oauth_token=token)
+        headers["content-type"] = "application/json"
         body = orjson.dumps({"query": document, "variables": dict(variables)})
-        return await self._retried(lambda: self._query_once(headers, body))
+
+        async def once() -> Any:
+            _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)
+            parsed = orjson.loads(answer)
+            if parsed.get("errors"):
+                raise classify_graphql(parsed["errors"], answer_headers)
+            return parsed.get("data")
+
+        return await self._retried(once)
 
     async def person_of_code(self, address: str, form: Mapping[str, str]) -> Any:
         """Return the account of the person for whom GitHub gave a code. Their token is used once and kept nowhere.
 
         https://docs.github.com/apps/oauth-apps/building-oauth-apps/authorizing-oauth-apps#2-users-are-redirected-back-to-your-site-by-github
         """
-        headers = {"user-agent": USER_AGENT, "accept": "application/json"}
-        form_headers = {**headers, "content-type": "application/x-www-form-urlencoded"}
-        _, _, body = await self._once("POST", address, form_headers, urlencode(form).encode())
+        headers = create_headers(USER_AGENT, accept="application/json")
+        headers["content-type"] = "application/x-www-form-urlencoded"
+        _, _, body = await self._once("POST", address, headers, urlencode(form).encode())
         answer = orjson.loads(body)
         if "access_token" not in answer:  # GitHub says so with the status 200
             raise Refused(400, str(answer.get("error", "no token"))[:100])
-        headers |= {"authorization": f"bearer {answer['access_token']}"}
+        headers = create_headers(USER_AGENT, oauth_token=answer["access_token"])
         _, _, body = await self._retried(lambda: self._once("GET", f"{self.base_url}/user", headers, b""))
         return orjson.loads(body)
 
-    async def end_of_text(self, path: str, variables: Mapping[str, str], most_bytes: int, *, oauth_token: str) -> str:
+    async def end_of_text(self, path: str, variables: Mapping[str, Any], most_bytes: int, *, oauth_token: str) -> str:
         """Return the last `most_bytes` of a text that GitHub redirects to. The other host gets no credential."""
-        url = format_url(path, dict(variables), base_url=self.base_url)
-        headers = {"user-agent": USER_AGENT, "authorization": f"bearer {oauth_token}"}
-        answer = await self._exchange("GET", url, headers, b"")
-        if answer.status_code not in _REDIRECTS:
-            raise classify(answer.status_code, answer.headers, answer.content)
-        target = urljoin(url, answer.headers.get("location", ""))
-        if urlsplit(target).scheme != urlsplit(url).scheme:
-            raise Refused(answer.status_code, "GitHub redirected to another kind of address")
+        url, kept, read = format_url(path, dict(variables), base_url=self.base_url), b"", 0
+        same_kind = urlsplit(url).scheme
         # A host that does not know ranges answers with the whole text, of which no more than this is read.
-        headers, kept, read = {"user-agent": USER_AGENT, "range": f"bytes=-{most_bytes}"}, b"", 0
-        try:
-            async with self._http.stream("GET", target, headers=headers, timeout=TIMEOUT_SECONDS) as text:
-                if text.status_code not in {200, 206}:
-                    raise Refused(text.status_code, "the text cannot be read")
-                async for chunk in text.aiter_bytes():
-                    kept, read = (kept + chunk)[-most_bytes:], read + len(chunk)
-                    if read > _MOST_TEXT_BYTES:
-                        raise Refused(413, "the text is too long")
-        except httpx.TransportError as error:
-            raise Transient("request", None, f"the text cannot be read ({type(error).__name__})") from error
+        span = f"bytes=-{most_bytes}"
+        async with self._file(url, oauth_token, lambda to: urlsplit(to).scheme == same_kind, range=span) as chunks:
+            async for chunk in chunks:
+                kept, read = (kept + chunk)[-most_bytes:], read + len(chunk)
+                if read > _MOST_TEXT_BYTES:
+                    raise Refused(413, "the text is too long")
         return kept.decode(errors="replace")
 
     async def download(
         self, url: str, most_bytes: int, *, token: str | None, may_lead_to: Callable[[str], bool]
     ) -> bytes:
-        """Return a file of at most `most_bytes`. Where GitHub redirects to, no credential goes. Not retried."""
-        # Compressed answers could grow beyond the limit while they are unpacked.
-        plain = {"user-agent": USER_AGENT, "accept-encoding": "identity"}
+        """Return a file of at most `most_bytes`."""
+        data = bytearray()
+        async with self._file(url, token, may_lead_to) as chunks:
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > most_bytes:
+                    raise Refused(413, "the file is too large")
+        return bytes(data)
+
+    @asynccontextmanager
+    async def _file(
+        self, url: str, token: str | None, may_lead_to: Callable[[str], bool], **more: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a file, also one that GitHub redirects to: there no credential goes. Not retried."""
+        # Compressed answers could grow beyond a limit while they are unpacked.
+        plain = {"user-agent": USER_AGENT, "accept-encoding": "identity", **more}
         headers = {**plain, "authorization": f"bearer {token}"} if token else plain
+        how: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "follow_redirects": False}
         try:
             for _ in range(1 + _MOST_REDIRECTS):
-                async with self._http.stream(
-                    "GET", url, headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=False
-                ) as answer:
+                async with self._http.stream("GET", url, headers=headers, **how) as answer:
+                    if answer.is_success:
+                        yield answer.aiter_raw()
+                        return
                     if answer.status_code not in _REDIRECTS:
-                        return await self._content(answer, most_bytes)
+                        raise classify(answer.status_code, answer.headers, b"")
                     url, headers = urljoin(url, answer.headers.get("location", "")), plain
                 if not may_lead_to(url):
                     raise Refused(answer.status_code, "GitHub redirected to another host")
         except httpx.TransportError as error:
             raise Transient("request", None, f"the file cannot be read ({type(error).__name__})") from error
         raise Refused(508, "GitHub redirected too often")
-
-    async def _content(self, answer: httpx.Response, most_bytes: int) -> bytes:
-        if answer.status_code != 200:
-            raise classify(answer.status_code, answer.headers, b"")
-        data = bytearray()
-        async for chunk in answer.aiter_raw():
-            data += chunk
-            if len(data) > most_bytes:
-                raise Refused(413, "the file is too large")
-        return bytes(data)
-
-    async def _query_once(self, headers: Mapping[str, str], body: bytes) -> Any:
-        _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)
-        try:
-            parsed = orjson.loads(answer)
-        except orjson.JSONDecodeError as error:
-            raise Transient("request", None, "GitHub's GraphQL answer is not JSON") from error
-        if parsed.get("errors"):
-            raise classify_graphql(parsed["errors"], answer_headers)
-        return parsed.get("data")
 
     async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
@@ -256,15 +220,16 @@ class Transport(GitHubAPI):
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#use-conditional-requests-if-appropriate
         """
         key = (url, headers.get("authorization", ""))
-        known = self._answers.get(key)
+        known = self._known.pop(key, None)
         if known is not None:
             headers = {**headers, "if-none-match": known[0]["etag"]}
         status, answer_headers, body = await self._retried(lambda: self._once("GET", url, headers, b""))
         if status == 304 and known is not None:
-            self._answers.keep(key, *known)
-            return 200, *known
-        if "etag" in answer_headers:
-            self._answers.keep(key, answer_headers, body)
+            status, answer_headers, body = 200, *known
+        if "etag" in answer_headers and len(body) <= _LARGEST_KNOWN_BYTES:
+            self._known[key] = answer_headers, body
+            if len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
         return status, answer_headers, body
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -290,9 +255,13 @@ class Transport(GitHubAPI):
                 raise Refused(answer.status_code, "GitHub redirected to another host; the credentials stay here")
             url = target
             answer = await self._exchange(method, url, headers, body)
-        if 200 <= answer.status_code < 300 or answer.status_code == 304:
-            return answer.status_code, answer.headers, answer.content
-        raise classify(answer.status_code, answer.headers, answer.content)
+        if not answer.is_success and answer.status_code != 304:
+            raise classify(answer.status_code, answer.headers, answer.content)
+        try:
+            orjson.loads(answer.content or b"null")
+        except orjson.JSONDecodeError as error:  # it comes from a proxy on the way to GitHub
+            raise Transient("request", None, "GitHub's answer cannot be read") from error
+        return answer.status_code, answer.headers, answer.content
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
         started = perf_counter()
@@ -311,7 +280,11 @@ class Transport(GitHubAPI):
             detail = f"GitHub cannot be reached ({why if step else type(error).__name__})"
             raise Transient("request", None, detail, may_have_happened=not never_sent) from error
         with suppress(KeyError, ValueError):
-            self._note_skew(parsedate_to_datetime(answer.headers["date"]) - self._clock())
+            skew = parsedate_to_datetime(answer.headers["date"]) - self._clock()
+            was_wrong = self.clock_skew is not None and abs(self.clock_skew) > LARGEST_SKEW
+            if abs(skew) > LARGEST_SKEW and not was_wrong:
+                _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
+            self.clock_skew = skew
         self.token_scopes = answer.headers.get("x-oauth-scopes")
         self.token_expires_at = _expiry(answer.headers.get("github-authentication-token-expiration"))
         if self._app is None and answer.is_success:
@@ -330,24 +303,9 @@ class Transport(GitHubAPI):
         )
         return answer
 
-    def _note_skew(self, skew: timedelta) -> None:
-        """Keep how far GitHub's clock is ahead of ours, and say so when that begins to matter."""
-        is_wrong = abs(skew) > LARGEST_SKEW
-        if is_wrong and (self.clock_skew is None or abs(self.clock_skew) <= LARGEST_SKEW):
-            _log.warning("clock-is-wrong", github_is_ahead_seconds=round(skew.total_seconds()))
-        self.clock_skew = skew
-
 
 def _expiry(text: str | None) -> datetime | None:
     """Read a time such as `2026-12-31 09:00:00 UTC`, or with an offset such as `+0200`, of a token that expires."""
     with suppress(ValueError):
         return datetime.strptime((text or "").replace("UTC", "+0000"), "%Y-%m-%d %H:%M:%S %z")
     return None
-
-
-async def reading(request: Awaitable[T]) -> T:
-    """Await the request. An answer that is not JSON raises Transient: it comes from a proxy on the way to GitHub."""
-    try:
-        return await request
-    except ValueError as error:
-        raise Transient("request", None, "GitHub's answer cannot be read") from error

@@ -1,6 +1,8 @@
 """A request to the agent: it becomes a queued turn."""
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
@@ -11,6 +13,9 @@ from bot.model import Target, TurnMode
 from bot.reply import thread_comments
 from bot.store import messages, operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
+
+COLLECTED_FOR: Final = timedelta(minutes=1)
+"""So long a single remark on the bot's pull request waits for further ones of the same person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class AgentRequest:
 
     `seen` is a thread's own text as a person sees it, None for another text. `target` is what the answer answers, None
     where that is the text whose event is handled. `agent`: the one that the request names. `plan_of`: the turn
-    whose plan it carries out.
+    whose plan it carries out. `collects`: it waits for further remarks of the person.
     """
 
     text: str
@@ -44,6 +49,7 @@ class AgentRequest:
     mode: TurnMode = "work"
     agent: str | None = None
     plan_of: int | None = None
+    collects: bool = False
 
 
 def named_part(comment_id: int | None, text: str) -> str:
@@ -61,6 +67,7 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
 
     A thread's own text is one request, whether opened, labelled or assigned within a minute. So are the parts of a
     review, in any order: one that its turn was not asked is added while the turn waits, and later is a turn of its own.
+    So are the single remarks that a person makes until the turn of the first of them begins.
     """
     if asked.agent is not None and asked.agent not in ctx.rules.agents:
         words = agent_choice.no_such_agent(asked.agent, ctx.rules.agents)
@@ -76,9 +83,10 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
     ):
         return
     if (review := asked.review) is not None:
-        joined = await requests.join_turn_of_review(
-            ctx.connection, ctx.conversation_id, review.review_id, review.part, review.text, review.context
-        )
+        part = review.part, review.text, review.context
+        joined = await requests.join_turn_of_review(ctx.connection, ctx.conversation_id, review.review_id, *part)
+        if joined is None and asked.collects:
+            joined = await requests.join_remarks(ctx.connection, ctx.conversation_id, ctx.author.id, *part) or None
         if joined:
             return
         if joined is False:
@@ -94,6 +102,8 @@ async def queue_turn(
     `pinned_sha` is the head of a fork that an earlier request was about, `retry_of` that request's turn.
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
+    if ctx.request.thread.kind == "pull" and not asked.collects:
+        await requests.collect_no_more(connection, conversation_id)
     before = await requests.before_a_turn(connection, conversation_id, ctx.author.id)
     rescue = await rescues.pending_restore(connection, conversation_id) if before.may_have_rescue else None
     if rescue is not None:
@@ -113,6 +123,7 @@ async def queue_turn(
         mode=asked.mode,
         agent=asked.agent,
         plan_of=asked.plan_of,
+        collects_until=ctx.now + COLLECTED_FOR if asked.collects else None,
     )
     await _queue(ctx, turn, before.turns_today)
     # A removal in progress may still find work to rescue.
@@ -163,10 +174,13 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
     late = ctx.now - turn.asked_at
     said = (notices.taken_up_late(late),) if late > notices.LATE else ()
     turn = replace(turn, notices=(*said, *assigned.notices))
+    waits = None if turn.collects_until is None else reasons.collects(turn.collects_until, ctx.now)
     queued = await requests.enqueue(
-        connection, ctx.conversation_id, assigned.worktree_id, turn, ctx.now, switch_to=assigned.switch_to
+        connection, ctx.conversation_id, assigned.worktree_id, turn, ctx.now, waits=waits, switch_to=assigned.switch_to
     )
     words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
+    if waits is not None and not queued.ahead:
+        words = tracking.waiting(waits)
     await thread_comments.track(connection, thread_ref, queued.id, turn.target, words)
     # A plain comment: what comes with a command, a label or a place in the code waits for its turn.
     if queued.ahead and turn.target.kind == "comment" and not ctx.request.parsed.commands:

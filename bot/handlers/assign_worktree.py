@@ -47,12 +47,10 @@ class AssignedWorktree:
 
 async def assign_worktree(ctx: ThreadContext) -> AssignedWorktree:
     """Return the conversation's worktree from now on: its own, a shared one, or a new one that is reserved."""
-    ready = await conversations.own_ready_worktree(ctx.connection, ctx.conversation_id)
-    if ready is not None:
-        own, switch_to = ready
-        return AssignedWorktree(own.id, own.node, switch_to)
-    await sharing.lock_codebase(ctx.connection, ctx.repository)
     live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
+    if live is None:
+        await sharing.lock_codebase(ctx.connection, ctx.repository)
+        live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
     if live is not None:
         switch_to = await sharing.pending_switch(ctx.connection, ctx.conversation_id)
         return AssignedWorktree(live.id, live.node, switch_to)
@@ -86,9 +84,11 @@ async def _sharing_candidates(
 ) -> tuple[list[SharingCandidate], SharingCandidate | None]:
     """Return the live worktrees of the issues that the pull request closes, and the one that has its head branch."""
     linked = await conversations.worktrees_of_issues(ctx.connection, ctx.repository, pull.closes or ())
-    on_branch = await sharing.on_branch(ctx.connection, ctx.repository, pull.head_ref) if pull.same_repository else None
+    on_branch = None
+    if pull.same_repository:
+        on_branch = await conversations.worktree_on_branch(ctx.connection, ctx.repository, pull.head_ref)
     ids = [worktree.id for _, worktree in linked] + ([on_branch.id] if on_branch else [])
-    uses = await sharing.usage(ctx.connection, ids, ctx.conversation_id)
+    uses = dict(await sharing.usage(ctx.connection, ids, ctx.conversation_id))
     return (
         [SharingCandidate(worktree, uses[worktree.id], issue) for issue, worktree in linked],
         SharingCandidate(on_branch, uses[on_branch.id]) if on_branch else None,
@@ -153,7 +153,7 @@ async def closed_issues(
     """
     numbers = None
     try:
-        async with asyncio.timeout(min(CLOSING_REFERENCES_SECONDS, github.graphql_patience)):
+        async with asyncio.timeout(CLOSING_REFERENCES_SECONDS):
             for wait in (*waits_seconds, None):
                 numbers = await github.closing_issues(repository, number)
                 if numbers or wait is None:

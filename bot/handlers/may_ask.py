@@ -1,16 +1,11 @@
 """Whether somebody may ask the bot in a repository, asked of GitHub (DESIGN.md §4, Authority)."""
 
-import math
 from collections.abc import Sequence
-from datetime import timedelta
 
 from bot.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.github.client import GitHub
 from bot.github.people import is_one_of
 from bot.model import Actor, Repository
-
-MEMBER_FOR = timedelta(seconds=60)
-"""So long somebody whom GitHub named as a member of a team counts as one."""
 
 
 async def may_ask(
@@ -20,25 +15,21 @@ async def may_ask(
     repository: Repository,
     *,
     allowed: Sequence[str] | None = None,
-    arrived_at: float = math.inf,
 ) -> Allowed | Denied:
     """Return whether the person may ask: by the lists, the live permission, and the teams in the lists.
 
     `allowed` is the repository's own list of logins and teams, in lower case: None for all, empty for those with admin
-    or maintain. `arrived_at`: see `GitHub.permission`. Raises GitHubError: an answer that GitHub does not give is no
-    permission.
+    or maintain. Raises GitHubError: an answer that GitHub does not give is no permission.
     """
     verdict = before_asking_github(policy, person, repository)
     if verdict is not None:
         return verdict
-    verdict = by_permission(await github.permission(repository, person.login, arrived_at=arrived_at))
+    verdict = by_permission(await github.permission(repository, person.login))
     if isinstance(verdict, Allowed):
-        if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login, MEMBER_FOR):
+        if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login):
             return NOT_LISTED
         if allowed is not None and not (
-            await is_one_of(github, allowed, person.login, MEMBER_FOR)
-            if allowed
-            else verdict.permission in ("admin", "maintain")
+            await is_one_of(github, allowed, person.login) if allowed else verdict.permission in ("admin", "maintain")
         ):
             return NOT_CHOSEN
     return verdict

@@ -19,6 +19,8 @@ _SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
 REVIEW = "/review"
 """The request of a review without further words; a label or a request for a review stands for it."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
+_TO_SOMEBODY = re.compile(r"@[A-Za-z0-9]")
+_SUGGESTION = re.compile(r"^ {0,3}(?:`{3,}|~{3,})suggestion\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,15 @@ class SpokenLine:
 
 @dataclass(frozen=True, slots=True)
 class ParsedComment:
-    """The content of one text. `request` is the text for the agent without the lines of commands, or None."""
+    """The content of one text. `request` is the text for the agent without the lines of commands, or None.
+
+    `is_remark`: it is a request only because it stands on a pull request of the bot.
+    """
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
     mode: TurnMode = "work"
+    is_remark: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.commands) or self.request is not None
@@ -95,7 +101,7 @@ class Request:
     """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
 
     `is_gesture`: a label or an assignment asks, on the thread's own text, and the label may name an `agent`.
-    `is_operators`: an operator asks it again.
+    `is_operators`: an operator asks it again. `on_own_pull`: a review or an inline comment on the bot's pull request.
     """
 
     repository: Repository
@@ -110,6 +116,12 @@ class Request:
     is_gesture: bool = False
     agent: str | None = None
     is_operators: bool = False
+    on_own_pull: bool = False
+
+    @property
+    def addresses_bot(self) -> bool:
+        """Whether the person turned to the bot: who only remarks hears nothing where they may not ask."""
+        return bool(self.parsed.commands) or not self.parsed.is_remark
 
     def effect(self, index: int) -> bytes:
         """Return the key under which the text's command or request number `index` is acted on only once."""
@@ -135,8 +147,11 @@ class CommentParser:
         self._mention = mention_pattern(bot_name)
         self._commands = {command.name: command for command in commands}
 
-    def parse(self, text: str, before: str = "") -> ParsedComment:
-        """Return what `text` asks for; of an edit (`before` is the old text) only what was not asked there already."""
+    def parse(self, text: str, before: str = "", *, on_own_pull: bool = False) -> ParsedComment:
+        """Return what `text` asks for; of an edit (`before` is the old text) only what was not asked there already.
+
+        `on_own_pull`: it is a review, or an inline comment, on a pull request of the bot, and asks without a mention.
+        """
         new, old = self._read(text), self._read(before)
         known = Counter(old.commands)
         commands = []
@@ -145,6 +160,8 @@ class CommentParser:
                 known[command] -= 1
             else:
                 commands.append(command)
+        if on_own_pull and new.is_remark:
+            return ParsedComment(tuple(commands), new.rest, is_remark=True)
         return ParsedComment(tuple(commands), new.request if new.asks > old.asks else None, new.mode)
 
     def addresses(self, text: str) -> bool:
@@ -172,8 +189,11 @@ class CommentParser:
         asking: list[Command | UnknownCommand] = []
         mode: TurnMode = "work"
         mentions = 0
+        prose: list[str] = []
         for line in spoken_lines(text):
             mentions += len(self._mention.findall(line.text))
+            if _COMMAND.match(line.text) is None:
+                prose.append(line.text)
             found = self._find_command(line.text)
             if found is None:
                 continue
@@ -188,7 +208,9 @@ class CommentParser:
             if mode != "review":
                 commands += asking[:1]
                 asking, mode = [], "work"
-        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), mode)
+        speaks = any(re.search(r"\w", words) for words in prose) or _SUGGESTION.search(rest) is not None
+        speaks = speaks and not (prose and _TO_SOMEBODY.match(prose[0]))
+        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), mode, speaks)
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
@@ -225,12 +247,20 @@ class CommentParser:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """`asks` counts the mentions and the commands that ask for the rest."""
+    """`asks` counts the mentions and the commands that ask for the rest.
+
+    `speaks`: it says something beside quotations, code and commands, or suggests a change, and not to somebody by name.
+    """
 
     commands: tuple[Command | UnknownCommand, ...]
     asks: int
     rest: str
     mode: TurnMode
+    speaks: bool
+
+    @property
+    def is_remark(self) -> bool:
+        return not self.asks and self.speaks
 
     @property
     def request(self) -> str | None:

@@ -7,7 +7,7 @@ from threading import Event
 import structlog
 
 from bot.clones import trash
-from bot.clones.admin import admin_directories, holders
+from bot.clones.admin import admin_directories, holder
 from bot.clones.clone import Clone, CloneLock, clone_lock
 from bot.clones.fetch import complete
 from bot.clones.packing import forget_fetched, pack, pack_new, pack_whole, was_packed
@@ -82,7 +82,7 @@ async def _delete_old_branches(ctx: NodeContext, folder: str, lock: CloneLock) -
         used = {refs.local(branch) for branch in await reconciliation.branches_in(connection, folder, ctx.node)}
     elsewhere = ("--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", f"--glob={refs.RESCUE_PREFIX}*")
     for branch, tip in (await lock.clone.refs("refs/heads")).items():
-        is_held = await asyncio.to_thread(holders, lock.clone.path, branch.removeprefix("refs/heads/"))
+        is_held = await asyncio.to_thread(holder, lock.clone.path, branch.removeprefix("refs/heads/"))
         if branch not in used and not is_held and not await lock.clone.count(tip, "--not", *elsewhere):
             await lock.clone.run("update-ref", "-d", branch, tip)
             _log.info("branch-deleted", clone=folder, branch=branch, tip=tip)

@@ -77,7 +77,7 @@ class _Prune:
             )
             _log.warning("prune-aborted", due=len(due), of=total)
             for candidate in due:
-                self._skipped(self._line(candidate, "Too many at once."))
+                report.skipped.append(self._line(candidate, "Too many at once."))
         else:
             for number, candidate in enumerate(due, start=1):
                 self._progress(f"removing {self._path(candidate)} ({number} of {len(due)})")
@@ -90,6 +90,11 @@ class _Prune:
         if self._asked.is_whole:
             force, dry_run = self._asked.force, self._asked.dry_run
             report.bytes_reclaimed += await expire(ctx, self._policy, force=force, dry_run=dry_run)
+        for verdict, line in report.lines:
+            log = _log.warning if verdict == "failed" else _log.info
+            log(
+                "worktree-considered", verdict=verdict, worktree=line.id, path=line.path, why=line.why, bytes=line.bytes
+            )
         counts = {name: len(getattr(report, name)) for name in ("deleted", "skipped", "errors")}
         _log.info("prune-ended", **counts, bytes_reclaimed=report.bytes_reclaimed, dry_run=report.dry_run)
         return report
@@ -109,10 +114,10 @@ class _Prune:
                 if facts.directory and facts.metadata != "ok" and not self._report.dry_run:
                     await repair(self._ctx, Repairing(worktree=candidate.worktree.id))
             except _FAILURES as problem:
-                self._failed(self._line(candidate, str(problem)))
+                self._report.errors.append(self._line(candidate, str(problem)))
                 continue
             if (why := reason_to_keep(facts, self._policy)) is not None:
-                self._skipped(self._line(candidate, why))
+                self._report.skipped.append(self._line(candidate, why))
             else:
                 due.append(candidate)
         return due
@@ -129,12 +134,12 @@ class _Prune:
                 return
             result = await remove_idle(self._ctx, candidate.worktree, "retention", reason)
         except _FAILURES as problem:
-            self._failed(replace(line, why=str(problem)))
+            self._report.errors.append(replace(line, why=str(problem)))
             return
         if isinstance(result, Removed):
             self._deleted(line, await delete_trashed(result.trashed))
         else:
-            self._skipped(replace(line, why=result.why))
+            self._report.skipped.append(replace(line, why=result.why))
 
     def _facts(self, candidate: Live) -> Facts:
         """Return what retention must know of a worktree. Raises OSError, InvalidNameError."""
@@ -158,7 +163,7 @@ class _Prune:
         try:
             freed = await end_orphan(self._ctx, path, dry_run=self._report.dry_run)
         except _FAILURES as problem:
-            self._failed(replace(line, why=str(problem)))
+            self._report.errors.append(replace(line, why=str(problem)))
             return
         if freed is not None:
             self._deleted(line, freed)
@@ -170,18 +175,8 @@ class _Prune:
         return PruneLine(candidate.worktree.id, str(self._path(candidate)), why)
 
     def _deleted(self, line: PruneLine, freed: int) -> None:
-        report = self._report
-        report.bytes_reclaimed += freed
-        report.deleted.append(replace(line, bytes=freed))
-        _log.info("worktree-pruned", worktree=line.id, path=line.path, bytes=freed, dry_run=report.dry_run)
-
-    def _skipped(self, line: PruneLine) -> None:
-        self._report.skipped.append(line)
-        _log.info("worktree-prune-skipped", worktree=line.id, path=line.path, why=line.why)
-
-    def _failed(self, line: PruneLine) -> None:
-        self._report.errors.append(line)
-        _log.warning("prune-error", worktree=line.id, path=line.path, error=line.why)
+        self._report.bytes_reclaimed += freed
+        self._report.deleted.append(replace(line, bytes=freed))
 
 
 async def make_room(ctx: NodeContext) -> None:

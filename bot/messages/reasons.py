@@ -72,6 +72,11 @@ def waits(why: WaitReason, until: datetime, now: datetime, step: WaitStep = "sta
     return _STEPS[step].format(cause=_WAITS[why], moment=format_moment(until, now))
 
 
+def collects(until: datetime, now: datetime) -> str:
+    """Say that a remark on a line waits for further ones."""
+    return f"This starts {format_moment(until, now)}, with what you remark on lines until then."
+
+
 def node_is_silent(node: str) -> str:
     return f"The node {node} gives no sign of life. A live node takes over its requests, if there is one."
 

@@ -19,6 +19,15 @@ def merged(base: str, commits: int) -> str:
     return f"Merged {format_count(commits, 'commit')} of {inline_code(base)} without conflicts."
 
 
+def conflicts(base: str) -> str:
+    """Say once that a pull request of the bot got a conflict."""
+    name = inline_code(base)
+    return (
+        f"This pull request conflicts with {name}, so it cannot be merged as it is. Write `/update`: it merges {name} "
+        "into the branch, and the agent resolves the conflicts."
+    )
+
+
 def commit_message(base: str, branch: str) -> str:
     return f"Merge branch '{base}' into {branch}"
 

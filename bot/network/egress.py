@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -22,28 +22,9 @@ from urllib.parse import SplitResult
 import h11
 import structlog
 
-from bot.network.rules import (
-    Destination,
-    IPAddress,
-    NotReachableError,
-    is_public,
-    parse_target,
-    require_public_name,
-    require_reachable,
-    require_web_port,
-    require_within_reach,
-)
-from bot.network.sockets import (
-    CHUNK_BYTES,
-    BadRequestError,
-    Streams,
-    closed_after,
-    connect_private,
-    end_to_end,
-    read_head,
-    refusal,
-    serving,
-)
+from bot.network import rules, sockets
+from bot.network.rules import Destination, IPAddress, NotReachableError
+from bot.network.sockets import BadRequestError, Streams
 from bot.outbound import Outbound, proxy_headers
 
 CONNECT_SECONDS = 30.0
@@ -87,7 +68,7 @@ async def system_dialer() -> AsyncIterator[Dialer]:
     """Yield the system's resolver, in threads of its own, and plain TCP."""
     threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="egress-resolver")
     try:
-        yield Dialer(partial(_resolve, threads), _connect)
+        yield Dialer(partial(_resolve, threads), lambda address, port: asyncio.open_connection(str(address), port))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
@@ -96,10 +77,6 @@ async def _resolve(threads: ThreadPoolExecutor, name: str) -> Sequence[IPAddress
     lookup = partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     found = await asyncio.get_running_loop().run_in_executor(threads, lookup)
     return list(dict.fromkeys(ip_address(address[0]) for *_, address in found))
-
-
-async def _connect(address: IPAddress, port: int) -> Streams:
-    return await asyncio.open_connection(str(address), port)
 
 
 @asynccontextmanager
@@ -116,42 +93,42 @@ async def egress_proxy(
 
     With `only_allowed` nothing but these and ALLOWED_HOSTS is reached. Each listener of `tunnels` leads to one host.
     """
-    proxy = _Egress(dialer, local, outside or Outside(), only_allowed=only_allowed)
+    proxy = _Egress(dialer, local, outside or Outside(), only_allowed)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serving(listener, proxy.answer))
+        await stack.enter_async_context(sockets.serving(listener, proxy.answer))
         for tunnel, target in tunnels:
-            await stack.enter_async_context(serving(tunnel, partial(proxy.tunnel, target)))
+            await stack.enter_async_context(sockets.serving(tunnel, partial(proxy.tunnel, target)))
         yield
     _log.info("egress-closed", opened=proxy.opened, refused=proxy.refused)
 
 
+@dataclass(slots=True)
 class _Egress:
-    def __init__(self, dialer: Dialer, local: Local, outside: Outside, *, only_allowed: bool) -> None:
-        self._dialer = dialer
-        self._local = local
-        self._outside = outside
-        self._only_allowed = only_allowed
-        self.opened = 0
-        self.refused = 0
+    dialer: Dialer
+    local: Local
+    outside: Outside
+    only_allowed: bool
+    opened: int = 0
+    refused: int = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            target, onward = _asked(await read_head(reader, h11.Connection(h11.SERVER)))
+            target, onward = _asked(await sockets.read_head(reader, h11.Connection(h11.SERVER)))
             far_reader, far_writer = await self._open(target)
         except NotReachableError as error:
             self.refused += 1
             _log.debug("egress-refused", why=str(error))
-            writer.write(refusal(403, f"Not reachable from here: {error}."))
+            writer.write(sockets.refusal(403, f"Not reachable from here: {error}."))
             return
         except BadRequestError as error:
-            writer.write(refusal(error.status, str(error)))
+            writer.write(sockets.refusal(error.status, str(error)))
             return
         self.opened += 1
         if onward:
             far_writer.write(onward)
         else:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        async with closed_after(far_reader, far_writer):
+        async with sockets.closed_after(far_reader, far_writer):
             await _splice((reader, writer), (far_reader, far_writer))
 
     async def tunnel(self, target: Destination, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,19 +139,19 @@ class _Egress:
             _log.warning("allowed-host-away", host=str(target.host), port=target.port, why=str(error))
             return
         self.opened += 1
-        async with closed_after(*far):
+        async with sockets.closed_after(*far):
             await _splice((reader, writer), far)
 
     async def _open(self, target: Destination) -> Streams:
         """Return a connection to the target by a checked address. Raises BadRequestError, NotReachableError."""
-        if target in self._local:
-            return await connect_private(self._local[target])
+        if target in self.local:
+            return await sockets.connect_private(self.local[target])
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 addresses = await self._checked(target)
                 # A proxy is for the internet: what is private is near.
-                is_near = target in self._outside.allowed and not all(map(is_public, addresses))
-                proxy = None if is_near else self._outside.outbound.proxy_for(str(target.host), target.port)
+                is_near = target in self.outside.allowed and not all(map(rules.is_public, addresses))
+                proxy = None if is_near else self.outside.outbound.proxy_for(str(target.host), target.port)
                 return await (_through(proxy, target) if proxy else self._first(addresses, target.port))
         except TimeoutError as error:
             raise BadRequestError(502, "The host did not answer in time.") from error
@@ -184,39 +161,32 @@ class _Egress:
 
         Raises NotReachableError.
         """
-        is_allowed = target in self._outside.allowed
-        if self._only_allowed and not is_allowed:
-            raise NotReachableError(f"{target.host}:{target.port} is not in ALLOWED_HOSTS")
+        host, is_allowed = target.host, target in self.outside.allowed
+        if self.only_allowed and not is_allowed:
+            raise NotReachableError(f"{host}:{target.port} is not in ALLOWED_HOSTS")
         if not is_allowed:
-            if isinstance(target.host, str):
-                require_public_name(target.host)
-            if target not in self._outside.further:
-                require_web_port(target.port)
-        if not isinstance(target.host, str):
-            addresses: Sequence[IPAddress] = [target.host]
-            if is_allowed:
-                return addresses
+            if isinstance(host, str):
+                rules.require_public_name(host)
+            if target not in self.outside.further:
+                rules.require_web_port(target.port)
+        elif not isinstance(host, str):
+            return [host]
+        addresses: Sequence[IPAddress] = []
+        if isinstance(host, str):
+            with suppress(OSError, UnicodeError):
+                addresses = await self.dialer.resolve(host)
         else:
-            addresses = await self._addresses(target.host)
+            addresses = [host]
         own = {address for address in addresses if is_of_this_host(address)}
         for address in addresses:
-            if is_allowed:
-                require_within_reach(address, own)
-            else:
-                require_reachable(address, own)
+            (rules.require_within_reach if is_allowed else rules.require_reachable)(address, own)
         return addresses
-
-    async def _addresses(self, name: str) -> Sequence[IPAddress]:
-        try:
-            return await self._dialer.resolve(name)
-        except (OSError, UnicodeError):
-            return []
 
     async def _first(self, addresses: Sequence[IPAddress], port: int) -> Streams:
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_ONE_SECONDS):
-                    return await self._dialer.connect(address, port)
+                    return await self.dialer.connect(address, port)
             except OSError:
                 _log.debug("egress-unreachable", version=address.version)
         raise BadRequestError(502, "The host could not be connected to." if addresses else "The name has no address.")
@@ -229,11 +199,11 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
     """
     text = request.target.decode("ascii")
     if request.method == b"CONNECT":
-        return parse_target(text), b""
+        return rules.parse_target(text), b""
     parts = _ABSOLUTE.fullmatch(text)
     if parts is None:
         raise BadRequestError(400, "This is a proxy: ask with CONNECT, or for a whole http:// address.")
-    headers = [header for header in end_to_end(request.headers) if header[0] != b"host"]
+    headers = [header for header in sockets.end_to_end(request.headers) if header[0] != b"host"]
     onward = h11.Request(
         method=request.method,
         target=(parts["path"] or "/") + (parts["query"] or ""),
@@ -241,7 +211,7 @@ def _asked(request: h11.Request) -> tuple[Destination, bytes]:
         headers=[(b"host", parts["authority"].encode()), *headers, (b"connection", b"close")],
     )
     head = h11.Connection(h11.CLIENT).send(onward)
-    return parse_target(parts["authority"], default_port=80), head or b""
+    return rules.parse_target(parts["authority"], default_port=80), head or b""
 
 
 async def _through(proxy: SplitResult, target: Destination) -> Streams:
@@ -294,7 +264,7 @@ async def _splice(near: Streams, far: Streams) -> None:
     loop = asyncio.get_running_loop()
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, clock: asyncio.Timeout) -> None:
-        while data := await source.read(CHUNK_BYTES):
+        while data := await source.read(sockets.CHUNK_BYTES):
             if not clock.expired():
                 clock.reschedule(loop.time() + IDLE_SECONDS)
             sink.write(data)

@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
@@ -18,9 +18,10 @@ import h11
 import httpx
 import structlog
 
+from bot.network import sockets
 from bot.network.model_answers import ModelAnswers
 from bot.network.model_bodies import RefusedBodyError, check_body
-from bot.network.sockets import CHUNK_BYTES, BadRequestError, Header, end_to_end, read_head, refusal, serving
+from bot.network.sockets import BadRequestError, Header
 from bot.outbound import Outbound
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -101,24 +102,21 @@ def swap_key(target: bytes, headers: list[Header], dummy: str, key: str) -> list
     return swapped if found else None
 
 
+@dataclass(slots=True)
 class KeyMask:
     """A mask for a key in a stream, also if it is split between two chunks. Other data is not delayed."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._held = b""
+    key: bytes
+    held: bytes = b""
+    """What was held back: the rest, at the end of the stream."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next chunk and return what can be passed on."""
-        data = (self._held + chunk).replace(self._key, b"*" * len(self._key))
-        longest = min(len(data), len(self._key) - 1)
-        held = next((n for n in range(longest, 0, -1) if self._key.startswith(data[-n:])), 0)
-        self._held = data[len(data) - held :]
+        data = (self.held + chunk).replace(self.key, b"*" * len(self.key))
+        longest = min(len(data), len(self.key) - 1)
+        held = next((n for n in range(longest, 0, -1) if self.key.startswith(data[-n:])), 0)
+        self.held = data[len(data) - held :]
         return data[: len(data) - held]
-
-    def rest(self) -> bytes:
-        """Return what was held back, at the end of the stream."""
-        return self._held
 
 
 @asynccontextmanager
@@ -128,33 +126,29 @@ async def model_proxy(
     """Serve the upstream of the route on the listener, to clients with the dummy key. `offline`: see model_bodies."""
     # The client follows no redirect: the agent may do so itself, with its dummy.
     async with (outbound or Outbound()).client(UPSTREAM_TIMEOUT) as client:
-        proxy = _ModelProxy(client, route, dummy, offline=offline)
-        async with serving(listener, proxy.answer):
+        proxy = _ModelProxy(client, route, dummy, offline)
+        async with sockets.serving(listener, proxy.answer):
             yield
     _log.info("model-proxy-closed", forwarded=proxy.forwarded, refused=proxy.refused)
 
 
+@dataclass(slots=True)
 class _ModelProxy:
-    def __init__(self, client: httpx.AsyncClient, route: ModelRoute, dummy: str, *, offline: bool) -> None:
-        self._client = client
-        self._base = httpx.URL(route.upstream)
-        self._route = route
-        self._key = route.key
-        self._dummy = dummy
-        self._offline = offline
-        self._held_bytes = 0
-        self.forwarded = 0
-        self.refused = 0
+    client: httpx.AsyncClient
+    route: ModelRoute
+    dummy: str
+    offline: bool
+    held_bytes: int = 0
+    forwarded: int = 0
+    refused: int = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = h11.Connection(h11.SERVER)
-        exchange = _Exchange(connection, reader, writer)
+        exchange = _Exchange(reader, writer)
         try:
-            asked = await read_head(reader, connection)
+            asked = await sockets.read_head(reader, exchange.connection)
             headers = self._headers_for_upstream(asked)
             async with asyncio.timeout(REQUEST_SECONDS):
-                body = await self._body(exchange)
-                request = await self._upstream_request(asked, headers, body)
+                request = await self._upstream_request(asked, headers, await self._body(exchange))
                 async with asyncio.TaskGroup() as group:
                     watching = group.create_task(exchange.until_client_left())
                     forwarding = group.create_task(self._forward(request, exchange))
@@ -169,15 +163,15 @@ class _ModelProxy:
             _log.warning("model-upstream-failed", errors=[type(error).__name__ for error in errors.exceptions])
             exchange.refuse(502, "The model's server cannot be reached.")
         finally:
-            self._held_bytes -= exchange.held_bytes
+            self.held_bytes -= exchange.held_bytes
 
     def _headers_for_upstream(self, asked: h11.Request) -> list[Header]:
-        swapped = swap_key(asked.target, end_to_end(asked.headers), self._dummy, self._key)
+        swapped = swap_key(asked.target, sockets.end_to_end(asked.headers), self.dummy, self.route.key)
         if swapped is None:
             raise BadRequestError(401, "The key is not this turn's.")
         if self.forwarded >= MAX_REQUESTS:
             raise BadRequestError(403, f"This turn has sent the {MAX_REQUESTS} requests to its model that it may send.")
-        if not self._route.permits(asked.method, asked.target):
+        if not self.route.permits(asked.method, asked.target):
             path = asked.target.partition(b"?")[0][:200].decode("ascii")
             _log.warning("model-request-refused", method=asked.method.decode("ascii"), path=path)
             raise BadRequestError(403, "This request is not one of those that an agent may send to its model.")
@@ -186,9 +180,9 @@ class _ModelProxy:
     async def _body(self, exchange: "_Exchange") -> bytes:
         pieces = list[bytes]()
         async for piece in exchange.read():
-            if self._held_bytes + len(piece) > MAX_BODY_BYTES:
+            if self.held_bytes + len(piece) > MAX_BODY_BYTES:
                 raise BadRequestError(413, f"Requests of more than {MAX_BODY_BYTES} bytes are too large.")
-            self._held_bytes += len(piece)
+            self.held_bytes += len(piece)
             exchange.held_bytes += len(piece)
             pieces.append(piece)
         return b"".join(pieces)
@@ -198,38 +192,37 @@ class _ModelProxy:
             raise BadRequestError(415, "A request to a model is JSON, not compressed.")
         if body:
             try:
-                await asyncio.to_thread(check_body, body, offline=self._offline)
+                await asyncio.to_thread(check_body, body, offline=self.offline)
             except RefusedBodyError as refused:
                 _log.warning("model-request-refused", why=str(refused))
                 raise BadRequestError(403, f"The request's body is refused. {refused}") from refused
         # The key could not be masked in a compressed answer.
         kept = [*((name, value) for name, value in headers if name not in _NOT_FOR_UPSTREAM), _UNCOMPRESSED]
-        url = self._base.copy_with(raw_path=self._base.raw_path.rstrip(b"/") + asked.target)
+        base = httpx.URL(self.route.upstream)
+        url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + asked.target)
         return httpx.Request(asked.method.decode("ascii"), url, headers=kept, content=body)
 
     async def _forward(self, request: httpx.Request, exchange: "_Exchange") -> None:
-        response = await self._client.send(request, stream=True)
-        try:
+        key, response = self.route.key.encode(), await self.client.send(request, stream=True)
+        async with aclosing(response):
             if response.headers.get("content-encoding", "").lower() not in _DECODED:
                 raise httpx.DecodingError("the upstream compressed its answer unasked", request=request)
             self.forwarded += 1
-            answer = self._route.answers.begin(request.url.path, response.status_code, response.headers)
-            headers = self._for_agent([(name.lower(), value) for name, value in response.headers.raw])
+            answer = self.route.answers.begin(request.url.path, response.status_code, response.headers)
+            headers = [
+                (name, value.replace(key, b"*" * len(key)))
+                for name, value in sockets.end_to_end((name.lower(), value) for name, value in response.headers.raw)
+                if name not in _NOT_FOR_AGENT
+            ]
+            headers.append((b"connection", b"close"))
             await exchange.send(h11.Response(status_code=response.status_code, headers=headers))
-            mask = KeyMask(self._key.encode())
+            mask = KeyMask(key)
             async for chunk in response.aiter_bytes():
                 answer.feed(chunk)
                 await exchange.send(h11.Data(data=mask.feed(chunk)))
-            await exchange.send(h11.Data(data=mask.rest()))
+            await exchange.send(h11.Data(data=mask.held))
             answer.end()
             await exchange.send(h11.EndOfMessage())
-        finally:
-            await response.aclose()
-
-    def _for_agent(self, headers: list[Header]) -> list[Header]:
-        key = self._key.encode()
-        kept = ((name, value) for name, value in end_to_end(headers) if name not in _NOT_FOR_AGENT)
-        return [*((name, value.replace(key, b"*" * len(key))) for name, value in kept), (b"connection", b"close")]
 
 
 def _is_plain_json(headers: list[Header]) -> bool:
@@ -239,43 +232,36 @@ def _is_plain_json(headers: list[Header]) -> bool:
     return kinds == [b"application/json"] and not set(encodings) - {b"identity"}
 
 
+@dataclass(slots=True)
 class _Exchange:
     """One request of the agent and its answer, as HTTP/1.1 messages on its connection."""
 
-    def __init__(self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connection = connection
-        self._reader = reader
-        self._writer = writer
-        self.held_bytes = 0
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    connection: h11.Connection = field(default_factory=lambda: h11.Connection(h11.SERVER))
+    held_bytes: int = 0
 
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises BadRequestError if it is malformed."""
-        while True:
-            try:
-                event = self._connection.next_event()
-            except h11.RemoteProtocolError as error:
-                raise BadRequestError(error.error_status_hint, str(error)) from error
-            match event:
-                case h11.Data():
-                    yield bytes(event.data)
-                case h11.EndOfMessage():
-                    return
-                case _:
-                    if self._connection.they_are_waiting_for_100_continue:
-                        await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-                    self._connection.receive_data(await self._reader.read(CHUNK_BYTES))
+        while not isinstance(event := sockets.next_event(self.connection), h11.EndOfMessage):
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+                continue
+            if self.connection.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            self.connection.receive_data(await self.reader.read(sockets.CHUNK_BYTES))
 
     async def until_client_left(self) -> None:
         """Wait until the client disconnects after its request, then raise ConnectionError: the answer is not needed."""
-        while await self._reader.read(CHUNK_BYTES):
+        while await self.reader.read(sockets.CHUNK_BYTES):
             pass
         raise ConnectionAbortedError("the client disconnected before the end of the answer")
 
     async def send(self, event: h11.Event) -> None:
-        self._writer.write(self._connection.send(event) or b"")
-        await self._writer.drain()
+        self.writer.write(self.connection.send(event) or b"")
+        await self.writer.drain()
 
     def refuse(self, status: int, why: str) -> None:
         """Send a refusal unless an answer has begun. An unfinished answer shows the client that something failed."""
-        if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._writer.write(refusal(status, why))
+        if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.writer.write(sockets.refusal(status, why))

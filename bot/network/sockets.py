@@ -26,15 +26,7 @@ MAX_HEAD_BYTES = 32 * 1024
 HEAD_SECONDS = 30.0
 # https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1, with what older clients send to proxies.
 _HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"te",
-        b"upgrade",
-    }
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te upgrade".split()
 )
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -173,13 +165,17 @@ async def read_head(reader: asyncio.StreamReader, connection: h11.Connection) ->
     except asyncio.LimitOverrunError as error:
         raise BadRequestError(431, "the request's head is too large") from error
     connection.receive_data(head)
-    try:
-        request = connection.next_event()
-    except h11.RemoteProtocolError as error:
-        raise BadRequestError(error.error_status_hint, str(error)) from error
-    if not isinstance(request, h11.Request):
+    if not isinstance(request := next_event(connection), h11.Request):
         raise BadRequestError(400, "not a request")
     return request
+
+
+def next_event(connection: h11.Connection) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+    """Return what the client sent next. Raises BadRequestError if it is malformed."""
+    try:
+        return connection.next_event()
+    except h11.RemoteProtocolError as error:
+        raise BadRequestError(error.error_status_hint, str(error)) from error
 
 
 def end_to_end(headers: Iterable[Header]) -> list[Header]:

@@ -1,7 +1,7 @@
 """The network of one turn by AGENT_NETWORK: the host's servers, and what the cage needs to use them."""
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -80,7 +80,10 @@ async def open_network(
             names: dict[str, IPv4Address] = {}
             tunnels: list[tuple[socket, Destination]] = []
             further = outside.further if mode == "internet" else frozenset()
-            for number, target in enumerate(_by_tunnel(outside.allowed | further)):
+            # A program can reach them by their name, without the proxy.
+            named = (one for one in outside.allowed | further if isinstance(one.host, str))
+            by_tunnel = (one for one in named if one.port >= _FIRST_FREE_PORT)
+            for number, target in enumerate(sorted(by_tunnel, key=lambda one: (str(one.host), one.port))):
                 place = names.setdefault(str(target.host), _FIRST_OF_ALLOWED + len(names))
                 sockets[f"{place}:{target.port}"] = path = directory / f"allowed-{number}.sock"
                 tunnels.append((stack.enter_context(private_socket(path)), target))
@@ -105,12 +108,6 @@ async def open_network(
             binds=(*binds, *map(Bind, (*sockets.values(), program, python, *others))),
             wrapper=(str(python), "-I", "-S", str(program), *forwards),
         )
-
-
-def _by_tunnel(allowed: Iterable[Destination]) -> list[Destination]:
-    """Return the hosts that a program can reach by their name, without the proxy."""
-    named = (one for one in allowed if isinstance(one.host, str) and one.port >= _FIRST_FREE_PORT)
-    return sorted(named, key=lambda one: (str(one.host), one.port))
 
 
 def _hosts_file(directory: Path, names: Mapping[str, IPv4Address]) -> Path:

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -91,10 +90,7 @@ async def registered(
     """Give the first sign of life; take it back at the end. Raises NodeInUseError where a copy of DATA_DIR runs."""
     before = None
     for look in range(LOOKS + 1):
-        appear = partial(
-            _appear, node=node, timeout_seconds=timeout_seconds, instead_of=before if look == LOOKS else None
-        )
-        if await persist(pool, appear):
+        if await persist(pool, _appear, node, timeout_seconds, before if look == LOOKS else None):
             break
         last = await persist(pool, nodes.last_heartbeat, node.id)
         if look == LOOKS or (look and last != before):

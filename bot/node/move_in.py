@@ -26,9 +26,9 @@ async def move_in(ctx: NodeContext) -> None:
     """
     here = await asyncio.to_thread(ctx.data_dir.resolve)
     for path in await asyncio.to_thread(lambda: sorted(here.glob("repos/*/*.git"))):
-        if await asyncio.to_thread(_moved, path, here):
+        if moved := await asyncio.to_thread(_moved, path, here):
             async with clone_lock(ctx.clone(f"{path.parent.name}/{path.stem}")):
-                await asyncio.to_thread(_connect, path, here)
+                await asyncio.to_thread(_connect, moved)
 
 
 def _moved(clone: Path, here: Path) -> list[tuple[Path, Path, Path]]:
@@ -42,9 +42,9 @@ def _moved(clone: Path, here: Path) -> list[tuple[Path, Path, Path]]:
     return found
 
 
-def _connect(clone: Path, here: Path) -> None:
+def _connect(moved: list[tuple[Path, Path, Path]]) -> None:
     """Connect the worktrees of one clone, each of which may be gone or replaced. Every step can be repeated."""
-    for admin, old, new in _moved(clone, here):
+    for admin, old, new in moved:
         try:
             if recorded(new).endswith(f"/worktrees/{admin.name}"):
                 # Beside the worktree, so that nothing is left in it.

@@ -18,10 +18,9 @@ import structlog
 
 from bot.agents.driver import Launch
 from bot.clones.checkout import require_checkout
-from bot.clones.clone import Clone, CloneLock, Irregular, NoDefaultBranch, clone_lock
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock, Irregular, clone_lock
 from bot.clones.fetch import remote_default_branch
 from bot.failpoints import reached
-from bot.git import refs
 from bot.messages import notices, reasons
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
@@ -95,7 +94,7 @@ async def script_of(lock: CloneLock) -> bytes | SetUp | None:
     The end of its run if it is not a regular file of an acceptable size. Raises GitError.
     """
     default = await remote_default_branch(lock)
-    found = None if isinstance(default, NoDefaultBranch) else await script_on(lock.clone, default.name, SCRIPT)
+    found = None if isinstance(default, CheckoutRefused) else await script_on(lock.clone, default.name, SCRIPT)
     return SetUp(found) if isinstance(found, str) else found
 
 
@@ -104,8 +103,6 @@ async def script_on(clone: Clone, branch: str, name: str) -> bytes | str | None:
 
     A clause if it is not a regular file of an acceptable size. Raises GitError.
     """
-    if clone.objects is not None and await clone.objects.name(f"{refs.remote(branch)}:{name}") is None:
-        return None
     found = await clone.file_at(branch, name, MAX_SCRIPT_BYTES)
     return notices.setup_unusable(branch, MAX_SCRIPT_BYTES) if isinstance(found, Irregular) else found
 

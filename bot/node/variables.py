@@ -58,17 +58,13 @@ def variables_in(data_dir: Path, worktree: WorktreeRow) -> dict[str, str]:
 
 def values_of(data_dir: Path, repository: Repository) -> dict[str, str]:
     """Return all variables of the repository. Raises OSError."""
-    return _values(_folder(data_dir, repository))
+    return {file.name: file.read_bytes().decode() for file in _files(_folder(data_dir, repository))}
 
 
 def secrets_in(data_dir: Path) -> Iterator[str]:
     """Yield the values of all repositories, for redaction. Raises OSError."""
     for folder in sorted((data_dir / FOLDER).glob("*/*/")):
-        yield from _values(folder).values()
-
-
-def _values(folder: Path) -> dict[str, str]:
-    return {file.name: file.read_bytes().decode() for file in _files(folder)}
+        yield from (file.read_bytes().decode() for file in _files(folder))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import structlog
 
 from bot.clones.checkout import Valid, inspect
-from bot.clones.clone import Clone, CloneLock
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock
 from bot.clones.fetch import NoAccess, update
 from bot.clones.metadata import record_use
-from bot.clones.start import CheckoutRefused, start_again
+from bot.clones.start import start_again
 from bot.git import refs
 from bot.messages import reasons, worktree_replies
 from bot.model import Saved
@@ -23,7 +23,7 @@ from bot.store import worktrees
 from bot.store.database import Connection
 from bot.store.operations import Operation
 from bot.worktrees.create import Created, create, recreate
-from bot.worktrees.reset import ResetRefused, reset
+from bot.worktrees.reset import reset
 
 _log = structlog.get_logger()
 
@@ -53,8 +53,8 @@ async def reset_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation
     label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
     await fetch_for(ctx, lock, operation)
     result = await reset(lock, path, start_again(worktree), label, merged)
-    if isinstance(result, ResetRefused):
-        return Outcome("failed", worktree_replies.refused(operation.kind, result.why))
+    if isinstance(result, CheckoutRefused):
+        return Outcome("failed", worktree_replies.refused(operation.kind, result.next_step))
     size = await rescue_size(lock.clone, result.rescue, result.kept)
     await asyncio.to_thread(record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
 

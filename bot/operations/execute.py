@@ -26,7 +26,7 @@ from bot.operations.restore import restore_worktree
 from bot.operations.set_up import only_here, run_script, script_for, with_setup
 from bot.operations.shared import ImpossibleError, Outcome, failed, judged, merged_head
 from bot.reply import thread_comments
-from bot.store import conversations, operations, turns, worktrees
+from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import Operation, OperationStatus
 from bot.store.turns import ClaimLostError
@@ -163,7 +163,7 @@ async def _finish(connection: Connection, ctx: NodeContext, operation: Operation
     if operation.turn_id is not None and outcome.notice is not None:
         await turns.add_notice(connection, operation.turn_id, outcome.notice)
     if operation.kind == "describe" and ctx.purge_on_success:  # its turn left the files for it
-        await worktrees.purge(connection, operation.worktree.id)
+        await conversations.release_worktree(connection, operation.worktree.id, "purged")
     if operation.kind in ("reset", "remove") or operation.conversation_id is not None:
         # The thread may have been closed meanwhile. What an operator created or restored stays.
         await conversations.release_worktree(connection, operation.worktree.id)

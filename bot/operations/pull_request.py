@@ -11,7 +11,7 @@ import structlog
 
 from bot import failpoints
 from bot.clones.clone import clone_lock
-from bot.github.answers import BranchPull
+from bot.github.answers import Pull
 from bot.github.client import GitHub
 from bot.github.errors import Refused, Transient
 from bot.messages import commit_message, links, pull_requests, tracking
@@ -68,7 +68,7 @@ class NewPullRequest:
 class Opened:
     """The open pull request of the branch. `is_new`: it was opened now; `drafts_refused`: it was to be a draft."""
 
-    pull: BranchPull
+    pull: Pull
     is_new: bool
     drafts_refused: bool = False
 
@@ -96,7 +96,7 @@ async def open_pull_request(ctx: NodeContext, operation: Operation) -> Outcome:
         opened = Opened(pull, is_new, is_new and asked.draft and not pull.is_draft)
         return await _opened(ctx, thread, branch, opened, operation)
     tip = None if isinstance(found, NotOnGitHub) else found.tip
-    if (merged := next((one for one in pulls if one.is_merged and tip in (None, one.head_sha)), None)) is not None:
+    if (merged := next((one for one in pulls if one.merged_at and tip in (None, one.head_sha)), None)) is not None:
         return Outcome("failed", pull_requests.was_merged(merged.number, merged.url, branch))
     if isinstance(found, NotOnGitHub):
         return Outcome("failed", pull_requests.not_on_github(branch))
@@ -111,19 +111,22 @@ async def open_pull_request(ctx: NodeContext, operation: Operation) -> Outcome:
 
 async def _opened(ctx: NodeContext, thread: IssueThread, branch: str, opened: Opened, operation: Operation) -> Outcome:
     """Return the end of `/pr`; with it the agent is asked for the description, after the answer."""
-    is_titled = operation.pull_request is not None and operation.pull_request.title is not None
-    own = await adopt(ctx, thread, branch, opened.pull, is_titled=is_titled)
-    await persist(ctx.pool, rows.record_pull_request, thread.conversation_id, opened.pull.number)
+    pull, is_titled = opened.pull, operation.pull_request is not None and operation.pull_request.title is not None
+    own = await adopt(ctx, thread, branch, pull, is_titled=is_titled)
+    await persist(ctx.pool, rows.record_pull_request, thread.conversation_id, pull.number)
     asker = RequestedBy(operation.requested_by, operation.asked_at, thread.conversation_id)
+    words = pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft)
+    if opened.is_new:
+        words = pull_requests.opened(pull.number, pull.url, draft=pull.is_draft, drafts_refused=opened.drafts_refused)
 
     async def describe_next(connection: Connection) -> None:
         await operations.enqueue(connection, operation.worktree.id, "describe", asker)
 
-    return Outcome("done", _words(opened), write=describe_next if opened.is_new and own is not None else None)
+    return Outcome("done", words, write=describe_next if opened.is_new and own is not None else None)
 
 
 async def adopt(
-    ctx: NodeContext, thread: IssueThread, branch: str, pull: BranchPull, *, is_titled: bool = False
+    ctx: NodeContext, thread: IssueThread, branch: str, pull: Pull, *, is_titled: bool = False
 ) -> OwnPull | None:
     """Return the row of an open pull request, None if the bot did not open it.
 
@@ -138,7 +141,7 @@ async def adopt(
     return own if own is not None and own.number == pull.number else None
 
 
-def is_ours(pull: BranchPull, own: OwnPull) -> bool:
+def is_ours(pull: Pull, own: OwnPull) -> bool:
     """Return whether the description is as the bot wrote it, or was emptied to be written again."""
     return pull_requests.digest(pull.body) in ("", *own.texts)
 
@@ -185,7 +188,7 @@ async def describe_pull_request(ctx: NodeContext, operation: Operation) -> Outco
     return Outcome("done", pull_requests.DESCRIBED)
 
 
-def open_one(pulls: Sequence[BranchPull]) -> BranchPull | None:
+def open_one(pulls: Sequence[Pull]) -> Pull | None:
     """Return the pull request that is open, None if none is."""
     return next((pull for pull in pulls if pull.is_open), None)
 
@@ -214,7 +217,7 @@ async def _rewrite(
     """Write them, again after failures that pass, as far as no person changed them meanwhile. Raises GitHubError."""
 
     async def write() -> None:
-        pull = await github.branch_pull(thread.repository, own.number)
+        pull = await github.pull(thread.repository, own.number)
         body = pull_requests.rewritten(pull.body, text) if is_ours(pull, own) else pull.body
         wanted = title if title is not None and pull.title in own.titles else pull.title
         if (wanted, body) != (pull.title, pull.body):
@@ -305,10 +308,3 @@ async def open_once(
     except Transient:
         last = open_one(await github.pulls_of(thread.repository, new.branch)) if asked_before else None
         return Opened(last, True, draft and not wanted) if last else pull_requests.github_away(new.page)
-
-
-def _words(result: Opened) -> str:
-    pull = result.pull
-    if not result.is_new:
-        return pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft)
-    return pull_requests.opened(pull.number, pull.url, draft=pull.is_draft, drafts_refused=result.drafts_refused)

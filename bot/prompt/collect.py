@@ -39,7 +39,7 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
     What stood there at the moment of the request is told apart by the dates of the texts (see `selection`).
     """
     missing: list[str] = []
-    until = asyncio.get_running_loop().time() + min(SECONDS_IN_ALL, github.graphql_patience)
+    until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
     where, bot = (github, repository, number), moment.bot_id
     overview = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
     if overview is None:
@@ -64,7 +64,9 @@ async def collect(github: GitHub, repository: Repository, number: int, moment: M
         texts = sorted((*(said or ()), *thread.comments, *(reviews or ())), key=lambda text: text.created_at)
         pull = replace(pull, files=files or (), review_threads=threads or (), failed_checks=checks or ())
         thread = replace(thread, comments=tuple(texts), pull=pull)
-    writers = await _writers(github, repository, _authors(thread, moment.bot_id), missing, until, moment.arrived_at)
+    writers = await _writers(github, repository, _authors(thread, moment), missing, until)
+    if moment.writer_id is not None:
+        writers |= {moment.writer_id}
     return Collected(replace(thread, missing=tuple(missing)), writers)
 
 
@@ -81,29 +83,25 @@ async def _part(name: str, read: Callable[[], Awaitable[T]], missing: list[str],
     return None
 
 
-def _authors(thread: WholeThread, bot_id: int) -> list[Actor]:
-    """Return the people whose texts are at hand, each once, without the bot: the opener first, then the newest."""
+def _authors(thread: WholeThread, moment: Moment) -> list[Actor]:
+    """Return whose permission is to be asked, of those whose texts are at hand: the opener first, then the newest."""
     texts = [thread.description, *reversed(thread.comments)]
     for remarks in thread.pull.review_threads if thread.pull else ():
         texts += remarks.comments
     texts += [linked.description for linked in thread.linked]
-    return list({text.author.id: text.author for text in texts if text.author.id not in {0, bot_id}}.values())
+    known = {0, moment.bot_id, moment.writer_id}
+    return list({text.author.id: text.author for text in texts if text.author.id not in known}.values())
 
 
 async def _writers(
-    github: GitHub,
-    repository: Repository,
-    authors: Sequence[Actor],
-    missing: list[str],
-    until: float,
-    arrived_at: float,
+    github: GitHub, repository: Repository, authors: Sequence[Actor], missing: list[str], until: float
 ) -> frozenset[int]:
     """Return the ids of those who may write. Who cannot be asked about may not: it fails closed."""
     limit = asyncio.Semaphore(4)
 
     async def may_write(author: Actor) -> bool | None:
         async with limit:
-            found = await github.permission(repository, author.login, arrived_at=arrived_at)
+            found = await github.permission(repository, author.login)
             return found in {"write", "maintain", "admin"}
 
     asked = authors[:MOST_AUTHORS]

@@ -17,11 +17,13 @@ import structlog
 from bot.authority import Policy
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
-from bot.github.payloads import GHOST, UNPROVEN
+from bot.github.payloads import GHOST, REMARKS, UNPROVEN
+from bot.github.thread_parts import FRAGMENTS, GESTURES
 from bot.model import Actor, Repository, Target
 from bot.receive.delivery import may_address
 from bot.store import recoveries
 from bot.store.database import Pool
+from bot.store.pull_requests import own_pulls
 
 MOST_CHANGED = 200
 """The threads, comments and inline comments that are read in one round, of each; the next round goes on."""
@@ -31,34 +33,21 @@ OVERLAP = timedelta(minutes=10)
 # Gestures have no list of their own that others cannot fill; only GraphQL tells who edited a text, and how: the `diff`
 # of an edit is the whole text that it left, the newest edit comes first, and the last one is the text
 # as it was written. https://docs.github.com/graphql/reference/interfaces#comment
-_GESTURES = """timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
-      nodes { ...labeled ...assigned }
-    }"""
-_GESTURES_OF_PULL = _GESTURES.replace("[LABELED", "[REVIEW_REQUESTED_EVENT, LABELED").replace(
-    "...assigned", "...assigned ...requested"
-)
 DETAILS = f"""
 query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ ...history }}
-    ... on Issue {{ {_GESTURES} }}
-    ... on PullRequest {{ {_GESTURES_OF_PULL}
-      reviews(last: 50) {{
-        nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }}
-      }}
+    ... on PullRequest {{
+      reviews(last: 50) {{ nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }} }}
     }}
+    {GESTURES}
   }}
 }}
 fragment history on Comment {{
   lastEditedAt editor {{ ...account }} includesCreatedEdit
   userContentEdits(first: 100) {{ nodes {{ editedAt diff editor {{ ...account }} }} }}
 }}
-fragment labeled on LabeledEvent {{ id createdAt actor {{ ...account }} label {{ name }} }}
-fragment assigned on AssignedEvent {{ id createdAt actor {{ ...account }} assignee {{ ...account }} }}
-fragment requested on ReviewRequestedEvent {{
-  id createdAt actor {{ ...account }} requestedReviewer {{ ...account }}
-}}
-fragment account on Actor {{ __typename login ... on User {{ databaseId }} ... on Bot {{ databaseId }} }}
+{FRAGMENTS}
 """
 _log = structlog.get_logger()
 
@@ -100,6 +89,7 @@ class Acts:
         self._repository = repository
         self._since = since - OVERLAP
         self._threads: dict[int, dict[str, Any]] = {}
+        self._own_pulls: set[int] = set()
 
     async def read(self) -> tuple[list[Act], datetime]:
         """Return what may concern the bot, the oldest first, and the time from which the next round must read.
@@ -107,6 +97,7 @@ class Acts:
         That is when the newest of what was compared changed, or where this round ended: else a flood would be read
         again and again, and never what came after it.
         """
+        self._own_pulls = await own_pulls(self._pool, self._repository)
         acts: list[Act] = []
         ends: list[datetime] = []
         newest = self._since + OVERLAP
@@ -119,7 +110,7 @@ class Acts:
             if what == "issues":
                 self._threads = {one["number"]: one for one in changed}
             else:
-                changed = [one for one in changed if self._may_address(one["body"] or "")]
+                changed = [one for one in changed if self._may_address(one["body"] or "") or self._is_remark(one)]
             # Of each, since an edit within the second of the writing leaves no trace in REST's times.
             details = await self._details([one["node_id"] for one in changed])
             for one in changed:
@@ -128,8 +119,10 @@ class Acts:
                     # Whether it was edited is not known.
                     _log.warning("not-recovered", id=one["id"], why="GitHub does not show it")
                     continue
-                parts = self._thread(one, about) if what == "issues" else self._comment(what, one, about)
-                acts += self._whole(parts, one)
+                try:
+                    acts += list(self._thread(one, about) if what == "issues" else self._comment(what, one, about))
+                except (KeyError, TypeError, ValueError) as problem:  # malformed
+                    _log.warning("not-recovered", number=one.get("number"), id=one.get("id"), why=repr(problem))
         found = [act for act in acts if await self._concerns(act)]
         return sorted(found, key=lambda act: act.at), min(ends, default=newest)
 
@@ -140,7 +133,7 @@ class Acts:
         """
         thread = act.thread or self._threads.get(act.number)
         if thread is None:
-            thread = await self._github.get(self._repository, "/issues/{number}", number=str(act.number))
+            thread = await self._github.get(self._repository, "/issues/{number}", number=act.number)
             self._threads[act.number] = thread
         repository = self._repository
         about = {
@@ -171,14 +164,6 @@ class Acts:
             return await self._details(ids[:half]) | await self._details(ids[half:]) if half else {}
         # In the order of the ids, which may be of an older form than those that GraphQL tells.
         return {node_id: one for node_id, one in zip(ids, answer["nodes"], strict=True) if one}
-
-    def _whole(self, acts: Iterator[Act], source: Any) -> list[Act]:
-        """Return the acts in an answer of GitHub's, none where it is malformed."""
-        try:
-            return list(acts)
-        except (KeyError, TypeError, ValueError) as problem:
-            _log.warning("not-recovered", number=source.get("number"), id=source.get("id"), why=repr(problem))
-            return []
 
     def _thread(self, one: Any, about: Any) -> Iterator[Act]:
         """Yield the acts in a thread: its text, labels, assignments of the bot and reviews."""
@@ -279,6 +264,9 @@ class Acts:
     def _may_address(self, text: str) -> bool:
         return may_address(text, self._policy.bot_name, bare_commands=self._policy.bare_commands)
 
+    def _is_remark(self, comment: Any) -> bool:
+        return int(comment.get("pull_request_url", "/0").rpartition("/")[2]) in self._own_pulls
+
     async def _concerns(self, act: Act) -> bool:
         """Return whether it can concern the bot and was not acted on, as far as rows tell."""
         if act.parts["action"] == "closed":
@@ -289,7 +277,8 @@ class Acts:
         if act.text is None or act.target is None:
             place = (self._repository, act.number)
             return not await recoveries.was_asked_by(self._pool, *place, sender["id"], act.at)
-        if not self._may_address(act.text):
+        is_remark = act.event in REMARKS and act.number in self._own_pulls
+        if not (is_remark or self._may_address(act.text)):
             return False
         return not await recoveries.was_answered(self._pool, self._repository, act.number, act.target)
 

@@ -48,10 +48,16 @@ def delivery_of(
 ) -> NewDelivery:
     """Return the delivery in `body`: JSON, or a form with the JSON in its field `payload`. Any bytes are allowed.
 
-    `names` are those that the bot answers to, joined by commas; empty while they are not known.
+    `names` are those that the bot answers to, and its login, joined by commas; empty while they are not known. What is
+    said on a pull request that an account of such a name opened is decided: it may be the bot's.
     """
     try:
-        content = _payload_field(body) if is_form else body
+        content = body
+        if is_form:
+            fields = dict(parse_qsl(body.decode("ascii"), errors="strict", max_num_fields=10))
+            if "payload" not in fields:
+                raise ValueError("the form has no field 'payload'")
+            content = fields["payload"].encode()
         if len(content) > LARGEST_USED_BYTES or has_many_values(content):
             if not is_used_event(event):
                 return NewDelivery(guid, event, "ignored")  # such as a push of many commits
@@ -63,7 +69,13 @@ def delivery_of(
     about = envelope(event, payload, platform)
     if not about.used:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key)
-    if names and about.text is not None and not may_address(about.text, names, bare_commands=bare_commands):
+    may_concern = (
+        not names
+        or about.text is None
+        or (about.on_pull_of or "").removesuffix("[bot]").casefold() in names.casefold().split(",")
+        or may_address(about.text, names, bare_commands=bare_commands)
+    )
+    if not may_concern:
         return NewDelivery(guid, event, "ignored", about.action, about.conversation, about.lock_key, searched_for=names)
     return NewDelivery(
         guid,
@@ -99,10 +111,3 @@ def _mention(names: str) -> re.Pattern[str]:
     """
     wanted = [re.escape(name) for name in names.split(",")]
     return re.compile(rf"@(?:{'|'.join(wanted)}|[{''.join(wanted)}]*[\[<\\&])", re.IGNORECASE)
-
-
-def _payload_field(form: bytes) -> bytes:
-    fields = dict(parse_qsl(form.decode("ascii"), errors="strict", max_num_fields=10))
-    if "payload" not in fields:
-        raise ValueError("the form has no field 'payload'")
-    return fields["payload"].encode()

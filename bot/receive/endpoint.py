@@ -1,12 +1,7 @@
-"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means.
-
-The request is read as plain ASGI (https://asgi.readthedocs.io/en/latest/specs/www.html): its bytes are counted as they
-arrive.
-"""
+"""`POST /webhooks/github`: a delivery is checked, stored and acknowledged. The decide step finds out what it means."""
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -15,6 +10,7 @@ from typing import Protocol, TypeVar, assert_never
 
 import orjson
 import structlog
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,13 +32,12 @@ RETRY_AFTER_SECONDS = 5
 
 # The header that names the event is not signed: others have one count together.
 COUNTED_TOO = ("ping", "installation", "installation_repositories")
-_EVENT = re.compile(rb"[a-z0-9_]{1,64}")
-_GUID = re.compile(rb"[A-Za-z0-9-]{1,64}")
-_SIGNATURE = re.compile(rb"sha256=[0-9a-fA-F]{64}")
-_LENGTH = re.compile(rb"[0-9]{1,20}")
+_EVENT = re.compile(r"[a-z0-9_]{1,64}")
+_GUID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_SIGNATURE = re.compile(r"sha256=[0-9a-fA-F]{64}")
+_LENGTH = re.compile(r"[0-9]{1,20}")
 _log = structlog.get_logger()
 
-Headers = Mapping[bytes, bytes]
 T = TypeVar("T")
 
 
@@ -62,25 +57,6 @@ class _Answer(Exception):  # noqa: N818 - most are no errors
         self.content = content
         self.headers = dict(headers)
         super().__init__(status)
-
-
-class _SparseLog:
-    """Warnings about requests that anybody can send: a line a second for each kind, which says how many were left out.
-
-    A stranger must not fill the log.
-    """
-
-    def __init__(self) -> None:
-        self._second: dict[str, int] = {}
-        self._left_out: Counter[str] = Counter()
-
-    def warn(self, event: str, guid: str) -> None:
-        second = int(asyncio.get_running_loop().time())
-        if self._second.get(event) == second:
-            self._left_out[event] += 1
-            return
-        self._second[event] = second
-        _log.warning(event, delivery=guid, left_out=self._left_out.pop(event, 0))
 
 
 class Receiver:
@@ -107,7 +83,7 @@ class Receiver:
         self._others = others
         self._bare_commands = bare_commands
         self._body_seconds = body_seconds
-        self._refused = _SparseLog()
+        self._warned_at: dict[str, int] = {}
         self._free_bytes = bytes_in_flight
         self._reserved_bytes = bytes_in_flight // 4
 
@@ -117,7 +93,7 @@ class Receiver:
             await self._others(scope, receive, send)
             return
         began = perf_counter()
-        answer = await self._receive(scope, receive)
+        answer = await self._receive(Request(scope, receive))
         if answer.status == 202:
             counters.ACKNOWLEDGED_AFTER.observe(perf_counter() - began)
             counters.LAST_DELIVERY.set_to_current_time()
@@ -126,68 +102,71 @@ class Receiver:
         response = Response(orjson.dumps(answer.content), answer.status, answer.headers, "application/json")
         await response(scope, receive, send)
 
-    async def _receive(self, scope: Scope, receive: Receive) -> _Answer:
+    async def _receive(self, request: Request) -> _Answer:
         """Return 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
-        if scope["method"] != "POST":
+        if request.method != "POST":
             return _refusal(405, "Deliveries are sent with POST.", {"allow": "POST"})
-        headers: Headers = dict(reversed(scope["headers"]))  # of a name that occurs twice, the first counts
-        event, guid = headers.get(b"x-github-event", b""), headers.get(b"x-github-delivery", b"")
+        headers = request.headers  # of a name that occurs twice, the first counts
+        event, guid = headers.get("x-github-event", ""), headers.get("x-github-delivery", "")
         if not _EVENT.fullmatch(event):
             return _refusal(400, "The header X-GitHub-Event is missing or malformed.")
         if not _GUID.fullmatch(guid):
             return _refusal(400, "The header X-GitHub-Delivery is missing or malformed.")
         # Before the body: anybody can send one.
-        signature = headers.get(b"x-hub-signature-256", b"")
+        signature = headers.get("x-hub-signature-256", "")
         if not _SIGNATURE.fullmatch(signature):
-            self._refused.warn("delivery-unsigned", guid.decode())
+            self._warn("delivery-unsigned", guid)
             return _refusal(401, "The header X-Hub-Signature-256 is missing or malformed.")
         chunks: list[bytes] = []
         try:
             # The chunks count as in flight until the answer is known.
-            body = await self._read_body(receive, headers, guid.decode(), chunks)
-            if not await _judge(len(body), partial(is_signed, body, signature.decode(), self._secrets)):
-                self._refused.warn("delivery-wrong-signature", guid.decode())
+            body = await self._read_body(request, guid, chunks)
+            if not await _judge(len(body), partial(is_signed, body, signature, self._secrets)):
+                self._warn("delivery-wrong-signature", guid)
                 return _refusal(401, "The signature does not match the body and the webhook secret.")
-            answer = await self._store(guid.decode(), event.decode(), body, is_form=_is_form(headers))
-            _count(event.decode(), answer)
+            media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+            is_form = media_type == "application/x-www-form-urlencoded"
+            answer = await self._store(guid, event, body, is_form=is_form)
+            named = event if is_used_event(event) or event in COUNTED_TOO else "other"
+            counters.DELIVERIES_RECEIVED.labels(named, answer.content.get("status", answer.status)).inc()
             return answer
         except _Answer as answer:
             return answer
         finally:
             self._free_bytes += sum(map(len, chunks))
 
-    async def _read_body(self, receive: Receive, headers: Headers, guid: str, chunks: list[bytes]) -> bytes:
+    async def _read_body(self, request: Request, guid: str, chunks: list[bytes]) -> bytes:
         """Return the body, whose parts are added to `chunks` as they arrive. Raises _Answer."""
-        declared = headers.get(b"content-length", b"")
+        declared, size = request.headers.get("content-length", ""), 0
         if _LENGTH.fullmatch(declared) and int(declared) > LARGEST_BODY_BYTES:
             raise _too_large()
         try:
             async with asyncio.timeout(self._body_seconds):
-                await self._read_chunks(receive, guid, chunks)
+                # Bytes are counted as they arrive: a Content-Length may be absent or wrong.
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > LARGEST_BODY_BYTES:
+                        raise _too_large()
+                    if len(chunk) > self._free_bytes - (self._reserved_bytes if size > USUAL_BODY_BYTES else 0):
+                        self._warn("deliveries-in-flight-over-limit", guid)
+                        raise _try_again("too many deliveries arrive at once")
+                    self._free_bytes -= len(chunk)
+                    chunks.append(chunk)
         except TimeoutError:
-            self._refused.warn("delivery-body-too-slow", guid)
+            self._warn("delivery-body-too-slow", guid)
             why = f"The body did not arrive within {self._body_seconds:g} seconds."
             raise _refusal(408, why) from None
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        except ClientDisconnect:
+            _log.info("delivery-client-gone", delivery=guid)
+            raise _refusal(400, "The client is gone.") from None
+        return b"".join(chunks)
 
-    async def _read_chunks(self, receive: Receive, guid: str, chunks: list[bytes]) -> None:
-        """Add the body to `chunks`. Bytes are counted as they arrive: a Content-Length may be absent or wrong."""
-        size, is_last = 0, False
-        while not is_last:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                _log.info("delivery-client-gone", delivery=guid)
-                raise _refusal(400, "The client is gone.")
-            chunk: bytes = message.get("body", b"")
-            is_last = not message.get("more_body", False)
-            size += len(chunk)
-            if size > LARGEST_BODY_BYTES:
-                raise _too_large()
-            if len(chunk) > self._free_bytes - (self._reserved_bytes if size > USUAL_BODY_BYTES else 0):
-                self._refused.warn("deliveries-in-flight-over-limit", guid)
-                raise _try_again("too many deliveries arrive at once")
-            self._free_bytes -= len(chunk)
-            chunks.append(chunk)
+    def _warn(self, event: str, guid: str) -> None:
+        """Log that a request was refused, once a second for each kind: a stranger must not fill the log."""
+        second = int(asyncio.get_running_loop().time())
+        if self._warned_at.get(event) != second:
+            self._warned_at[event] = second
+            _log.warning(event, delivery=guid)
 
     async def _store(self, guid: str, event: str, body: bytes, *, is_form: bool) -> _Answer:
         while True:
@@ -213,16 +192,6 @@ class Receiver:
 async def _judge(size: int, look: Callable[[], T]) -> T:
     """Return what `look` finds in a body of this size; at a large one it looks in a thread, while others arrive."""
     return await asyncio.to_thread(look) if size > USUAL_BODY_BYTES else look()
-
-
-def _count(event: str, answer: _Answer) -> None:
-    named = event if is_used_event(event) or event in COUNTED_TOO else "other"
-    counters.DELIVERIES_RECEIVED.labels(named, answer.content.get("status", answer.status)).inc()
-
-
-def _is_form(headers: Headers) -> bool:
-    media_type = headers.get(b"content-type", b"").partition(b";")[0]
-    return media_type.strip().lower() == b"application/x-www-form-urlencoded"
 
 
 def _accepted(guid: str, status: str) -> _Answer:

@@ -5,8 +5,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Literal, Self
+from itertools import islice
+from typing import Literal
 
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
@@ -69,7 +69,7 @@ _Waiting = tuple[NewDelivery, asyncio.Future[Outcome]]
 
 
 class Inbox:
-    """A context that stores deliveries in transactions of at most `group_size` rows, `writers` of them at once.
+    """Stores deliveries in transactions of at most `group_size` rows, `writers` of them at once.
 
     `names` are those that the bot answers to, joined by commas, as of the last group; empty while they are not known.
     """
@@ -88,49 +88,31 @@ class Inbox:
         self._attempt_seconds = attempt_seconds
         self._answer_seconds = answer_seconds
         self.names = ""
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
-        self._writer_count = writers
+        self._writing = asyncio.Semaphore(writers)
+        self._waiting: dict[asyncio.Future[Outcome], NewDelivery] = {}
+        """What no group has yet, the oldest first."""
         self._floods = Floods()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._write_groups()) for _ in range(self._writer_count)]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while not self._queue.empty():
-            _tell([self._queue.get_nowait()], Unavailable("shutting down"))
 
     async def store(self, delivery: NewDelivery) -> Outcome:
         """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
-        if not self._tasks:
-            return Unavailable("shutting down")
         if delivery.state == "received":
             delivery = replace(delivery, priority=self._floods.priority(delivery))
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((delivery, outcome))
+        self._waiting[outcome] = delivery
         try:
             async with asyncio.timeout(self._answer_seconds):
+                async with self._writing:
+                    await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
+                    if outcome in self._waiting:
+                        together = list(islice(self._waiting, self._group_size))
+                        group = [(self._waiting.pop(one), one) for one in together]
+                        # The others wait for it, also where this request is gone.
+                        await asyncio.shield(self._write(group))
                 return await outcome
         except TimeoutError:
             return Unavailable("the database did not answer in time")
-
-    async def _write_groups(self) -> None:
-        while True:
-            group = [await self._queue.get()]
-            try:
-                await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
-                while len(group) < self._group_size and not self._queue.empty():
-                    group.append(self._queue.get_nowait())
-                await self._write(group)
-            finally:
-                _tell(group, Unavailable("shutting down"))
+        finally:
+            self._waiting.pop(outcome, None)
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:
@@ -150,7 +132,8 @@ class Inbox:
             database_answered()
             self.names = stored.names
             for waiting in group:
-                _tell([waiting], _outcome(waiting[0], stored))
+                known: Outcome = "duplicate" if waiting[0].searched_for in (None, stored.names) else "renamed"
+                _tell([waiting], "stored" if waiting[0].guid in stored.guids else known)
 
     async def _commit(self, rows: Sequence[NewDelivery]) -> Stored:
         """Try twice: only its use shows that an idle connection was lost."""
@@ -180,9 +163,3 @@ def _tell(group: Sequence[_Waiting], outcome: Outcome) -> None:
     for _, waited_for in group:
         if not waited_for.done():
             waited_for.set_result(outcome)
-
-
-def _outcome(delivery: NewDelivery, stored: Stored) -> Outcome:
-    if delivery.guid in stored.guids:
-        return "stored"
-    return "duplicate" if delivery.searched_for in (None, stored.names) else "renamed"

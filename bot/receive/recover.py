@@ -57,8 +57,7 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
     async with recoveries.only_one(pool) as is_ours:
         if not is_ours:
             return None
-        recovery = _Recovery(pool, github, platform, policy, now)
-        found = await recovery.run()
+        found = await _Recovery(pool, github, platform, policy, now).run()
     for one in found:
         counters.RECOVERIES.labels("missed-delivery").inc(len(one.guids))
         log = _log.warning if one.guids or one.way == "none" else _log.info
@@ -66,20 +65,20 @@ async def recover(pool: Pool, github: GitHub, platform: str, policy: Policy, now
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Recovery:
-    def __init__(self, pool: Pool, github: GitHub, platform: str, policy: Policy, now: datetime) -> None:
-        self._pool = pool
-        self._github = github
-        self._platform = platform
-        self._policy = policy
-        self._now = now
+    pool: Pool
+    github: GitHub
+    platform: str
+    policy: Policy
+    now: datetime
 
     async def run(self) -> list[Recovered]:
-        active = await recoveries.active_repositories(self._pool, self._platform, self._now, MOST_REPOSITORIES)
-        if self._github.is_app:
+        active = await recoveries.active_repositories(self.pool, self.platform, self.now, MOST_REPOSITORIES)
+        if self.github.is_app:
             found = [await self._source("app", None, active)]
         else:
-            found = [await self._source(f"{self._platform}/{one.id}", one, [one]) for one in active]
+            found = [await self._source(f"{self.platform}/{one.id}", one, [one]) for one in active]
         if closed := await self._closed_long_ago():
             found.append(Recovered("threads that seemed open", "threads", tuple(closed)))
         return found
@@ -92,7 +91,7 @@ class _Recovery:
         way: Way = "none"
         stored: list[str] = []
         is_compared = False
-        place = await recoveries.place(self._pool, source, self._now)
+        place = await recoveries.place(self.pool, source, self.now)
         try:
             hooks, problem = await self._hooks(repository, place)
             if problem is not None:
@@ -107,8 +106,8 @@ class _Recovery:
             problem = str(refusal)
             if isinstance(refusal, NotFound | Refused):
                 place.begin_again()
-        async with self._pool.acquire() as connection:
-            await recoveries.save(connection, source, place, problem, self._now, is_compared=is_compared)
+        async with self.pool.acquire() as connection:
+            await recoveries.save(connection, source, place, problem, self.now, is_compared=is_compared)
         return Recovered(repository.full_name if repository else source, way, tuple(stored), problem)
 
     async def _hooks(self, repository: Repository | None, place: Place) -> tuple[list[int], str | None]:
@@ -116,7 +115,7 @@ class _Recovery:
         hooks = [OF_APP]
         if repository is not None:
             try:
-                made = await self._github.webhooks(repository)
+                made = await self.github.webhooks(repository)
             except (NotFound, Refused) as missing:
                 return [], f"the bot may not read the repository's webhooks ({missing})"
             if not made:
@@ -139,9 +138,9 @@ class _Recovery:
             while not is_read:
                 if pages >= MOST_PAGES:
                     return "GitHub's log is long: what is older than its last thousands of deliveries follows"
-                page, following = await self._github.logged_deliveries(_hook(repository, hook), place.log_cursor)
+                page, following = await self.github.logged_deliveries(_hook(repository, hook), place.log_cursor)
                 recent = [one for one in page if one.at >= place.seen_until - OVERLAP]
-                async with self._pool.acquire() as connection:
+                async with self.pool.acquire() as connection:
                     used = [Missed(one.guid, hook, one.id, one.event, one.at) for one in recent if is_used(one.event)]
                     await recoveries.note_missed(connection, source, used)
                 is_read = following is None or len(recent) < len(page)
@@ -154,10 +153,10 @@ class _Recovery:
 
     async def _fetch_missed(self, source: str, repository: Repository | None, stored: list[str]) -> str | None:
         """Store what was noted, the oldest first; return what is left."""
-        missed = await recoveries.missed(self._pool, source, MOST_FETCHED, MOST_TRIES)
+        missed = await recoveries.missed(self.pool, source, MOST_FETCHED, MOST_TRIES)
         for one in missed:
             try:
-                payload = await self._github.logged_payload(_hook(repository, one.hook), one.log_id)
+                payload = await self.github.logged_payload(_hook(repository, one.hook), one.log_id)
             except (NotFound, Refused) as refusal:
                 _log.warning("not-recovered", delivery=one.guid, why=str(refusal))
             except Transient as problem:
@@ -166,20 +165,20 @@ class _Recovery:
                 continue  # it is asked for again, after all others
             else:
                 stored += await self._store(one.guid, one.event, payload)
-            await recoveries.forget(self._pool, source, one.guid)
-        left = len(await recoveries.missed(self._pool, source, MOST_FETCHED, MOST_TRIES))
+            await recoveries.forget(self.pool, source, one.guid)
+        left = len(await recoveries.missed(self.pool, source, MOST_FETCHED, MOST_TRIES))
         return f"{left} missed deliveries are not fetched yet" if left else None
 
     async def _holds_up(self, source: str, guid: str, problem: Transient) -> bool:
         """Count that an item could not be read; return whether those after it still wait for it."""
         if problem.scope == "installation":
             return True
-        return await recoveries.count_try(self._pool, source, guid) < MOST_TRIES
+        return await recoveries.count_try(self.pool, source, guid) < MOST_TRIES
 
     async def _from_threads(self, source: str, repository: Repository, since: datetime, stored: list[str]) -> datetime:
         """Make deliveries of what people did since; return until when nothing is missed now."""
-        repository = await self._github.as_named_now(repository)
-        acts = Acts(self._pool, self._github, self._policy, repository, since)
+        repository = await self.github.as_named_now(repository)
+        acts = Acts(self.pool, self.github, self.policy, repository, since)
         found, reached = await acts.read()
         for act in found:
             try:
@@ -196,27 +195,27 @@ class _Recovery:
 
     async def _closed_long_ago(self) -> list[str]:
         """Find closes that no log tells any more: ask for the threads of which nothing was heard for long."""
-        async with self._pool.acquire() as connection:
-            silent = await recoveries.silent_threads(connection, self._platform, self._now, MOST_SILENT)
+        async with self.pool.acquire() as connection:
+            silent = await recoveries.silent_threads(connection, self.platform, self.now, MOST_SILENT)
         stored: list[str] = []
-        for known, number in silent:
+        for number, known in silent:
             try:
-                repository = await self._github.as_named_now(known)
-                thread = await self._github.get(repository, "/issues/{number}", number=str(number))
+                repository = await self.github.as_named_now(known)
+                thread = await self.github.get(repository, "/issues/{number}", number=number)
                 # One that was transferred has another number in another repository.
                 if thread["closed_at"] and thread["number"] == number:
                     act = closing(thread)
-                    payload = await Acts(self._pool, self._github, self._policy, repository, act.at).payload(act)
+                    payload = await Acts(self.pool, self.github, self.policy, repository, act.at).payload(act)
                     stored += await self._store(act.guid, act.event, payload)
             except GitHubError as problem:
                 if not isinstance(problem, NotFound | Refused):
                     continue  # another round asks for it
-            await recoveries.save_checked(self._pool, known, number, self._now)
+            await recoveries.save_checked(self.pool, known, number, self.now)
         return stored
 
     async def _store(self, guid: str, event: str, payload: object) -> list[str]:
-        delivery = delivery_of(guid, event, orjson.dumps(payload), self._platform)
-        async with self._pool.acquire() as connection:
+        delivery = delivery_of(guid, event, orjson.dumps(payload), self.platform)
+        async with self.pool.acquire() as connection:
             return sorted((await deliveries.store(connection, [delivery])).guids)
 
 

@@ -151,8 +151,8 @@ class Sender:
             # A review that was found is never edited: its text is the one that it was given.
             is_same = found is None or item.review is not None or found.body.strip() == body
             version = item.version if is_same else 0
-            place = None if comment is None else (comment.id, comment.url)
-            await outbox.sent(connection, item.id, version, place, self.clock())
+            comment_id, url = (None, None) if comment is None else (comment.id, comment.url)
+            await outbox.sent(connection, item.id, version, comment_id, url, self.clock())
             _log.info("outbox-sent", kind=item.kind, found_again=found is not None)
 
     async def _request(self, item: OutboxItem, body: str) -> Posted | None:

@@ -53,6 +53,11 @@ class RescuedCommits:
         known = (self.head, self.staged, self.tip, *self.stashes, *self.others, self.lfs)
         return tuple(dict.fromkeys(commit for commit in known if commit is not None))
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has anything that is nowhere else."""
+        return bool(self.files or self.commits or self.stashes or self.others or self.operation)
+
 
 _LABEL, _KEPT = TypeAdapter(RescueLabel), TypeAdapter(RescuedCommits)
 

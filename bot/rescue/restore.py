@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from bot.rescue.message import RescuedCommits, read_rescue
 from bot.rescue.save import AUTHOR
 from bot.rescue.snapshot import (
     DISK,
-    NO_OBJECT,
     TIMEOUT_SECONDS,
     ScratchGit,
     Snapshot,
@@ -36,9 +35,6 @@ from bot.rescue.snapshot import (
 from bot.sandbox.view import private_folder
 
 _TARGET = "target"
-# The (mode, object) at each path; _GONE where nothing is.
-Files = Mapping[str, tuple[str, str]]
-_GONE = ("0", NO_OBJECT)
 # Where submodules have their commits, in what git knew of a kept directory: with a cage, and without.
 _MODULES = ("private/state/modules", "worktrees/*/modules")
 _FOREIGN_LINK = "replaced-link"
@@ -127,8 +123,11 @@ async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout:
 
 
 async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position:
-    clone, head = checkout.clone, checkout.head.commit
-    goal = await _goal(clone, rescued) if rescued else None
+    clone, head, goal = checkout.clone, checkout.head.commit, None
+    if rescued is not None:  # HEAD's commit if HEAD continued the branch, else the branch's
+        goal, tip = rescued.head or rescued.tip, rescued.tip
+        if goal is not None and tip is not None and not await clone.is_ancestor(tip, goal):
+            goal = tip
     if goal is None or head == goal:
         return _Position(head, goal, head)
     if head is None or await clone.is_ancestor(head, goal):
@@ -136,13 +135,6 @@ async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Posi
     if await clone.is_ancestor(goal, head):
         return _Position(head, goal, head)
     raise RestoreRefusedError("diverged", (goal,))
-
-
-async def _goal(clone: Clone, rescued: RescuedCommits) -> str | None:
-    """Return the commit that the branch must have: HEAD's if HEAD continued the branch, else the branch's."""
-    if rescued.head is None or rescued.tip is None:
-        return rescued.head or rescued.tip
-    return rescued.head if await clone.is_ancestor(rescued.tip, rescued.head) else rescued.tip
 
 
 async def _restore_commit(
@@ -277,20 +269,19 @@ async def _merge(own: ScratchGit, head: str, commit: str, rescue: str) -> str:
 
 async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str) -> str:
     """Return the snapshot's tree, with the files that differ between two trees as in `after`. Raises GitError."""
-    changed = await differences(own, before, after)
+    fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", before, after)).fields
+    facts = (one.split(" ") for one in fields[::2])
+    changed = [(one[1], one[3], name) for one, name in zip(facts, fields[1::2], strict=True)]
     await own.run("read-tree", taken.tree, index=_TARGET)
     # A file may take the place of a directory, and the other way round: what goes, goes first.
-    ordered = sorted(changed.items(), key=lambda item: item[1] != _GONE)
-    await own.fill(_TARGET, ((mode, sha, name) for name, (mode, sha) in ordered))
+    await own.fill(_TARGET, sorted(changed, key=lambda one: one[0].strip("0") != ""))
     return await own.tree(_TARGET)
 
 
 async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
     """Return the ignored files that `write_files` would overwrite or delete. Raises GitError, OSError."""
-    changed = await differences(own, taken.tree, target)
-    written = {name for name, entry in changed.items() if entry != _GONE}
-    if not written:
-        return []
+    diff = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=d", taken.tree, target)
+    written = set((await own.run(*diff)).fields)
     listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
     return in_the_way(written, listed.fields)
 
@@ -300,16 +291,6 @@ async def write_files(own: ScratchGit, target: str) -> None:
     # git would write again each file of which it does not know that it is as listed.
     await own.run("update-index", "-q", "--refresh", index=DISK, check=False)
     await own.run("read-tree", "--reset", "-u", target, index=DISK)
-
-
-async def differences(own: ScratchGit, before: str, after: str) -> Files:
-    """Return the content in `after` of each path where two commits or trees differ. Raises GitError, OSError."""
-    fields = (await own.run("diff-tree", "-r", "-z", "--no-renames", before, after)).fields
-    found: dict[str, tuple[str, str]] = {}
-    for facts, name in zip(fields[::2], fields[1::2], strict=True):
-        _, mode, _, sha, _ = facts.split(" ")
-        found[name] = (mode, sha) if mode.strip("0") else _GONE
-    return found
 
 
 # A directory that was kept whole, with ignored files and repositories inside
@@ -333,10 +314,7 @@ async def put_directory_back(checkout: Checkout, kept: Path) -> None:
 
 def is_directory(path: Path) -> bool:
     """Return whether `path` itself is a directory, and no link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return path.is_dir() and not path.is_symlink()
 
 
 def _exchange(data_dir: Path, admin: Path, path: Path, kept: Path) -> None:

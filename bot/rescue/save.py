@@ -94,18 +94,13 @@ async def save_rescue(
         await import_commits(checkout, label.branch)
         if is_unfinished(checkout.admin):
             return await _without_files(lock, path, label, published)
-        return await _whole(checkout, label, published)
+        return await rescue_checkout(checkout, label, published=published)
     except UnreadableError as error:
         return KeepDirectory(str(error), await _without_files(lock, path, label, published))
     except GitError as error:
         if error.problem in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
             return KeepDirectory(f"git cannot read it: {error}")
         raise
-
-
-async def rescue_checkout(checkout: Checkout, label: RescueLabel) -> Rescued | None:
-    """Rescue what a commit can hold of a worktree that stays; None where that is nothing. Raises GitError, OSError."""
-    return rescued_commit(await _whole(checkout, label, published=True))
 
 
 def rescued_commit(found: Rescued | KeepDirectory | None) -> Rescued | None:
@@ -124,15 +119,18 @@ async def work_only_here(checkout: Checkout, label: RescueLabel) -> str | None:
     now = await checkout.read_head()
     with scratch_git_dir(checkout, now.commit) as own:
         kept, _, why = await _look(own, label, now, published=True)
-    return why or (reasons.only_here(kept.files, kept.commits) if _is_needed(kept) else None)
+    return why or (reasons.only_here(kept.files, kept.commits) if kept.is_needed else None)
 
 
-async def _whole(checkout: Checkout, label: RescueLabel, published: bool) -> Rescued | KeepDirectory | None:
+async def rescue_checkout(
+    checkout: Checkout, label: RescueLabel, *, published: bool = True
+) -> Rescued | KeepDirectory | None:
+    """Rescue what a finished worktree has, as `save_rescue`. Raises GitError, OSError."""
     now = await checkout.read_head()
     with scratch_git_dir(checkout, now.commit) as own:
         kept, seen, why = await _look(own, label, now, published)
         # The commit that a kept directory was at is on record, so that it comes back to no other.
-        if not _is_needed(kept) and why is None:
+        if not kept.is_needed and why is None:
             return None
         kept = await _with_objects(checkout, label, kept)
         sha = await _commit(own, label, await snapshot(own, now.commit, seen), kept)
@@ -155,7 +153,7 @@ async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, publis
     clone, lost = lock.clone, await on_record(lock, path)
     now = lost.head if lost else Head(None, label.branch)
     kept = await _commits(clone, lost, label.branch, now, published)
-    if not _is_needed(kept):
+    if not kept.is_needed:
         return None
     if lost is not None:
         kept = await _with_objects(lost, label, kept)
@@ -180,10 +178,6 @@ def _parents(kept: RescuedCommits) -> list[str]:
 def _files(changes: Sequence[Change]) -> int:
     """Count the changes that a commit can hold: it holds no repository inside and no change in one."""
     return sum(not change.name.endswith("/") and not (change.inside and change.staged == ".") for change in changes)
-
-
-def _is_needed(kept: RescuedCommits) -> bool:
-    return bool(kept.files or kept.commits or kept.stashes or kept.others or kept.operation)
 
 
 async def _commits(
@@ -291,17 +285,13 @@ def _hidden_repository(own: ScratchGit, seen: Contents) -> str | None:
         while directory and directory not in directories:
             directories.add(directory)
             directory = directory.rpartition("/")[0]
-    return next((f"{one}/" for one in sorted(directories) if _is_repository(own.path / one)), None)
-
-
-def _is_repository(directory: Path) -> bool:
-    return os.path.lexists(directory / ".git")
+    return next((f"{one}/" for one in sorted(directories) if os.path.lexists(own.path / one / ".git")), None)
 
 
 async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
     """Return whether a submodule is empty, or has no commit that was made here."""
     place = own.path / submodule
-    if not _is_repository(place):
+    if not os.path.lexists(place / ".git"):  # noqa: ASYNC240
         return not place.is_dir() or place.is_symlink() or not any(place.iterdir())
     try:
         listed = await own.checkout.git(

@@ -157,7 +157,7 @@ async def read_state(own: ScratchGit, head: str | None) -> Contents:
         index = own.inside.parent / "index"
     flags = ("--porcelain=v2", "-z", "--untracked-files=all", "--ignore-submodules=none", "--no-renames")
     shown = await own.run("status", *flags, index=index)
-    absent = {one.name for one in entries if one.skipped and not _exists(own.path / one.name)}
+    absent = {one.name for one in entries if one.skipped and not os.path.lexists(own.path / one.name)}  # noqa: ASYNC240
     changes = [
         replace(change, unstaged=".") if change.name in absent else change
         for change in parse_status(shown.stdout)
@@ -169,14 +169,10 @@ async def read_state(own: ScratchGit, head: str | None) -> Contents:
 
 async def _entries(checkout: Checkout) -> list[IndexEntry] | None:
     """Read the index with the worktree's own git, which finds the rest of a split index. None if it cannot be read."""
-    if not _exists(checkout.state / "index"):
+    if not os.path.lexists(checkout.state / "index"):  # noqa: ASYNC240
         return None
     listed = await checkout.git("ls-files", *_LISTED, check=False, timeout_seconds=TIMEOUT_SECONDS)
     return parse_entries(listed.stdout) if listed.status == 0 else None
-
-
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
 
 
 async def flagged_file(checkout: ReadableCheckout) -> str | None:
@@ -220,17 +216,15 @@ class Snapshot:
 
     tree: str
     staged: str | None
-    changes: Sequence[Change]
 
 
-async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None = None) -> Snapshot:
+async def snapshot(own: ScratchGit, head: str | None, seen: Contents) -> Snapshot:
     """Make objects of all files that are neither ignored nor in a repository inside, and an index named DISK.
 
     It reads the files that differ from HEAD, and all files whose bytes attributes convert.
     Ignored files are left out unless they are tracked; so are empty directories, sockets and the like: git knows none
     of them. Raises UnreadableError, GitError, OSError.
     """
-    seen = contents or await read_state(own, head)
     if seen.unseen is not None:
         raise UnreadableError(seen.unseen)
     converted = await _converted(own, seen)
@@ -244,11 +238,12 @@ async def snapshot(own: ScratchGit, head: str | None, contents: Contents | None 
     stays = {one.name: one for one in seen.entries if one.stage == 0 and _stays(own.path, one, files)}
     # It starts with HEAD, whose trees git need not make again.
     await own.run("read-tree", head or "--empty", index=DISK)
-    await own.fill(DISK, sorted(_line(name, stays.get(name)) for name in changed))
+    staying = [(one.mode, one.sha, one.name) for one in stays.values() if one.name in changed]
+    await own.fill(DISK, sorted([*staying, *(("0", NO_OBJECT, name) for name in changed - stays.keys())]))
     unlike = await _unlike(own, [stays[name] for name in converted & stays.keys() - changed])
     await _add(own, sorted(files & (changed | unlike) | (files - stays.keys())))
     staged = await _staged(own, head, seen) if any(change.is_staged for change in seen.changes) else None
-    return Snapshot(await own.tree(DISK), staged, seen.changes)
+    return Snapshot(await own.tree(DISK), staged)
 
 
 async def _converted(own: ScratchGit, seen: Contents) -> Set[str]:
@@ -283,11 +278,7 @@ def _stays(path: Path, entry: IndexEntry, files: Set[str]) -> bool:
     """Return whether the tree has the entry: its file is there, it is a submodule, or a sparse checkout left it out."""
     if entry.mode == SUBMODULE:
         return entry.name in files or stat.S_ISDIR(_mode(path / entry.name))
-    return entry.name in files or (entry.skipped and not _exists(path / entry.name))
-
-
-def _line(name: str, entry: IndexEntry | None) -> tuple[str, str, str]:
-    return (entry.mode, entry.sha, name) if entry is not None else ("0", NO_OBJECT, name)
+    return entry.name in files or (entry.skipped and not os.path.lexists(path / entry.name))
 
 
 async def _add(own: ScratchGit, names: Iterable[str]) -> None:

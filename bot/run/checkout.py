@@ -8,9 +8,9 @@ import structlog
 
 from bot.clones.admin import Missing
 from bot.clones.checkout import require_checkout
-from bot.clones.clone import CloneLock, DefaultBranch, clone_lock
+from bot.clones.clone import CheckoutRefused, CloneLock, DefaultBranch, clone_lock
 from bot.clones.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
-from bot.clones.start import CheckoutRefused, start_again, taken_folder
+from bot.clones.start import start_again, taken_folder
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.handlers.assign_worktree import closed_issues

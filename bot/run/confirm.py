@@ -6,15 +6,16 @@ One webhook secret is known to the admins of all repositories: each of them can 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bot.authority import Denied, Policy
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import REVIEW, Command, CommentParser
+from bot.handlers.parsing import REVIEW, Command, CommentParser, ParsedComment
 from bot.handlers.plan import APPROVE
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
@@ -22,6 +23,7 @@ from bot.messages import reasons
 from bot.model import Actor, Target, TurnMode
 from bot.run.context import TurnContext
 from bot.store import turns
+from bot.store.pull_requests import is_own_pull
 from bot.store.turns import AskedFirst, ClaimedTurn
 from bot.tasks import concurrently
 
@@ -95,13 +97,21 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         await _confirm_command(ctx, turn, first.target, first.requested_by_id, command)
         return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
-    texts = await asyncio.gather(*(_shown(ctx, turn, target) for target in parts or [first.target]))
+    places = parts or [first.target]
+    found = await asyncio.gather(*(_look_for(ctx, turn, target) for target in places))
+    # Of several, those that were deleted ask nothing any more.
+    there = [(target, text) for target, text in zip(places, found, strict=True) if text is not None]
+    if not there:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+    texts = [text for _, text in there]
     authors = frozenset(text.author for text in texts)
     person, shown = first.requested_by_id, ctx.redactor.redact_known
-    asked, plans = await asyncio.to_thread(_asked, ctx.parser, texts, parts)
+    on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.number)
+    parse = partial(ctx.parser.parse, on_own_pull=on_own_pull)
+    asked, plans = await asyncio.to_thread(_asked, ctx.parser, parse, texts, [target for target, _ in there if parts])
     is_own = shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts)
     if is_own and turn.asked_agent is None:
-        return Confirmed(turn.request, authors, plans)
+        return Confirmed(asked[0] if parts else turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     gestures = {what for by, what in known[0].gestures if by == person and _asks(ctx.policy, what, turn.mode)}
     agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
@@ -117,7 +127,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         is_theirs = bool(gestures) or all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
     else:
         is_edited = any(who.edited_at is not None and who.edited_at >= first.asked_at for who in known)
-        is_theirs = is_edited and all(by == person for by in last)
+        is_theirs = (is_edited or len(there) < len(places)) and all(by == person for by in last)
     if not is_theirs:
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if not asked:
@@ -144,23 +154,29 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
 
 
 async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text:
-    text = await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
+    text = await _look_for(ctx, turn, target)
     if text is None:
         raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
     return text
 
 
-def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]) -> tuple[tuple[str, ...], bool]:
+async def _look_for(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
+    return await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
+
+
+def _asked(
+    parser: CommentParser, parse: Callable[[str], ParsedComment], texts: Sequence[Text], parts: Sequence[Target]
+) -> tuple[tuple[str, ...], bool]:
     """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ().
 
     And whether they ask for a plan alone.
     """
     try:
-        parsed = [parser.parse(text.body) for text in texts]
+        parsed = [parse(text.body) for text in texts]
         requests, plans = [one.request for one in parsed], any(one.mode == "plan" for one in parsed)
         if all(request is None for request in requests):
             return (), plans
-        if len(texts) == 1:
+        if not parts:
             return (requests[0] or "",), plans
         rests = [
             one.request or "" if one.mode == "review" else parser.rest_of(text.body)
@@ -168,9 +184,10 @@ def _asked(parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target]
         ]
     except MarkdownError:
         return (), False
-    # A part of a review that came alone has no name, though others joined it.
+    # A part of a review that came alone has no name, though others joined it; a remark has one from the first.
     named = [
         named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
         for part, rest in zip(parts, rests, strict=True)
     ]
-    return ("\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))), plans
+    forms = "\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))
+    return forms if len(parts) > 1 else forms[::-1], plans

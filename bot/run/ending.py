@@ -24,7 +24,7 @@ from bot.run.context import TurnContext
 from bot.run.messages import added_to, asked_in
 from bot.run.turn_run import TurnRun
 from bot.run.waiting import Wait
-from bot.store import conversations, operations, outbox, retention, turns, worktrees
+from bot.store import conversations, operations, outbox, retention, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import ring_for_work
 from bot.store.operations import RequestedBy
@@ -91,7 +91,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
             asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)
             await operations.enqueue(connection, turn.worktree.id, "describe", asker)
         if ctx.purge_on_success and result.state == "done":
-            await worktrees.purge(connection, turn.worktree.id)
+            await conversations.release_worktree(connection, turn.worktree.id, "purged")
         await ring_for_work(connection, ctx.node)
 
     # Before the end is written: after it the worktree may be removed at any moment.

@@ -38,9 +38,9 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
     """
     if turn.answer is not None or turn.mode == "undo":
         return None
-    # Who asks is asked about now, and need not be again.
-    asked_at, now = turn.planned_at or turn.asked_at, asyncio.get_running_loop().time()
-    moment = Moment(asked_at, ctx.policy.bot_id, turn.pinned_sha, now)
+    # Nobody is told what is read here unless the person who asks may write (`bot.run.confirm`); a bot need not.
+    writer = turn.requested_by_id if turn.requested_by_id not in ctx.policy.allowed_bots else None
+    moment = Moment(turn.planned_at or turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, writer)
     return await collect(ctx.github, turn.worktree.repository, turn.number, moment)
 
 

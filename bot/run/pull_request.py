@@ -8,7 +8,7 @@ import structlog
 from bot.git import refs
 from bot.git.errors import GitError
 from bot.git.refs import InvalidNameError
-from bot.github.answers import BranchPull
+from bot.github.answers import Pull
 from bot.github.errors import GitHubError
 from bot.messages import pull_requests
 from bot.messages.tracking import Changes, PullRequestLink
@@ -23,7 +23,7 @@ LONGEST_WAIT_SECONDS = 60.0
 _log = structlog.get_logger()
 
 
-Pulls = tuple[BranchPull, ...] | None
+Pulls = tuple[Pull, ...] | None
 """The pull requests of a branch, None where they do not matter."""
 
 
@@ -80,9 +80,7 @@ async def _net(run: TurnRun, ready: Ready, head: str) -> tuple[int, int, int] | 
         return None
 
 
-async def _linked_or_opened(
-    run: TurnRun, ready: Ready, branch: str, pulls: tuple[BranchPull, ...]
-) -> PullRequestLink | None:
+async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tuple[Pull, ...]) -> PullRequestLink | None:
     ctx, turn, repository = run.ctx, run.turn, run.turn.worktree.repository
     thread = IssueThread(repository, turn.conversation_id, turn.number, turn.title)
     if (pull := open_one(pulls)) is not None:
@@ -106,7 +104,7 @@ async def _linked_or_opened(
     return PullRequestLink(result.pull.url, result.pull.number)
 
 
-async def _keep_true(run: TurnRun, thread: IssueThread, branch: str, pull: BranchPull) -> None:
+async def _keep_true(run: TurnRun, thread: IssueThread, branch: str, pull: Pull) -> None:
     """Let the bot's description be rewritten after the turn; where a person took it over, say so once."""
     own = await adopt(run.ctx, thread, branch, pull)
     if own is None:

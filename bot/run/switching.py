@@ -27,7 +27,7 @@ from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.worktrees.create import Reopened
 from bot.worktrees.remove import NotRemoved, Remote, remove
-from bot.worktrees.switch import obstacle, switch
+from bot.worktrees.sync import obstacle, switch
 
 _log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ async def share_by_now(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, clo
     own, branch = turn.worktree, turn.worktree.branch or ""
     async with ctx.pool.acquire() as connection, connection.transaction():
         linked = await conversations.worktrees_of_issues(connection, own.repository, closes)
-        uses = await sharing.usage(connection, [one.id for _, one in linked], turn.conversation_id)
+        uses = dict(await sharing.usage(connection, [one.id for _, one in linked], turn.conversation_id))
     refused: SharingRefused | None = None
     for issue, other in linked:
         if other.node != ctx.node or other.id == own.id:
@@ -153,7 +153,7 @@ async def _switch(
 ) -> SharingRefused | None:
     """Check the rows, then git, and switch; return why that was refused."""
     async with ctx.pool.acquire() as connection:
-        uses = await sharing.usage(connection, [turn.worktree.id], turn.conversation_id)
+        uses = dict(await sharing.usage(connection, [turn.worktree.id], turn.conversation_id))
     if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
         return reason
     if isinstance(found, Missing):

@@ -4,7 +4,7 @@ from bot.clones.check_out import check_out, marked
 from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import complete
-from bot.clones.importing import import_commit, import_commits
+from bot.clones.importing import import_commit
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import tracking, undo
@@ -64,7 +64,6 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
             await _drop_changes(run, checkout, label, rescue)
         if not await check_out(checkout, ready.branch, onto):
             return TurnResult("failed", undo.IGNORED_FILE_IN_THE_WAY)
-        await import_commits(checkout, ready.branch)
         reached("undone")
     run.head_before = tip or onto
     change = next((one for one in found if one.id == undoes), None)

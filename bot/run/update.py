@@ -46,7 +46,6 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
         await import_commit(checkout, made.text)
         if not await check_out(checkout, branch, made.text):
             return TurnResult("failed", update.IGNORED_FILE_IN_THE_WAY)
-        await import_commits(checkout, branch)
         reached("base-merged")
         return await _answered(run, update.merged(base, await clone.count(theirs, f"^{head}")))
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.sandbox.view import PUBLISHED, OpenView, View, git_directory, mounts, private_folder
+from bot.sandbox.view import PUBLISHED, View, caged_view, git_directory, mounts, open_view, private_folder
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20
@@ -69,7 +69,7 @@ class Cage:
 
     def view(self, clone: Path, worktree: Path, admin: Path) -> View:
         """Return what a process in this worktree sees. All paths must be real."""
-        return View(clone, worktree, admin, self.private_folder(worktree))
+        return caged_view(clone, worktree, admin, self.private_folder(worktree))
 
     def private_folder(self, worktree: Path) -> Path:
         """Return the folder with the private state of the worktree at this real path."""
@@ -193,7 +193,7 @@ class NoCage:
 
     def view(self, clone: Path, worktree: Path, admin: Path) -> View:
         """Return what a process in this worktree sees of git: the clone itself."""
-        return OpenView(clone, worktree, admin, admin)
+        return open_view(clone, worktree, admin)
 
     def private_folder(self, worktree: Path) -> Path:
         """Return the worktree: nothing of it is elsewhere."""

@@ -33,37 +33,25 @@ _HEAD = "refs/threadtree/head"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One worktree of one clone. All paths are real: no symbolic link stands above them."""
+    """One worktree of one clone. All paths are real: no symbolic link stands above them.
+
+    The host's folders that the cage shows: `common` as the clone, `refs` as the clone's refs, `state` as the worktree's
+    admin folder (HEAD, index, operations in progress). `clone_objects` are the clone's published objects in the cage.
+    """
 
     clone: Path
     worktree: Path
     admin: Path
     private: Path
+    common: Path
+    refs: Path
+    state: Path
+    clone_objects: Path
 
     @property
     def name(self) -> str:
         """The name of the worktree among all worktrees of this machine."""
         return name_of(self.private)
-
-    @property
-    def common(self) -> Path:
-        """The host's folder that is the clone in the cage."""
-        return self.private / "common"
-
-    @property
-    def refs(self) -> Path:
-        """The host's folder that is the clone's refs in the cage."""
-        return self.private / "refs"
-
-    @property
-    def state(self) -> Path:
-        """The host's folder that is the worktree's admin folder in the cage: HEAD, index, operations in progress."""
-        return self.private / "state"
-
-    @property
-    def clone_objects(self) -> Path:
-        """The path of the clone's published objects in the cage."""
-        return self.private / _CLONE_OBJECTS
 
     @property
     def writable(self) -> tuple[Path, ...]:
@@ -77,24 +65,19 @@ class OpenView(View):
     __slots__ = ()
 
     @property
-    def common(self) -> Path:
-        return self.clone
-
-    @property
-    def refs(self) -> Path:
-        return self.clone / "refs"
-
-    @property
-    def state(self) -> Path:
-        return self.admin
-
-    @property
-    def clone_objects(self) -> Path:
-        return self.clone / PUBLISHED
-
-    @property
     def writable(self) -> tuple[Path, ...]:
         return (self.admin,)
+
+
+def caged_view(clone: Path, worktree: Path, admin: Path, private: Path) -> View:
+    """Return the view of a process in a cage."""
+    shown = (private / name for name in ("common", "refs", "state", _CLONE_OBJECTS))
+    return View(clone, worktree, admin, private, *shown)
+
+
+def open_view(clone: Path, worktree: Path, admin: Path) -> OpenView:
+    """Return the view of a process without a cage."""
+    return OpenView(clone, worktree, admin, admin, clone, clone / "refs", admin, clone / PUBLISHED)
 
 
 def private_folder(data_dir: Path, worktree: Path) -> Path:
@@ -118,7 +101,7 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
     """
     view.private.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=view.private.parent) as making:
-        fresh = View(view.clone, view.worktree, view.admin, Path(making) / "private")
+        fresh = caged_view(view.clone, view.worktree, view.admin, Path(making) / "private")
         for place in _PLACES:
             (fresh.common / place).mkdir(parents=True)
         (fresh.private / _EMPTY).mkdir()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 
 from bot.compose.base import CannotStartError
-from bot.compose.web import listener_of
+from bot.compose.web import listener_of, serving
 from bot.github.answers import LoggedDelivery
 from bot.github.client import Hook
 from bot.github.errors import GitHubError
@@ -14,7 +14,7 @@ from bot.github.registration import Registration
 from bot.receive.endpoint import Receiver
 from bot.receive.inbox import Outcome, Unavailable
 from bot.settings import Settings
-from bot.setup.manifest import serving
+from bot.setup.manifest import GRACE_SECONDS
 from bot.store.deliveries import NewDelivery
 
 LOOK_SECONDS = 2.0
@@ -41,8 +41,9 @@ async def answering(settings: Settings, secret: str) -> AsyncIterator[int | None
         yield None
         return
     app = Receiver(_NothingStored(), [secret.encode()], settings.platform, Starlette())
-    async with serving(app, listener):
-        yield listener.getsockname()[1]
+    with listener:
+        async with serving(app, listener, GRACE_SECONDS):
+            yield listener.getsockname()[1]
 
 
 async def logged(github: Registration, hook: Hook | None) -> list[LoggedDelivery]:

@@ -14,23 +14,22 @@ from html import escape
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from bot.compose.base import CannotStartError
-from bot.compose.web import Server
+from bot.compose.web import serving
 from bot.dashboard.login import CALLBACK
 from bot.github.client import APP_EVENTS, APP_PERMISSIONS, WEBHOOK_PATH
 from bot.github.errors import NotFound, Refused, Transient
 from bot.github.registration import MadeApp
 
 HOST = "127.0.0.1"
+GRACE_SECONDS = 1
 USED = "GitHub does not know this code: it was used before, or is older than an hour. Run `threadtree setup` again."
 Finish = Callable[[str], Awaitable[MadeApp]]
 """Make the App for a code and keep its secrets."""
@@ -132,29 +131,6 @@ async def in_the_browser(
     """Serve the page on a free port of this machine until the block ends; `app` is the manifest with its address."""
     listener = socket.create_server((HOST, 0))
     browser = Browser(app, new_app_url, finish, listener.getsockname()[1])
-    async with serving(browser.app, listener):
-        yield browser
-
-
-@asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve until the block ends."""
-    server = Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    task = asyncio.create_task(server.serve([listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
-        listener.close()
+    with listener:
+        async with serving(browser.app, listener, GRACE_SECONDS):
+            yield browser

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
+from typing import Literal
 
 import structlog
 
@@ -15,7 +16,7 @@ from bot.model import (
     Start,
     ThreadKind,
 )
-from bot.store.database import Connection, read, start_columns, statement
+from bot.store.database import Connection, statement
 from bot.store.jobs import ring_for_work
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.worktrees import lock_worktree
@@ -39,51 +40,6 @@ select $1, $2, $7, $8, $9, case when $10::timestamptz is null then 'open' else '
 on conflict (platform, repository_id, number) do update
    set title = excluded.title, kind = excluded.kind, updated_at = now()
 returning id, (select folder from codebase)
-"""
-
-END_SESSION = """
--- Ends the conversation's active session, if it has one; the code stays as it is.
-update sessions set active = false, ended_at = now(), end_reason = $2
-where conversation_id = $1 and active returning id
-"""
-
-OWN_READY_WORKTREE = f"""
--- As LIVE_WORKTREE where nothing has to be decided. The row is locked: a thread that wants to share the worktree sees
--- what this one asks for.
-update worktrees w set removal = null, removal_error = null, updated_at = now()
-from conversations c where c.id = $1 and w.id = c.worktree_id and w.is_live
-returning {LIVE}, (select p.switch_to from pending_switches p where p.conversation_id = c.id) as switch_to
-"""  # noqa: S608 - of constants
-
-WORKTREES_OF_ISSUES = f"""
--- Live or purged worktrees of the issues that a pull request closes. Locked, always in the same order, until the turn
--- that will use one is written: a release that began before must not miss it.
-select {LIVE}, c.number
-from conversations c
-join worktrees w on w.id = c.worktree_id
-                 and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
-where c.platform = $1 and c.repository_id = $2 and c.number = any ($3::integer[])
-order by w.id for no key update of w
-"""  # noqa: S608 - of constants
-
-RESERVE_WORKTREE = """
--- A pull request may still work in the directory that the thread once made.
-insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
-values ($1, $2, $3,
-        case when exists (select from worktrees o
-                          where o.node = $3 and o.path = $4 and o.is_live)
-             then $4 || '-' || (select max(id) + 1 from worktrees) else $4 end,
-        $5, $6, $7, $8)
-returning id
-"""
-
-RELEASE_WORKTREE = """
--- The worktree is removed when all its conversations are closed and nothing waits or runs in it.
-update worktrees w set state = 'removing', removal = 'closed', updated_at = now()
-where w.id = $1 and w.is_live
-  and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open')
-  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
-returning w.node
 """
 
 
@@ -177,9 +133,16 @@ async def set_state(
     """
 
 
+@statement("""
+update sessions set active = false, ended_at = now(), end_reason = $2 where conversation_id = $1 and active returning id
+""")
+async def _end_session(connection: Connection, conversation_id: int, reason: EndReason) -> int | None:
+    """End the active session; return its id, None where there was none."""
+
+
 async def end_session(connection: Connection, conversation_id: int, reason: EndReason) -> bool:
-    """End the active session; False if there was none."""
-    session = await connection.fetchval(END_SESSION, conversation_id, reason)
+    """End the conversation's active session; the code stays as it is. False if there was none."""
+    session = await _end_session(connection, conversation_id, reason)
     if session is not None:
         _log.info("session-ended", session=session, conversation_id=conversation_id, reason=reason)
     return session is not None
@@ -204,15 +167,6 @@ async def live_worktree(connection: Connection, worktree_id: int) -> LiveWorktre
     """Return the worktree if it can still be used; call off a removal that has not begun."""
 
 
-async def own_ready_worktree(connection: Connection, conversation_id: int) -> tuple[LiveWorktree, str | None] | None:
-    """Return the worktree that the conversation uses, and the branch to which a turn is to switch it if one is pending.
-
-    None where there is none or its removal was decided.
-    """
-    row = await connection.fetchrow(OWN_READY_WORKTREE, conversation_id)
-    return (read(LiveWorktree, row), row["switch_to"]) if row else None
-
-
 async def own_live_worktree(connection: Connection, conversation_id: int) -> LiveWorktree | None:
     """Return the `live_worktree` that the conversation uses, None without one."""
     worktree_id = await worktree_of(connection, conversation_id)
@@ -233,44 +187,57 @@ async def standing(connection: Connection, repository: Repository, number: int) 
     """Return what is known of the thread; nothing is written."""
 
 
+@statement(f"""
+-- Live or purged worktrees of the issues that a pull request closes. Locked, always in the same order, until the turn
+-- that will use one is written: a release that began before must not miss it.
+with locked as (
+    select c.number, {LIVE}
+    from conversations c
+    join worktrees w on w.id = c.worktree_id
+                     and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
+    where c.platform = $1 and c.repository_id = $2 and c.number = any ($3::integer[])
+    order by w.id for no key update of w
+)
+select * from locked order by array_position($3, number)
+""")  # noqa: S608 - of constants
 async def worktrees_of_issues(
     connection: Connection, repository: Repository, numbers: Sequence[int]
 ) -> list[tuple[int, LiveWorktree]]:
     """Return (issue number, worktree) for the issues that have a live one, in the given order."""
-    rows = await connection.fetch(WORKTREES_OF_ISSUES, repository.platform, repository.id, numbers)
-    found = {row["number"]: read(LiveWorktree, row) for row in rows}
-    return [(number, found[number]) for number in dict.fromkeys(numbers) if number in found]
 
 
 @statement(f"""
--- The worktree that has the branch, live or purged, or with $4 another live one; locked.
+-- The worktree that has the branch, live or purged, or else the one that a waiting turn will switch to it; with $4
+-- another live one that has it. Locked.
 select {LIVE} from worktrees w
 where w.platform = $1 and w.repository_id = $2 and w.id is distinct from $4
   and (w.is_live or ($4::bigint is null and w.state = 'removed' and w.removal = 'purged'))
-  and {BRANCH} = $3
-order by w.state = 'removed', w.state = 'reserved', w.id limit 1 for no key update
+  and ({BRANCH} = $3
+       or ($4::bigint is null and w.is_live
+           and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running')
+                                             and t.switch_to = $3)))
+order by ({BRANCH} = $3) is not true, w.state = 'removed', w.state = 'reserved', w.id limit 1 for no key update
 """)  # noqa: S608 - of constants
 async def worktree_on_branch(
     connection: Connection, repository: Repository, branch: str, *, other_than: int | None = None
 ) -> LiveWorktree | None:
-    """Return the live worktree of this repository, `other_than` this one, that has `branch` or will have it."""
+    """Return the worktree of this repository that has `branch` or will have it, or another one `other_than` this."""
 
 
+@statement("""
+-- A pull request may still work in the directory that the thread once made.
+insert into worktrees (platform, repository_id, node, path, start_number, start_kind, start_ref, start_sha)
+values ($1, $2, $3,
+        case when exists (select from worktrees o
+                          where o.node = $3 and o.path = $4 and o.is_live)
+             then $4 || '-' || (select max(id) + 1 from worktrees) else $4 end,
+        $5, $6, $7, $8)
+returning id
+""")
 async def reserve_worktree(
-    connection: Connection,
-    repository: Repository,
-    *,
-    node: str,
-    path: str,
-    owner: int,
-    start: Start,
+    connection: Connection, repository: Repository, *, node: str, path: str, owner: int, start: Start
 ) -> int:
     """Write the row of a worktree that `node` will make at `path` for the thread `owner`; return its id."""
-    return int(
-        await connection.fetchval(
-            RESERVE_WORKTREE, repository.platform, repository.id, node, path, owner, *start_columns(start)
-        )
-    )
 
 
 @statement("update conversations set worktree_id = $2, updated_at = now() where id = $1")
@@ -278,13 +245,28 @@ async def use_worktree(connection: Connection, conversation_id: int, worktree_id
     """Let the conversation's turns run in this worktree, which is live, from now on."""
 
 
-async def release_worktree(connection: Connection, worktree_id: int) -> bool:
-    """Mark a worktree for removal if nothing needs it any more, and ring its node; in the caller's transaction.
+@statement("""
+update worktrees w set state = 'removing', removal = $2, updated_at = now()
+where w.id = $1 and case $2
+        when 'purged' then w.state = 'ready'
+        else w.is_live and not exists (select from conversations c where c.worktree_id = w.id and c.state = 'open') end
+  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
+returning w.node
+""")
+async def _release(connection: Connection, worktree_id: int, why: Literal["closed", "purged"]) -> str | None:
+    """Return the node of the worktree that is to be removed now, None where it stays."""
 
-    False if it stays.
+
+async def release_worktree(
+    connection: Connection, worktree_id: int, why: Literal["closed", "purged"] = "closed"
+) -> bool:
+    """Mark a worktree for removal if nothing waits or runs there, and ring its node; in the caller's transaction.
+
+    `closed`: if all its threads are closed. `purged`: its threads keep it, and their next turn makes it again; the
+    removal checks first that it is clean and pushed. False if it stays.
     """
     await lock_worktree(connection, worktree_id)
-    node: str | None = await connection.fetchval(RELEASE_WORKTREE, worktree_id)
+    node = await _release(connection, worktree_id, why)
     if node is not None:
         await ring_for_work(connection, node)
     return node is not None

@@ -204,8 +204,9 @@ class Statement(Generic[P, T]):
     In place of a connection it takes the pool, of which it uses one and gives it back.
 
     A parameter that is a dataclass stands for its `key`, or else for its fields. The declared result says what becomes
-    of the rows: a list, a set, or the first one; each as in `read`, as a tuple or a dict, or its first column. A bool
-    tells whether there is one, and what it holds. Without a row, `otherwise` is raised where it is given.
+    of the rows: a list, a set, or the first one; each as in `read`, as a tuple or a dict, or its first column. In a
+    tuple, values of several columns come last. A bool tells whether there is one, and what it holds. Without a row,
+    `otherwise` is raised where it is given.
     """
 
     def __init__(self, sql: str, declared: Callable[P, Awaitable[T]], otherwise: type[Exception] | None) -> None:
@@ -248,12 +249,16 @@ class Statement(Generic[P, T]):
         kind = get_args(returned)[0] if several else returned
         if is_dataclass(kind):
             as_value = _reader(kind)
+        elif get_origin(kind) is tuple:
+            as_value = _tuple_reader(get_args(kind))
         else:
-            as_value = get_origin(kind) if get_origin(kind) in (tuple, dict) else itemgetter(0)
+            as_value = dict if get_origin(kind) is dict else itemgetter(0)
         return get_origin(returned) if several else returned, as_value
 
 
 def _columns_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, Start):
+        return _start_columns(value)
     if not is_dataclass(value):
         return (value,)
     return getattr(value, "key", None) or [
@@ -283,6 +288,11 @@ def _make_reader(kind: type) -> Callable[[Row], Any]:
 
 
 _reader: Callable[[Any], Callable[[Row], Any]] = cache(_make_reader)
+
+
+def _tuple_reader(kinds: Iterable[Any]) -> Callable[[Row], Any]:
+    parts = [_reader(kind) if is_dataclass(kind) else itemgetter(place) for place, kind in enumerate(kinds)]
+    return lambda row: tuple(part(row) for part in parts)
 
 
 def _field_reader(declared: Any, column: str) -> Callable[[Row], Any]:
@@ -320,7 +330,7 @@ def _start_of(row: Row) -> Start:
             raise ValueError(f"{kind!r} is no kind of start")
 
 
-def start_columns(start: Start) -> tuple[str, str | None, str | None]:
+def _start_columns(start: Start) -> tuple[str, str | None, str | None]:
     """Return the columns `start_kind`, `start_ref` and `start_sha` of a worktree."""
     match start:
         case IssueBranch():

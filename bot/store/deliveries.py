@@ -10,7 +10,7 @@ import lz4.block
 import orjson
 
 from bot.model import Target, ThreadRef
-from bot.store.database import Connection, read, statement
+from bot.store.database import Connection, statement
 from bot.store.jobs import NewJob, defer, lock_queues
 
 STORE = """
@@ -23,10 +23,10 @@ STORE = """
 --    job of its conversation has, it would overtake that one.
 with new as materialized (
     select *
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[],
-                $9::text[], $10::integer[])
-         with ordinality as new (guid, event, action, conversation, lock_key, state, body, error, searched_for,
-                                 priority, place)
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                $9::integer[], $10::bytea[])
+         with ordinality as new (guid, event, action, conversation, lock_key, state, error, searched_for, priority,
+                                 body, place)
 ), known as materialized (
     select coalesce(string_agg(name, ',' order by name), '') as names from bot_names
 ), taken as materialized (
@@ -60,18 +60,10 @@ select array(select guid from stored) as guids, (select names from known) as nam
         having count(*) > 0) as jobs
 """
 
-LOAD = """
-select event, body, conversation, received_at,
-       extract(epoch from clock_timestamp() - received_at)::float8 as waited_seconds
-from deliveries where guid = $1 and state = 'received'
-"""
+_STORED = ("guid", "event", "action", "conversation", "lock_key", "state", "error", "searched_for", "priority")
 
-THREAD_OF = """
--- From its lock, for its body may be what kills workers.
-select c.id as conversation_id, c.kind, b.*
-from deliveries d join conversations c on d.lock_key = c.platform || '/' || c.repository_id || '#' || c.number
-join codebases b using (platform, repository_id)
-where d.guid = $1
+LOAD = """
+select event, body, conversation, received_at from deliveries where guid = $1 and state = 'received'
 """
 
 RECEIVE_AGAIN = """
@@ -138,7 +130,6 @@ class Delivery:
     body: bytes
     conversation: str | None
     received_at: datetime
-    waited_seconds: float
 
 
 def asked_by_operator(
@@ -149,22 +140,19 @@ def asked_by_operator(
     return NewDelivery(guid, OPERATOR_EVENT, "received", action, conversation, lock_key, orjson.dumps(body))
 
 
+@statement("update deliveries set operation_id = $2 where guid = $1")
 async def note_operation(connection: Connection, guid: str, operation_id: int) -> None:
     """Record the operation that a delivery became."""
-    await connection.execute("update deliveries set operation_id = $2 where guid = $1", guid, operation_id)
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:
     """Store deliveries of distinct GUIDs with their decide jobs; on return, or with the caller's transaction, they are
     committed. Until then their conversations' locks are held.
     """
-    columns = ("guid", "event", "action", "conversation", "lock_key", "state")
-    values = [[getattr(delivery, column) for delivery in deliveries] for column in columns]
+    columns = [[getattr(delivery, column) for delivery in deliveries] for column in _STORED]
     # A quarter of the bytes for less than Postgres needs to write them.
     bodies = [None if delivery.body is None else lz4.block.compress(delivery.body) for delivery in deliveries]
-    rest = [[delivery.error for delivery in deliveries], [delivery.searched_for for delivery in deliveries]]
-    priorities = [delivery.priority for delivery in deliveries]
-    row = await connection.fetchrow(STORE, *values, bodies, *rest, priorities)
+    row = await connection.fetchrow(STORE, *columns, bodies)
     return Stored(frozenset(row["guids"]), row["names"])
 
 
@@ -209,7 +197,7 @@ async def load(connection: Connection, guid: str) -> Delivery | None:
     if row is None:
         return None
     body = lz4.block.decompress(row["body"])
-    return Delivery(guid, row["event"], body, row["conversation"], row["received_at"], row["waited_seconds"])
+    return Delivery(guid, row["event"], body, row["conversation"], row["received_at"])
 
 
 @statement("""
@@ -240,10 +228,15 @@ async def count_stall(connection: Connection, guid: str, job_id: int) -> int | N
     """
 
 
+@statement("""
+-- From its lock, for its body may be what kills workers.
+select c.kind as source_kind, null as source_id, c.id as conversation_id, b.*
+from deliveries d join conversations c on d.lock_key = c.platform || '/' || c.repository_id || '#' || c.number
+join codebases b using (platform, repository_id)
+where d.guid = $1
+""")
 async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Target] | None:
     """Return the thread that the delivery is about, and its own text; None where the bot does not know it."""
-    row = await connection.fetchrow(THREAD_OF, guid)
-    return None if row is None else (read(ThreadRef, row), Target(row["kind"]))
 
 
 @statement("update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'")
@@ -259,5 +252,6 @@ async def decide_forgotten(connection: Connection) -> list[str]:
             return []
         await lock_queues(connection, [row["lock_key"] for row in rows])
         # Deciding twice does nothing the second time: the delivery's row is locked and checked first.
-        await defer(connection, *(NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}) for row in rows))
+        for row in rows:
+            await defer(connection, NewJob("decide", "decide", row["lock_key"], {"guid": row["guid"]}))
     return [row["guid"] for row in rows]

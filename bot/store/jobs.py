@@ -5,26 +5,12 @@ operations are jobs too, one for each worktree. Turns wait in our own table; a b
 payload is the node. Each may get lost, so workers also look by themselves (`bot.worker`).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import orjson
 
 from bot.store.database import Connection, statement
-
-LOCK_QUEUES = """
--- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
--- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
-select pg_advisory_xact_lock(hash)
-from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) as lock order by hash) as hashes
-"""
-
-DEFER = """
--- The engine's own function; ids ascend in the given order.
-select procrastinate_defer_jobs_v1(array_agg(
-    (queue, task, 0, lock, null, args, null)::procrastinate_job_to_defer_v1 order by place))
-from unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) with ordinality as jobs (queue, task, lock, args, place)
-"""
 
 OUTBOX = "outbox"
 """The task of a writer's doorbell, its queue, and the beginning of its lock."""
@@ -33,8 +19,6 @@ TURN_WAITS = "threadtree_turn_waits"
 """A turn was queued, which matters to a worker with a free place: `requests.ENQUEUE_TURN` rings."""
 WORK_WAITS = "threadtree_work_waits"
 """Something no longer holds up a turn: see `ring_for_work`."""
-TAKE_OVER_SECONDS = 20.0
-"""A process that removes a worktree by itself gets so long before the worktree's job goes on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +31,13 @@ class NewJob:
     queue: str
     task: str
     lock: str | None
-    args: dict[str, object] = field(default_factory=dict)
+    args: dict[str, object]
+    after_seconds: float | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What the engine is given."""
+        return self.queue, self.task, self.lock, orjson.dumps(self.args).decode(), self.after_seconds
 
 
 def outbox_bell(writer: str) -> NewJob:
@@ -55,19 +45,24 @@ def outbox_bell(writer: str) -> NewJob:
     return NewJob(queue=OUTBOX, task=OUTBOX, lock=f"{OUTBOX}:{writer}", args={"writer": writer})
 
 
-async def lock_queues(connection: Connection, locks: Iterable[str]) -> None:
+@statement("""
+-- Job ids are assigned at insert, not at commit: without this lock, the one of two transactions that
+-- commits last could hold the lower id. Ordered by hash, so that groups of locks cannot wait for each other.
+select pg_advisory_xact_lock(hash)
+from (select distinct hashtextextended(lock, 0) as hash from unnest($1::text[]) as lock order by hash) as hashes
+""")
+async def lock_queues(connection: Connection, locks: Sequence[str]) -> None:
     """Make transactions that enqueue jobs for the same locks wait for each other's end.
 
     Comes first in the transaction: taken after rows are locked it could deadlock.
     """
-    await connection.execute(LOCK_QUEUES, sorted(set(locks)))
 
 
 async def ring(connection: Connection, writer: str) -> None:
     """Enqueue the writer's doorbell, in the caller's transaction, unless one waits already.
 
     Otherwise each row of a burst, or of hours without a worker, would leave a job of its own. The one that waits may
-    end before this transaction does: a row that nobody rang for is found by `bot.store.outbox.ring_forgotten`.
+    end before this transaction does: a row that nobody rang for is found by `bot.store.outbox.forgotten_writers`.
     """
     bell = outbox_bell(writer)
     bell_waits = "select exists (select from procrastinate_jobs where lock = $1 and status = 'todo')"
@@ -75,17 +70,12 @@ async def ring(connection: Connection, writer: str) -> None:
         await defer(connection, bell)
 
 
-async def defer(connection: Connection, *jobs: NewJob) -> None:
-    """Enqueue jobs in the caller's transaction; where they have locks, `lock_queues` comes before."""
-    if not jobs:
-        return
-    await connection.execute(
-        DEFER,
-        [job.queue for job in jobs],
-        [job.task for job in jobs],
-        [job.lock for job in jobs],
-        [orjson.dumps(job.args).decode() for job in jobs],
-    )
+@statement("""
+select procrastinate_defer_jobs_v1(array[(
+    $1, $2, 0, $3, null, $4::text::jsonb, now() + make_interval(secs => $5))::procrastinate_job_to_defer_v1])
+""")
+async def defer(connection: Connection, job: NewJob) -> None:
+    """Enqueue a job in the caller's transaction; where it has a lock, `lock_queues` comes before."""
 
 
 def chore(node: str, name: str) -> NewJob:
@@ -124,14 +114,3 @@ async def ring_for_work(connection: Connection, node: str) -> None:
 
     In the caller's transaction, after its changes.
     """
-
-
-@statement("""
-select procrastinate_defer_jobs_v1(array[(
-    'node:' || $1, 'worktree', 0, 'worktree:' || $2::bigint, null, jsonb_build_object('worktree', $2::bigint),
-    now() + make_interval(secs => $3))::procrastinate_job_to_defer_v1])
-""")
-async def take_over_later(
-    connection: Connection, node: str, worktree_id: int, after_seconds: float = TAKE_OVER_SECONDS
-) -> None:
-    """Enqueue a job that goes on with a removal, should the caller's process die during it."""

@@ -3,17 +3,11 @@
 from bot import counters
 from bot.store.database import DATABASE_AWAY, Connection, Pool, statement
 
-# Sorted, so that two processes cannot wait for each other's rows.
 ADD = """
+-- Sorted, so that two processes cannot wait for each other's rows. What is not added ($4) is the latest value.
 insert into counters (name, label, value)
 select * from unnest($1::text[], $2::text[], $3::float8[]) as new (name, label, value) order by name, label
-on conflict (name, label) do update set value = counters.value + excluded.value
-"""
-
-SET = """
-insert into counters (name, label, value)
-select * from unnest($1::text[], $2::text[], $3::float8[]) as new (name, label, value) order by name, label
-on conflict (name, label) do update set value = excluded.value
+on conflict (name, label) do update set value = excluded.value + case when $4 then counters.value else 0 end
 """
 
 
@@ -24,18 +18,14 @@ async def save_counts(pool: Pool) -> None:
         return
     try:
         async with pool.acquire() as connection, connection.transaction():
-            await _write(connection, ADD, added)
-            await _write(connection, SET, latest)
+            for values, is_added in ((added, True), (latest, False)):
+                if values:
+                    names, labels = zip(*values, strict=True)
+                    await connection.execute(ADD, names, labels, list(values.values()), is_added)
     except BaseException as problem:
         counters.give_back(added, latest)
         if not isinstance(problem, DATABASE_AWAY):
             raise
-
-
-async def _write(connection: Connection, statement: str, values: dict[counters.Key, float]) -> None:
-    if values:
-        names, labels = zip(*values, strict=True)
-        await connection.execute(statement, list(names), list(labels), list(values.values()))
 
 
 @statement("select name, label, value from counters order by name, label")

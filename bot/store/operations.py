@@ -64,10 +64,6 @@ where n.id = $5 or ($5 is null and (n.heartbeat_at > now() - make_interval(secs 
 order by n.name, n.id returning id, node
 """
 
-MOVE_TO_WORKTREE = """
-update operations set worktree_id = $3, node = null, state = 'queued' where id = $1 and node = $2 and state = 'running'
-"""
-
 Channel = Literal["API", "dashboard", "command line"]
 """Where an operator asks."""
 _LIVE = frozenset[WorktreeState]({"reserved", "ready"})
@@ -236,7 +232,8 @@ async def finish_on_node(
 
 async def move_to_worktree(connection: Connection, operation_id: int, node: str, worktree_id: int) -> None:
     """Go on with it as an operation of that worktree."""
-    await connection.execute(MOVE_TO_WORKTREE, operation_id, node, worktree_id)
+    moves = "update operations set worktree_id = $3, node = null, state = 'queued' where id = $1 and node = $2"
+    await connection.execute(f"{moves} and state = 'running'", operation_id, node, worktree_id)
     await ring_for_work(connection, node)
 
 

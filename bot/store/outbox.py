@@ -7,7 +7,7 @@ from typing import Literal
 
 from bot.model import Repository, Target, ThreadRef
 from bot.store.database import Connection, statement
-from bot.store.jobs import defer, outbox_bell, ring
+from bot.store.jobs import ring
 
 ENQUEUE_COMMENT = """
 -- The comment keeps its place (target, comment_id); a row in flight waits again when its request returns.
@@ -33,23 +33,6 @@ insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_
 values ($1, $2, 'reaction', $6, $3, $4, $5, $7, '-infinity')
 on conflict (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction' do nothing
 returning id
-"""
-
-WRITERS_WITHOUT_A_JOB = """
--- Writers with something to send for which no job waits or runs: a doorbell was lost, or a row became due. Not those
--- that GitHub's limit holds.
-select writer from (select distinct writer from outbox where state in ('waiting', 'sending') and due_at <= $1) o
-where not exists (select from procrastinate_jobs j
-                  where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
-  and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
-"""
-
-SENT = """
--- A newer version than the one that was sent waits for its own request.
-update outbox
-set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
-    comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
-where id = $1 and state = 'sending'
 """
 
 
@@ -112,11 +95,12 @@ async def enqueue_comment(
 
 
 @statement("""
--- The tracking comment is older than $2, or the answer of one of the turns before it comes below it.
+-- The tracking comment is older than $2, or the answer of one of the turns before it comes below it, or it stands in
+-- the thread of the first of several remarks.
 select exists (
     select from outbox mine
     where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
-      and (mine.posted_at < $2 or exists (
+      and (mine.posted_at < $2 or mine.target_kind <> (select source_kind from requests where turn_id = $1) or exists (
                select from (select id from turns where conversation_id = mine.conversation_id and id < $1
                             order by id desc limit 20) earlier
                join outbox answer on answer.turn_id = earlier.id
@@ -124,7 +108,7 @@ select exists (
                  and coalesce(answer.posted_at, 'infinity') > mine.posted_at)))
 """)
 async def is_passed(connection: Connection, turn_id: int, at: datetime) -> bool:
-    """Return whether the turn's tracking comment is on GitHub since before that time, or above an earlier answer."""
+    """Return whether the turn's tracking comment is on GitHub since before that time, or not where the answer goes."""
 
 
 async def rewrite_comment(connection: Connection, thread_ref: ThreadRef, row_id: int, content: str) -> bool:
@@ -193,11 +177,15 @@ async def is_first_refusal(connection: Connection, repository: Repository, perso
     """Return whether the person was never told why requests in the repository are refused, and record it."""
 
 
-async def ring_forgotten(connection: Connection, now: datetime) -> list[str]:
-    """Ring for outbox rows that have no job; return their writers."""
-    writers = [row["writer"] for row in await connection.fetch(WRITERS_WITHOUT_A_JOB, now)]
-    await defer(connection, *(outbox_bell(writer) for writer in writers))
-    return writers
+@statement("""
+-- Those for which no job waits or runs: a doorbell was lost, or a row became due. Not those that GitHub's limit holds.
+select writer from (select distinct writer from outbox where state in ('waiting', 'sending') and due_at <= $1) o
+where not exists (select from procrastinate_jobs j
+                  where j.lock = 'outbox:' || o.writer and j.status in ('todo', 'doing'))
+  and not exists (select from writers w where w.writer = o.writer and w.held_until > $1)
+""")
+async def forgotten_writers(connection: Connection, now: datetime) -> list[str]:
+    """Return the writers that have something to send, and have to be rung for."""
 
 
 async def lock_writer(connection: Connection, writer: str) -> bool:
@@ -256,12 +244,17 @@ async def take(connection: Connection, row_id: int, now: datetime) -> OutboxItem
     """
 
 
+@statement("""
+-- A newer version than the one that was sent waits for its own request.
+update outbox
+set state = case when version > $2 then 'waiting' else 'sent' end, sent_version = $2, attempts = 0, error = null,
+    comment_id = $3, comment_url = $4, posted_at = coalesce(posted_at, $5)
+where id = $1 and state = 'sending'
+""")
 async def sent(
-    connection: Connection, row_id: int, version: int, comment: tuple[int, str] | None, now: datetime
+    connection: Connection, row_id: int, version: int, comment_id: int | None, url: str | None, now: datetime
 ) -> None:
-    """Record that this version is on GitHub; `comment` is its id and address."""
-    comment_id, url = comment or (None, None)
-    await connection.execute(SENT, row_id, version, comment_id, url, now)
+    """Record that this version is on GitHub, as a comment with this id and address, or a reaction."""
 
 
 @statement("""

@@ -1,9 +1,10 @@
 """Rows about a branch that is to become a pull request: the turns that changed it, and what the bot opened for it."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from bot.model import Repository, Target
-from bot.store.database import Connection, statement
+from bot.store.database import Connection, Pool, statement
 from bot.store.turns import Claim, under_claim
 
 
@@ -64,14 +65,82 @@ async def own_pull(connection: Connection, repository: Repository, branch: str) 
     """Return the last pull request that the bot opened for the branch."""
 
 
+@statement("select exists (select from pull_requests where (platform, repository_id, number) = ($1, $2, $3))")
+async def is_own_pull(connection: Connection | Pool, repository: Repository, number: int) -> bool:
+    """Return whether the bot opened the pull request."""
+
+
+@statement("select number from pull_requests where (platform, repository_id) = ($1, $2)")
+async def own_pulls(connection: Connection | Pool, repository: Repository) -> set[int]:
+    """Return the pull requests of the repository that the bot opened."""
+
+
 @statement("""
 insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts)
-values ($1, $2, $3, $4, $5, array_remove(array[$6::text], null), array[$7::text]) on conflict do nothing
+values ($1, $2, $3, $4, $5, array_remove(array[$6::text], null), array[$7::text])
+on conflict (platform, repository_id, number) do update set check_at = excluded.check_at
 """)
 async def adopt(
     connection: Connection, repository: Repository, number: int, branch: str, closes: int, title: str | None, text: str
 ) -> None:
-    """Record a pull request that the bot opened, unless that is known; without `title` a person gave it."""
+    """Record a pull request that the bot opened; of a known one, only that its branch may be new. Without `title` a
+    person gave it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A pull request of the bot of which GitHub is to be asked whether it conflicts with its base."""
+
+    repository: Repository
+    number: int
+
+
+@statement("""
+-- Asked by one process at a time, and again within the hour also where that process dies.
+with due as (
+    select platform, repository_id, number from pull_requests
+    where check_at <= $1 order by check_at limit $2 for update skip locked
+)
+update pull_requests p set check_at = $1 + interval '1 hour'
+from due join codebases b using (platform, repository_id)
+where (p.platform, p.repository_id, p.number) = (due.platform, due.repository_id, due.number)
+returning b.*, p.number
+""")
+async def take_unchecked(connection: Pool, now: datetime, most: int) -> list[Unchecked]:
+    """Return pull requests whose time to be asked about has come; the next time is in an hour."""
+
+
+@statement("""
+update pull_requests set check_at = $3::timestamptz + interval '1 minute'
+where (platform, repository_id, number) = ($1, $2, $4)
+   or ((platform, repository_id) = ($1, $2) and $4::integer is null and check_at is not null)
+""")
+async def check_soon(connection: Connection | Pool, repository: Repository, now: datetime, number: int | None) -> None:
+    """Let GitHub be asked in a minute about a pull request, or all open ones of the repository."""
+
+
+@statement("update pull_requests set check_at = null where (platform, repository_id, number) = ($1, $2, $3)")
+async def check_no_more(connection: Connection, repository: Repository, number: int) -> None:
+    """Let GitHub not be asked about a pull request that is closed."""
+
+
+@statement("""
+with before as (
+    select in_conflict, conflict_told from pull_requests
+    where (platform, repository_id, number) = ($1, $2, $3) for update
+)
+update pull_requests p set in_conflict = $5,
+       conflict_told = case when $5 and not before.in_conflict then $4 else p.conflict_told end
+from before where (platform, repository_id, number) = ($1, $2, $3)
+returning $5 and not before.in_conflict and before.conflict_told is distinct from $4
+""")
+async def is_new_conflict(
+    connection: Connection, repository: Repository, number: int, head: str, conflicts: bool
+) -> bool:
+    """Record whether the pull request conflicts; return whether that is to be told: not twice of the same head, and
+    once for as long as it lasts.
+    """
 
 
 @statement("""

@@ -2,25 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from typing import NoReturn, cast
-from uuid import UUID, uuid4
+from datetime import datetime
+from typing import NoReturn
 
 from bot.model import Repository, Target
-from bot.store.database import DATABASE_AWAY, Connection, Pool, read, statement
+from bot.store.database import Connection, Pool, statement
 from bot.tasks import concurrently
 
-LEASE = timedelta(seconds=12)
-"""A process that was killed holds up the next comparison for so long. Whoever lives renews it four times meanwhile."""
-
-TAKE_LEASE = """
-insert into leases (name, holder, held_until) values ($1, $2, now() + $3)
-on conflict (name) do update set holder = excluded.holder, held_until = excluded.held_until
-where leases.held_until < now()
-returning holder
-"""
+KEEP_ALIVE_SECONDS = 20.0
+"""Less than IDLE_WITH_A_LOCK: after that the session of a suspended process ends, and its lock with it."""
 
 SAVE = """
 insert into recoveries as r (source, seen_until, log_hook, log_cursor, log_newest, problem, tried_at, compared_at)
@@ -38,28 +30,6 @@ from unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::timestamptz[
      as logged (guid, hook, log_id, event, at)
 where not exists (select from deliveries d where d.guid = logged.guid)
 on conflict do nothing
-"""
-
-NOTE_ASKED_WITHOUT_TEXT = """
-insert into effects (key)
-select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
-where (platform, repository_id, number) = ($1, $2, $3)
-on conflict do nothing
-"""
-
-FORGET_ASKED_WITHOUT_TEXT = """
-delete from effects
-where key = (select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
-             where (platform, repository_id, number) = ($1, $2, $3))
-"""
-
-SILENT_THREADS = """
--- Open threads with a worktree of which nothing was heard for that long, those first that were asked for longest ago.
-select b.*, c.number
-from conversations c join codebases b using (platform, repository_id)
-where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
-  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - interval '1 day'
-order by c.checked_at nulls first, c.id limit $3
 """
 
 
@@ -96,38 +66,18 @@ class Missed:
 
 @asynccontextmanager
 async def only_one(pool: Pool) -> AsyncIterator[bool]:
-    """Yield whether no other process compares now; then no other one begins until the block ends.
-
-    A lease that nobody renews is waited for: its process was killed, perhaps the one that this one replaces.
-    """
-    if (holder := await _take_lease(pool)) is None:
-        yield False
-        return
-    try:
-        async with concurrently(_keep_lease(pool, holder)):
-            yield True
-    finally:
-        with suppress(*DATABASE_AWAY):  # it ends by itself
-            await pool.execute("delete from leases where holder = $1", holder)
+    """Yield whether no other process compares now; then no other one begins until the block ends, or this one dies."""
+    async with pool.acquire() as connection:
+        # Held by the database session, as the lock of a writer.
+        is_ours = await connection.fetchval("select pg_try_advisory_lock(hashtextextended('recovery', 0))")
+        async with concurrently(_keep_alive(connection)):
+            yield bool(is_ours)
 
 
-async def _take_lease(pool: Pool) -> UUID | None:
-    """Return the lease's holder that this process is now; None if another one renews it, or has done its work."""
-    seen: datetime | None = None
-    while (holder := await pool.fetchval(TAKE_LEASE, "recovery", uuid4(), LEASE)) is None:
-        held_until = await pool.fetchval("select held_until from leases where name = 'recovery'")
-        seen = seen or held_until
-        if held_until != seen:
-            return None
-        await asyncio.sleep(LEASE.total_seconds() / 8)
-    return cast("UUID", holder)
-
-
-async def _keep_lease(pool: Pool, holder: UUID) -> NoReturn:
+async def _keep_alive(connection: Connection) -> NoReturn:
     while True:
-        await asyncio.sleep(LEASE.total_seconds() / 4)
-        with suppress(*DATABASE_AWAY):
-            await pool.execute("update leases set held_until = now() + $2 where holder = $1", holder, LEASE)
+        await asyncio.sleep(KEEP_ALIVE_SECONDS)
+        await connection.execute("select")
 
 
 @statement("""
@@ -228,15 +178,30 @@ async def was_asked_by(
     """Return whether the person asked at that time, by a label, an assignment or the thread's own text."""
 
 
+_ASKED_WITHOUT_TEXT = """
+select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
+where (platform, repository_id, number) = ($1, $2, $3)
+"""
+
+
+@statement(f"insert into effects (key) {_ASKED_WITHOUT_TEXT} on conflict do nothing")
+async def note_asked_without_text(connection: Connection, repository: Repository, number: int) -> None:
+    """Record that only a label or an assignment asks so far."""
+
+
+@statement(f"delete from effects where key = ({_ASKED_WITHOUT_TEXT})")  # noqa: S608 - of constants
+async def forget_asked_without_text(connection: Connection, repository: Repository, number: int) -> None:
+    """Record that the thread's own text asks."""
+
+
 async def save_asked(
     connection: Connection, repository: Repository, number: int, target: Target, *, by_gesture: bool
 ) -> None:
     """Record whether a thread's own text asks, or only a label or an assignment so far: later edits may ask, too."""
-    place = (repository.platform, repository.id, number)
     if not by_gesture:
-        await connection.execute(FORGET_ASKED_WITHOUT_TEXT, *place)
+        await forget_asked_without_text(connection, repository, number)
     elif not await was_answered(connection, repository, number, target):
-        await connection.execute(NOTE_ASKED_WITHOUT_TEXT, *place)
+        await note_asked_without_text(connection, repository, number)
 
 
 @statement("""
@@ -247,12 +212,18 @@ async def is_open(connection: Connection, repository: Repository, number: int) -
     """Return whether the bot knows the thread, as an open one."""
 
 
+@statement("""
+-- Those first that were asked for longest ago.
+select c.number, b.*
+from conversations c join codebases b using (platform, repository_id)
+where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
+  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - interval '1 day'
+order by c.checked_at nulls first, c.id limit $3
+""")
 async def silent_threads(
     connection: Connection, platform: str, now: datetime, most: int
-) -> list[tuple[Repository, int]]:
+) -> list[tuple[int, Repository]]:
     """Return at most `most` open threads that hold a worktree and of which nothing was heard for a day."""
-    rows = await connection.fetch(SILENT_THREADS, platform, now, most)
-    return [(read(Repository, row), row["number"]) for row in rows]
 
 
 @statement("update conversations set checked_at = $4 where (platform, repository_id, number) = ($1, $2, $3)")

@@ -6,10 +6,12 @@ from typing import Literal
 
 from bot.model import Target, ThreadRef, WorktreeRow
 from bot.store.database import Connection, statement
-from bot.store.jobs import ring_for_work, take_over_later
+from bot.store.jobs import NewJob, defer, queue_of, ring_for_work
 from bot.store.worktrees import end_sessions, is_removing, lock_worktree
 
 Removal = Literal["closed", "command", "retention", "purged", "lost"]
+TAKE_OVER_SECONDS = 20.0
+"""A process that removes a worktree by itself gets so long before the worktree's job goes on with it."""
 
 DECIDE = """
 -- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
@@ -21,10 +23,6 @@ where w.id = $1 and w.node = $2 and w.is_live and w.updated_at = coalesce($5, w.
   and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $4
                   and (o.state = 'running' or (o.state = 'queued' and $4::bigint is null)))
 returning w.id
-"""
-
-BEGIN = """
-update worktrees set removal_began = true where id = $1 and node = $2 and state = 'removing'
 """
 
 TAKE_OVER = """
@@ -67,10 +65,6 @@ set state = case when removal = 'lost' then 'lost'
 where id = $1 and state = 'removing'
 """
 
-DETACH_CONVERSATIONS = """
-update conversations set worktree_id = null, updated_at = now() where worktree_id = $1
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class DecidedRemoval:
@@ -108,7 +102,8 @@ async def decide(
         await lock_worktree(connection, worktree_id)
         decided = await connection.fetchval(DECIDE, worktree_id, node, removal, operation_id, last_activity)
         if decided is not None and operation_id is None:
-            await take_over_later(connection, node, worktree_id)
+            place = (queue_of(node), "worktree", f"worktree:{worktree_id}")
+            await defer(connection, NewJob(*place, {"worktree": worktree_id}, TAKE_OVER_SECONDS))
         return decided is not None
 
 
@@ -126,7 +121,8 @@ async def decided(connection: Connection, node: str, worktree_id: int) -> Decide
 
 async def begin(connection: Connection, node: str, worktree_id: int) -> DecidedRemoval | None:
     """Begin a removal that is decided, or go on with one that was cut off. Only under the clone's lock."""
-    await connection.execute(BEGIN, worktree_id, node)
+    begins = "update worktrees set removal_began = true where id = $1 and node = $2 and state = 'removing'"
+    await connection.execute(begins, worktree_id, node)
     return await decided(connection, node, worktree_id)
 
 
@@ -149,7 +145,8 @@ async def finish(connection: Connection, removal: DecidedRemoval, node: str) -> 
         if not purged:
             await end_sessions(connection, worktree_id, "worktree-removed")
         if not purged and not waits:
-            await connection.execute(DETACH_CONVERSATIONS, worktree_id)
+            left = "update conversations set worktree_id = null, updated_at = now() where worktree_id = $1"
+            await connection.execute(left, worktree_id)
         await ring_for_work(connection, node)
 
 

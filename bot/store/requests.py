@@ -14,9 +14,19 @@ select turn_id, $3 = any (review_parts) as is_held from requests join turns t on
 where requests.conversation_id = $1 and review_id = $2 for update
 """
 
+COLLECTING_TURN = """
+-- That has not begun.
+select t.id from turns t join requests r on r.turn_id = t.id
+where t.conversation_id = $1 and t.state = 'queued' and t.started_at is null and t.waiting_since is null
+  and t.requested_by_id = $2 and r.collects
+order by t.id limit 1 for update
+"""
+
 ADD_REVIEW_PART = """
--- An answer that is saved is not asked for again.
+-- An answer that is saved is not asked for again. Several remarks get one answer, which is in no thread of theirs.
 update requests set text = text || E'\\n\\n' || $3, review_parts = review_parts || $2::bigint,
+                    source_kind = case when collects then 'review' else source_kind end,
+                    source_id = case when collects then review_id else source_id end,
                     hash = sha256(convert_to(text || E'\\n\\n' || $3, 'UTF8')),
                     context = ltrim(context || E'\\n\\n' || $4, E'\\n')
 from turns t where turn_id = $1 and t.id = turn_id and t.state = 'queued' and t.answer is null returning turn_id
@@ -77,7 +87,7 @@ class NewTurn:
     """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`.
 
     `retry_of`: the turn whose request this repeats. `agent`: the one that the request names. `plan_of`: the turn whose
-    plan it carries out.
+    plan it carries out. `collects_until`: it waits until then for further remarks, which join it.
     """
 
     text: str
@@ -95,20 +105,22 @@ class NewTurn:
     mode: TurnMode = "work"
     agent: str | None = None
     plan_of: int | None = None
+    collects_until: datetime | None = None
 
 
 @statement(f"""
 -- With its place in line; its node's doorbell rings when the transaction commits.
 with me as (
-    insert into turns (conversation_id, worktree_id, requested_by_id, notices, state, reason, finished_at, switch_to)
-    values ($1, $2, $5, $12, case when $20::text is null then 'queued' else 'refused' end, $20,
-            case when $20 is not null then now() end, $21)
+    insert into turns (conversation_id, worktree_id, requested_by_id, notices, state, reason, finished_at, switch_to,
+                       not_before)
+    values ($1, $2, $5, $12, case when $21::text is null then 'queued' else 'refused' end, coalesce($21, $23),
+            case when $21 is not null then now() end, $22, $19)
     returning id, conversation_id, worktree_id, state
 ), asked as (
     insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id,
-                          review_id, pinned_sha, context, review_parts, retry_of, mode, agent, plan_of)
+                          review_id, pinned_sha, context, review_parts, retry_of, mode, agent, plan_of, collects)
     select id, $1, $3, sha256(convert_to(coalesce($14, $3), 'UTF8')), $4, $6, $7, $8, $9, $10, $11, $13, $15, $16, $17,
-           $18
+           $18, $19::timestamptz is not null
     from me
 )
 select me.id, line.ahead, line.wait,
@@ -116,7 +128,7 @@ select me.id, line.ahead, line.wait,
                                           and o.outcome is not null) as is_set_up,
        (select pg_notify('{TURN_WAITS}', w.node) is not null from worktrees w
         where w.id = me.worktree_id and me.state = 'queued') as rings
-from me cross join lateral ({_LINE.format(now="$19")}) line
+from me cross join lateral ({_LINE.format(now="$20")}) line
 """)  # noqa: S608 - of constants
 async def enqueue(
     connection: Connection,
@@ -126,10 +138,11 @@ async def enqueue(
     now: datetime,
     refused: str | None = None,
     switch_to: str | None = None,
+    waits: str | None = None,
 ) -> Enqueued:
     """Enqueue a turn and ring its node, or record it as `refused` with that reason.
 
-    `switch_to`: the branch that the worktree is to have when the turn runs there.
+    `switch_to`: the branch that the worktree is to have when the turn runs there. `waits` says why it does not run yet.
     """
 
 
@@ -144,6 +157,23 @@ async def join_turn_of_review(
     if row is None:
         return None
     return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["turn_id"], part, text, context) is not None
+
+
+async def join_remarks(
+    connection: Connection, conversation_id: int, person_id: int, part: int, text: str, context: str
+) -> bool:
+    """Add a remark to the turn that collects the person's remarks; return whether there is one."""
+    turn_id = await connection.fetchval(COLLECTING_TURN, conversation_id, person_id)
+    return await connection.fetchval(ADD_REVIEW_PART, turn_id, part, text, context) is not None
+
+
+@statement("""
+update turns t set not_before = null, reason = null from requests r
+where t.conversation_id = $1 and t.state = 'queued' and t.started_at is null and t.waiting_since is null
+  and r.turn_id = t.id and r.collects
+""")
+async def collect_no_more(connection: Connection, conversation_id: int) -> None:
+    """Let turns that wait for further remarks begin: one that comes after them does not wait for that."""
 
 
 @statement("""

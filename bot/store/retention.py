@@ -11,10 +11,6 @@ from bot.store.database import Connection, change, statement
 
 _log = structlog.get_logger()
 
-RECORD_USE_OF_WORKTREE = """
-update worktrees set updated_at = $2 where id = $1 and is_live
-"""
-
 OLD_SESSIONS = """
 with old as (
     select s.id from sessions s where not s.active and s.ended_at < $1 and s.last_active_at < $1
@@ -24,33 +20,6 @@ with old as (
     delete from sessions using old where sessions.id = old.id and not $3
 )
 select count(*) from old
-"""
-
-LOCK_CONVERSATION = """
--- A new turn of it waits for this lock. A separate statement, as in `lock_worktree`.
-select id from conversations where id = $1 for update
-"""
-
-GIVE_UP_SILENT_NODES = """
--- The rescues and the lost worktrees of nodes that gave no sign of life since $1.
-with silent as (
-    select id from nodes where heartbeat_at < $1
-), rescued as (
-    delete from rescues r using worktrees w
-    where w.id = r.worktree_id and w.node in (select id from silent) and r.created_at < $1
-)
-update worktrees set state = 'removed', removal = 'lost', updated_at = now()
-where state = 'lost' and node in (select id from silent)
-"""
-
-REMOVED_WORKTREES = """
--- Of the node, or of a silent one, removed before $2, that nothing names but ended turns and operations.
-select w.id from worktrees w
-where w.node in (select id from nodes where id = $1 or heartbeat_at < $2) and w.state = 'removed' and w.updated_at < $2
-  and not exists (select from rescues r where r.worktree_id = w.id)
-  and not exists (select from conversations c where c.worktree_id = w.id)
-  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
-order by w.id limit $3 for update skip locked
 """
 
 
@@ -98,9 +67,8 @@ async def row_of(connection: Connection, worktree_id: int) -> WorktreeRow | None
 
 async def touch(connection: Connection, worktree_id: int, now: datetime) -> WorktreeRow | None:
     """Record that a live worktree is used now; return its row, None where there is none."""
-    if not await change(connection, RECORD_USE_OF_WORKTREE, worktree_id, now):
-        return None
-    return await row_of(connection, worktree_id)
+    used = "update worktrees set updated_at = $2 where id = $1 and is_live"
+    return await row_of(connection, worktree_id) if await change(connection, used, worktree_id, now) else None
 
 
 @statement("""
@@ -161,27 +129,52 @@ async def ended(connection: Connection, turns: Sequence[int]) -> list[int]:
 
 async def lock_unused_home(connection: Connection, conversation_id: int) -> bool:
     """Lock a conversation until the caller's transaction ends; False if its HOME is needed again."""
-    await connection.execute(LOCK_CONVERSATION, conversation_id)
+    # A new turn of it waits for this lock. A separate statement, as in `lock_worktree`.
+    await connection.execute("select id from conversations where id = $1 for update", conversation_id)
     return bool(await unused_homes(connection, [conversation_id]))
 
 
+@statement("""
+-- The rescues and the lost worktrees of nodes that gave no sign of life since $1.
+with silent as (
+    select id from nodes where heartbeat_at < $1
+), rescued as (
+    delete from rescues r using worktrees w
+    where w.id = r.worktree_id and w.node in (select id from silent) and r.created_at < $1
+), lost as (
+    update worktrees set state = 'removed', removal = 'lost', updated_at = now()
+    where state = 'lost' and node in (select id from silent) returning id
+)
+select count(*) from lost
+""")
 async def give_up_silent_nodes(connection: Connection, before: datetime) -> int:
     """Count as gone what nodes had that gave no sign of life since that time; return how many worktrees they had lost.
 
     A node that is back finds its rescues again, in its clones.
     """
-    return await change(connection, GIVE_UP_SILENT_NODES, before)
 
 
+@statement("""
+-- Of the node, or of a silent one, removed before $2, that nothing names but ended turns and operations.
+with gone as (
+    select w.id from worktrees w
+    where w.node in (select id from nodes where id = $1 or heartbeat_at < $2)
+      and w.state = 'removed' and w.updated_at < $2
+      and not exists (select from rescues r where r.worktree_id = w.id)
+      and not exists (select from conversations c where c.worktree_id = w.id)
+      and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
+    order by w.id limit $3 for update skip locked
+), ran as (
+    update turns set worktree_id = null where worktree_id in (select id from gone)
+), operated as (
+    delete from operations where worktree_id in (select id from gone)
+), deleted as (
+    delete from worktrees where id in (select id from gone)
+)
+select count(*) from gone
+""")
 async def forget_removed(connection: Connection, node: str, before: datetime, limit: int) -> int:
     """Delete rows of worktrees that were removed before that time and of which no rescue is left; return how many."""
-    async with connection.transaction():
-        gone = [row["id"] for row in await connection.fetch(REMOVED_WORKTREES, node, before, limit)]
-        if gone:
-            await connection.execute("update turns set worktree_id = null where worktree_id = any ($1::bigint[])", gone)
-            await connection.execute("delete from operations where worktree_id = any ($1::bigint[])", gone)
-            await connection.execute("delete from worktrees where id = any ($1::bigint[])", gone)
-    return len(gone)
 
 
 @statement("""

@@ -2,29 +2,12 @@
 
 from collections.abc import Sequence
 
-from bot.model import LiveWorktree, Repository, Target, ThreadRef
+from bot.model import Repository, Target, ThreadRef
 from bot.sharing_rules import WorktreeUsage
 from bot.store import conversations
-from bot.store.database import Connection, read, statement
+from bot.store.database import Connection, statement
 from bot.store.jobs import ring_for_work
 from bot.store.turns import ClaimedTurn, ClaimLostError
-
-USE_BY_OTHER_THREADS = """
--- A pull request uses a worktree while its row refers to it, also when it is closed: its next request works there.
-select w.id, w.start_number as owner, w.state = 'ready' as made,
-       array(select c.number from conversations c
-             where c.worktree_id = w.id and c.kind = 'pull' and c.id <> $2 order by c.number) as other_pulls,
-       exists (select from turns t where t.worktree_id = w.id and t.conversation_id <> $2
-                                     and t.state in ('queued', 'running'))
-       or exists (select from operations o left join turns m on m.id = o.turn_id
-                  where o.worktree_id = w.id and o.state in ('queued', 'running')
-                    and coalesce(m.conversation_id, o.conversation_id) is distinct from $2) as busy
-from worktrees w where w.id = any ($1::bigint[])
-"""
-
-SET_NOTICES = """
-update turns set notices = $2 where id = $1
-"""
 
 OTHER_THREADS = """
 select id, kind from conversations where worktree_id = $1 and id <> $2 and state = 'open' order by number
@@ -38,9 +21,13 @@ with thread as (
     update operations o set worktree_id = $3
     where worktree_id = $2 and state = 'queued'
       and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = $1
+), moved as (
+    update turns set worktree_id = $3, state = 'queued', claim = null, worker = null
+    where conversation_id = $1 and worktree_id = $2 and state = 'queued' and id <> $4
 )
-update turns set worktree_id = $3, state = 'queued', claim = null, worker = null
-where conversation_id = $1 and worktree_id = $2 and (state = 'queued' or id = $4)
+update turns set worktree_id = $3, state = 'queued', claim = null, worker = null, notices = $5,
+                 switch_to = coalesce($6, switch_to), head_before = case when $6::text is null then head_before end
+where id = $4
 """
 
 
@@ -49,26 +36,22 @@ async def lock_codebase(connection: Connection, repository: Repository) -> None:
     """Lock the codebase until the transaction ends: no other one assigns worktrees to threads of this repository."""
 
 
-async def usage(connection: Connection, worktrees: Sequence[int], conversation_id: int) -> dict[int, WorktreeUsage]:
-    """Return how other conversations than this one use these worktrees, by the worktree's id."""
-    rows = await connection.fetch(USE_BY_OTHER_THREADS, worktrees, conversation_id)
-    return {row["id"]: read(WorktreeUsage, row) for row in rows}
-
-
-@statement(f"""
-select {conversations.LIVE} from worktrees w
-where w.platform = $1 and w.repository_id = $2 and w.is_live
-  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running') and t.switch_to = $3)
-order by w.id limit 1 for no key update of w
-""")  # noqa: S608 - of constants
-async def _to_be_on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
-    """Return the worktree that a waiting turn will switch to the branch, locked."""
-
-
-async def on_branch(connection: Connection, repository: Repository, branch: str) -> LiveWorktree | None:
-    """Return the worktree that has the branch, or else the one that a waiting turn will switch to it; locked."""
-    found = await conversations.worktree_on_branch(connection, repository, branch)
-    return found or await _to_be_on_branch(connection, repository, branch)
+@statement("""
+-- A pull request uses a worktree while its row refers to it, also when it is closed: its next request works there.
+select w.id, w.start_number as owner, w.state = 'ready' as made,
+       array(select c.number from conversations c
+             where c.worktree_id = w.id and c.kind = 'pull' and c.id <> $2 order by c.number) as other_pulls,
+       exists (select from turns t where t.worktree_id = w.id and t.conversation_id <> $2
+                                     and t.state in ('queued', 'running'))
+       or exists (select from operations o left join turns m on m.id = o.turn_id
+                  where o.worktree_id = w.id and o.state in ('queued', 'running')
+                    and coalesce(m.conversation_id, o.conversation_id) is distinct from $2) as busy
+from worktrees w where w.id = any ($1::bigint[])
+""")
+async def usage(
+    connection: Connection, worktrees: Sequence[int], conversation_id: int
+) -> list[tuple[int, WorktreeUsage]]:
+    """Return how other conversations than this one use these worktrees, each after the worktree's id."""
 
 
 @statement("select switch_to from pending_switches where conversation_id = $1")
@@ -103,14 +86,9 @@ async def record_switch(
     await connection.execute(
         "update worktrees set branch = $2, updated_at = now() where id = $1", turn.worktree.id, branch
     )
-    await connection.execute(SET_NOTICES, turn.id, notices)
+    await connection.execute("update turns set notices = $2 where id = $1", turn.id, notices)
     rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
     return [(ThreadRef(turn.worktree.repository, row["id"]), Target(row["kind"])) for row in rows]
-
-
-@statement("update turns set switch_to = $2, head_before = null where id = $1")
-async def _switch_later(connection: Connection, turn_id: int, branch: str) -> None:
-    """Let the turn switch its worktree when it runs."""
 
 
 async def move_turn(
@@ -125,9 +103,7 @@ async def move_turn(
 
     `switch_to`: the branch that the other worktree is to have when the turn runs there.
     """
-    if switch_to is not None:
-        await _switch_later(connection, turn.id, switch_to)
-    await connection.execute(SET_NOTICES, turn.id, notices)
-    await connection.execute(MOVE_TURN, turn.conversation_id, turn.worktree.id, worktree_id, turn.id)
-    await conversations.release_worktree(connection, turn.worktree.id)
+    left = turn.worktree.id
+    await connection.execute(MOVE_TURN, turn.conversation_id, left, worktree_id, turn.id, notices, switch_to)
+    await conversations.release_worktree(connection, left)
     await ring_for_work(connection, node)

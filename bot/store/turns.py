@@ -14,14 +14,6 @@ MOST_OUTPUT_BYTES = 512 * 1024
 LONGEST_STEP = 300
 """In characters. Agents name their steps."""
 
-PUT_TURN_BACK = """
--- The turn keeps its place. If it goes on then ($7), the wait does not count as its time; else it starts anew.
-update turns set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $5,
-                 notices = $6, resuming = resuming or $7,
-                 started_at = case when $7 then started_at + ($4::timestamptz - $8::timestamptz) end
-where id = $1 and claim = $2 and stop_requested_at is null returning id
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -423,6 +415,18 @@ async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False
     """
 
 
+@under_claim("""
+-- The turn keeps its place. If it goes on then ($8), the wait does not count as its time; else it starts anew.
+with mine as (
+    select id, stop_requested_at is null as goes_on from turns where id = $1 and claim = $2 for no key update
+), put_back as (
+    update turns t set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $6,
+                       notices = $7, resuming = resuming or $8,
+                       started_at = case when $8 then started_at + ($4::timestamptz - $5::timestamptz) end
+    from mine where t.id = mine.id and mine.goes_on
+)
+select goes_on from mine
+""")
 async def put_back(
     connection: Connection,
     claim: Claim,
@@ -438,11 +442,6 @@ async def put_back(
 
     `goes_on`: its agent has begun, so what the run has done counts then.
     """
-    row = PUT_TURN_BACK, claim.turn_id, claim.token, reason, until, since, notices, goes_on, now
-    if await connection.fetchval(*row) is not None:
-        return True
-    await stop_requested(connection, claim)
-    return False
 
 
 @statement("""

@@ -99,18 +99,10 @@ async def codebases(connection: Connection, platform: str) -> list[Repository]:
 
 async def delete_old(connection: Connection, bodies: timedelta, history: timedelta) -> None:
     """Delete what is kept no longer (DESIGN.md §4, receive and retention), a few rows at a time."""
-    kept = {
-        "bodies": bodies,
-        "deliveries": KEPT_A_YEAR,
-        "effects": KEPT_A_YEAR,
-        "texts": history,
-        "outbox": history,
-        "audit": history,
-        "operations": history,
-    }
+    kept = {"bodies": bodies, "deliveries": KEPT_A_YEAR, "effects": KEPT_A_YEAR}
     for what, delete in DELETE_OLD.items():
         deleted = 0
-        while (count := await change(connection, delete, kept[what], AT_ONCE)) > 0:
+        while (count := await change(connection, delete, kept.get(what, history), AT_ONCE)) > 0:
             deleted += count
         if deleted:
             _log.info("rows-expired", what=what, count=deleted)

@@ -1,41 +1,7 @@
 """Rows of worktrees as operations and turns change them."""
 
-import structlog
-
 from bot.model import EndReason, Repository, WorktreeOfThread
-from bot.store.database import Connection, change, statement
-from bot.store.jobs import ring_for_work
-
-_log = structlog.get_logger()
-
-REMOVE_FOR_SPACE_UNLESS_BUSY = """
-update worktrees w set state = 'removing', removal = 'purged', updated_at = now()
-where w.id = $1 and w.state = 'ready'
-  and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
-returning w.node
-"""
-
-RESERVE_AGAIN = """
--- Reserved again at the same path, unless another worktree is there now.
-update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
-where w.id = $1 and w.state = 'removed'
-  and not exists (select from worktrees o where o.node = w.node and o.path = w.path
-                                            and o.state in ('reserved', 'ready', 'removing'))
-returning w.id
-"""
-
-REATTACH_THREADS = """
--- The threads that have no worktree now use this one again.
-update conversations c set worktree_id = w.id
-from worktrees w
-where w.id = $1 and (c.platform, c.repository_id) = (w.platform, w.repository_id) and c.number = any ($2::integer[])
-  and not exists (select from worktrees own where own.id = c.worktree_id and own.state <> 'removed')
-"""
-
-END_SESSIONS = """
-update sessions set active = false, ended_at = now(), end_reason = $2
-where active and conversation_id in (select id from conversations where worktree_id = $1)
-"""
+from bot.store.database import Connection, statement
 
 
 @statement("""
@@ -81,21 +47,35 @@ async def record_checkout(
     """
 
 
+@statement("""
+-- At the same path, unless another worktree is there now. The threads that have no worktree now use it again.
+with reserved as (
+    update worktrees w set state = 'reserved', removal = null, setup_done = false, updated_at = now()
+    where w.id = $1 and w.state = 'removed'
+      and not exists (select from worktrees o where o.node = w.node and o.path = w.path
+                                                and o.state in ('reserved', 'ready', 'removing'))
+    returning w.id, w.platform, w.repository_id
+), attached as (
+    update conversations c set worktree_id = w.id
+    from reserved w
+    where (c.platform, c.repository_id) = (w.platform, w.repository_id) and c.number = any ($2::integer[])
+      and not exists (select from worktrees own where own.id = c.worktree_id and own.state <> 'removed')
+)
+select id from reserved
+""")
 async def reserve_again(connection: Connection, worktree_id: int, threads: tuple[int, ...]) -> bool:
     """Reserve a removed worktree again at its path, for those of the threads that have none.
 
     False if it is not removed or another is there.
     """
-    if await connection.fetchval(RESERVE_AGAIN, worktree_id) is None:
-        return False
-    await connection.execute(REATTACH_THREADS, worktree_id, threads)
-    return True
 
 
+@statement("""
+update sessions set active = false, ended_at = now(), end_reason = $2
+where active and conversation_id in (select id from conversations where worktree_id = $1)
+""")
 async def end_sessions(connection: Connection, worktree_id: int, reason: EndReason) -> None:
     """End the active sessions of all threads that use the worktree."""
-    if ended := await change(connection, END_SESSIONS, worktree_id, reason):
-        _log.info("sessions-ended", count=ended, worktree=worktree_id, reason=reason)
 
 
 @statement("""
@@ -113,17 +93,6 @@ async def with_all_threads_closed(connection: Connection, repository: Repository
 @statement("select id from worktrees where id = $1 for no key update")
 async def lock_worktree(connection: Connection, worktree_id: int) -> None:
     """Lock the worktree's row until the caller's transaction ends, so that nothing else releases or claims it."""
-
-
-async def purge(connection: Connection, worktree_id: int) -> None:
-    """Mark a worktree for removal after its turn, unless something waits for it, and ring its node; in the caller's
-    transaction. Its conversations keep it, and their next turn makes it again. The removal checks first that it is
-    clean and pushed.
-    """
-    await lock_worktree(connection, worktree_id)
-    node: str | None = await connection.fetchval(REMOVE_FOR_SPACE_UNLESS_BUSY, worktree_id)
-    if node is not None:
-        await ring_for_work(connection, node)
 
 
 @statement("update worktrees set ask_closes = $2 where id = $1")

@@ -18,7 +18,7 @@ from bot.lfs.objects import MAX_OBJECT_BYTES
 from bot.lfs.pointers import LFS, filters_of
 from bot.messages.notices import LeftOut
 from bot.rescue.message import RescueLabel
-from bot.rescue.save import rescue_checkout
+from bot.rescue.save import rescue_checkout, rescued_commit
 from bot.sandbox.untrusted_files import open_untrusted, status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
@@ -80,7 +80,7 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     if tip is not None:
         # What is in the index is rescued, ignored or not.
         await stage(checkout, await ignored_in_the_way(checkout, head, tip))
-    rescued = await rescue_checkout(checkout, label)
+    rescued = rescued_commit(await rescue_checkout(checkout, label))
     before = rescued.sha if rescued is not None else head
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
@@ -125,7 +125,8 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
             left_out[why] = tuple(dict.fromkeys((*left_out.get(why, ()), named)))
     wanted = [change for change in changed if change.name not in reasons]
     await stage(checkout, [change.name for change in wanted if change.unstaged != "."])
-    await _unstage(checkout, [change.name for change in changed if change.name in reasons and change.is_staged])
+    if staged := [change.name for change in changed if change.name in reasons and change.is_staged]:
+        await checkout.git("reset", "--quiet", "--pathspec-from-file=-", "--pathspec-file-nul", input=_listed(staged))
     is_sure = wanted and checkout.operation_in_progress() is None
     if not is_sure and not await _has_staged(checkout):
         return NothingToCommit(left_out)
@@ -153,12 +154,14 @@ def _message(message: str, co_author: Identity | None) -> bytes:
 async def _reasons(checkout: Checkout, changed: Sequence[Change]) -> dict[str, LeftOut]:
     """Return why some of these files are not committed.
 
-    They are over MAX_FILE_BYTES (under Git LFS over its own limit), a repository inside, changed in a submodule, under
-    another filter, or build products.
+    They are over MAX_FILE_BYTES (under Git LFS over its own limit), a repository inside, changed in a submodule or at
+    a commit of it that only this worktree has, under another filter, or build products.
     """
-    inside = await _unpublished_inside(checkout, changed)
+    submodules = [change for change in changed if change.inside]
+    inside = {one.name for one in submodules if one.uncommitted or not await has_published(checkout, one.name, "HEAD")}
     there = [one.name for one in changed if status_of_untrusted(checkout.path, PurePath(one.name)) is not None]
-    filters = await _filters(checkout, there)
+    asked = ("check-attr", "--stdin", "-z", "filter")
+    filters = filters_of(await checkout.git(*asked, input=_listed(there))) if there else {}
     # git-lfs makes pointers of these, and the host uploads their objects.
     limits = {name: MAX_OBJECT_BYTES for name, value in filters.items() if value == LFS and checkout.clone.git.lfs}
     large = [
@@ -173,12 +176,6 @@ async def _reasons(checkout: Checkout, changed: Sequence[Change]) -> dict[str, L
         products = {name: one for name, one in products.items() if not any(file.startswith(one) for file in tracked)}
     reasons: dict[str, LeftOut] = dict.fromkeys(products, "product")
     return reasons | dict.fromkeys(filtered, "filter") | dict.fromkeys(large, "large")
-
-
-async def _filters(checkout: Checkout, names: Sequence[str]) -> dict[str, str]:
-    """Return the files that attributes give a filter, with its name."""
-    asked = b"".join(os.fsencode(name) + b"\0" for name in names)
-    return filters_of(await checkout.git("check-attr", "--stdin", "-z", "filter", input=asked)) if names else {}
 
 
 async def _unknown(checkout: Checkout, found: list[str]) -> list[str]:
@@ -205,12 +202,6 @@ def _fits(path: Path, name: str, most_bytes: int) -> bool:
     if status is None or stat.S_ISDIR(status.st_mode):
         return True
     return stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and status.st_size <= most_bytes
-
-
-async def _unpublished_inside(checkout: Checkout, changed: Sequence[Change]) -> set[str]:
-    """Return the submodules with uncommitted changes of their own, or at a commit that only this worktree has."""
-    inside = [change for change in changed if change.inside]
-    return {one.name for one in inside if one.uncommitted or not await has_published(checkout, one.name, "HEAD")}
 
 
 async def has_published(checkout: Checkout, submodule: str, commit: str) -> bool:
@@ -252,12 +243,6 @@ def _is_dense(path: Path, name: str) -> bool:
     except OSError:
         return False
     return len(zlib.compress(sample, 1)) > _DENSE * len(sample)
-
-
-async def _unstage(checkout: Checkout, names: list[str]) -> None:
-    if names:
-        arguments = ("reset", "--quiet", "--pathspec-from-file=-", "--pathspec-file-nul")
-        await checkout.git(*arguments, input=b"\0".join(os.fsencode(name) for name in names))
 
 
 async def _quit_rebase(checkout: Checkout) -> None:

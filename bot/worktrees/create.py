@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -12,9 +11,9 @@ from bot.clones.admin import (
     Missing,
     admin_directory,
     find_admin_directory,
+    holder,
     is_unfinished,
     mark_live,
-    other_holder,
     real_path,
     recorded,
     register,
@@ -30,9 +29,9 @@ from bot.clones.checkout import (
     open_checkout,
     restore_admin_directory,
 )
-from bot.clones.clone import Clone, CloneLock
+from bot.clones.clone import CheckoutRefused, Clone, CloneLock
 from bot.clones.shared_blocks import mark_own_blocks
-from bot.clones.start import CheckoutRefused, StartPoint, resolve, start_branch
+from bot.clones.start import StartPoint, resolve, start_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -76,7 +75,7 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
     state = await examine(checkout) if isinstance(checkout, Checkout) else checkout
     if isinstance(state, Valid) and (made := await _found(lock, state, start)) is not None:
         return made
-    await import_readable_commits(checkout if isinstance(checkout, Checkout) else await on_record(lock, path))
+    await import_readable_commits(await on_record(lock, path))
     point = await resolve(lock, start)
     return point if isinstance(point, CheckoutRefused) else await _make(lock, path, point, rescue)
 
@@ -86,9 +85,7 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | 
     checkout, mended = await open_checkout(lock, path), False
     if isinstance(checkout, Missing) and (mended := restore_admin_directory(lock, path, branch)):
         checkout = await open_checkout(lock, path)
-        await import_readable_commits(
-            checkout if isinstance(checkout, Checkout) else await on_record(lock, path), branch
-        )
+        await import_readable_commits(await on_record(lock, path), branch)
     if isinstance(checkout, Missing):
         return checkout
     try:
@@ -157,9 +154,9 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
 
 async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | CheckoutRefused:
     clone, branch = lock.clone, point.branch
-    holder = other_holder(clone.path, path, branch) if branch else None
-    if holder is not None and branch is not None:
-        return CheckoutRefused(reasons.branch_checked_out(branch, holder.name), "branch-in-use")
+    if branch is not None and (other := holder(clone.path, branch, path)) is not None:
+        name = Path(recorded(other / "gitdir")).parent.name
+        return CheckoutRefused(reasons.branch_checked_out(branch, name), "branch-in-use")
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if branch and point.moves_from and point.moves_from != point.commit:
@@ -170,16 +167,11 @@ async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> 
         await _clear(lock, path, rescue)
         raise
     if branch is not None:
-        await _note_published(lock, branch, point)
+        theirs = await clone.commit_at(refs.remote(branch))
+        holds_theirs = theirs is not None and await clone.is_ancestor(theirs, point.commit)
+        if holds_theirs or point.moves_from is None:
+            await branch_history.record_pushed(lock, branch, theirs if holds_theirs else None)
     return Created(branch, point.base_branch, point.commit, kept)
-
-
-async def _note_published(lock: CloneLock, branch: str, point: StartPoint) -> None:
-    theirs = await lock.clone.commit_at(refs.remote(branch))
-    if theirs is not None and await lock.clone.is_ancestor(theirs, point.commit):
-        await branch_history.record_pushed(lock, branch, theirs)
-    elif point.moves_from is None:
-        await branch_history.record_pushed(lock, branch, None)
 
 
 async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
@@ -226,14 +218,10 @@ def _is_free(clone: Clone, path: Path) -> bool:
 
 def _holds_something(clone: Clone, path: Path) -> bool:
     """Return whether there are files that may exist only here."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISDIR(mode):
-        return stat.S_ISREG(mode) and path.stat().st_size > 0
+    if path.is_symlink() or not path.is_dir():
+        return path.is_file() and not path.is_symlink() and path.stat().st_size > 0
     admin = admin_directory(clone.path, path)
-    if not isinstance(admin, Missing) and is_unfinished(admin):
+    if isinstance(admin, Path) and is_unfinished(admin):
         return False
     own = str(path / ".git")
     return any(child.path != own and not child.is_dir(follow_symlinks=False) for child in entries_below(path))

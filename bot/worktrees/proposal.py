@@ -10,9 +10,8 @@ TEMPLATE_BYTES = 20_000
 DIFF_CHARACTERS = 60_000
 _MOST_FILES = 200
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
-_FOLDERS = (".github", "", "docs")
+_FOLDERS = (".github/", "", "docs/")
 _FILES = ("pull_request_template.md", "pull_request_template.txt")
-_FOLDER = "pull_request_template"
 _DEFAULTS = ("default.md", "pull_request_template.md")
 _REGULAR_FILES = {"100644", "100755"}
 
@@ -83,41 +82,18 @@ async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:
 
 
 async def _template(clone: Clone, default_branch: str) -> str | None:
-    """Return the first template; the default of a folder of templates, or the only one in it."""
-    tip = await clone.commit_at(refs.remote(default_branch))
+    """Return the first template; the default of a folder of templates, or the only one in it. No links."""
+    files, tip = dict[str, str](), await clone.commit_at(refs.remote(default_branch))
     if tip is None:
         return None
-    top = await _entries(clone, tip)
-    listings = [
-        top if not folder else await _entries(clone, top[1][folder]) for folder in _FOLDERS if folder in {"", *top[1]}
-    ]
-    for files, _ in listings:
-        for name in _FILES:
-            if name in files:
-                return await _text(clone, files[name])
-    for _, folders in listings:
-        if _FOLDER in folders:
-            inside, _ = await _entries(clone, folders[_FOLDER])
-            default = next((inside[name] for name in _DEFAULTS if name in inside), None)
-            if default is None and len(inside) == 1:
-                default = next(iter(inside.values()))
-            if default is not None:
-                return await _text(clone, default)
-    return None
-
-
-async def _entries(clone: Clone, tree: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the small regular files and the folders in a tree, by name in lower case. No links."""
-    files, folders = dict[str, str](), dict[str, str]()
-    for entry in (await clone.run("ls-tree", "--long", "-z", "--full-tree", tree)).fields:
+    for entry in (await clone.run("ls-tree", "-r", "--long", "-z", "--full-tree", tip)).fields:
         facts, _, path = entry.partition("\t")
-        mode, kind, name, size = facts.split()
-        if kind == "tree":
-            folders[path.casefold()] = name
-        elif mode in _REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
+        mode, _, name, size = facts.split()
+        if mode in _REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
             files[path.casefold()] = name
-    return files, folders
-
-
-async def _text(clone: Clone, blob: str) -> str:
-    return (await clone.run("cat-file", "blob", blob)).stdout.decode("utf-8", "replace")
+    found = [files[folder + name] for folder in _FOLDERS for name in _FILES if folder + name in files]
+    for place in (f"{folder}pull_request_template" for folder in _FOLDERS):
+        inside = [path for path in files if path.rpartition("/")[0] == place]
+        defaults = [path for path in (f"{place}/{name}" for name in _DEFAULTS) if path in files]
+        found += [files[path] for path in defaults or (inside if len(inside) == 1 else ())]
+    return (await clone.run("cat-file", "blob", found[0])).stdout.decode("utf-8", "replace") if found else None

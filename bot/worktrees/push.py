@@ -212,7 +212,4 @@ async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
     await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
-    if not await check_out(checkout, branch, commit.text):
-        return False
-    await import_commits(checkout, branch)
-    return True
+    return await check_out(checkout, branch, commit.text)

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from bot.clones import trash
-from bot.clones.admin import Missing, admin_directory, holders, is_unfinished, pointing_to, real_path, recorded
+from bot.clones.admin import Missing, folders_of, holder, is_unfinished, real_path, recorded
 from bot.clones.branch_history import is_merged
 from bot.clones.checkout import open_checkout
 from bot.clones.clone import Clone, CloneLock
@@ -98,16 +98,17 @@ async def remove(
     try:
         if only_clean and (why := await _reason_to_keep(lock, path, label)) is not None:
             return NotRemoved(why, in_use=True)
-        found, shared = await asyncio.gather(
-            rescue_first(lock, path, label, published=remote.counts), _is_shared(lock.clone, path, label.branch)
-        )
+        found = await rescue_first(lock, path, label, published=remote.counts)
+        branch = label.branch
+        if branch is not None and await asyncio.to_thread(holder, lock.clone.path, branch, path) is not None:
+            branch = None  # another worktree has it
         departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     except (GitError, OSError) as error:
         return NotRemoved(reasons.not_examined(error))
     if isinstance(found, KeepDirectory):
         _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
     rescued = rescued_commit(found)
-    deleted = not shared and await _delete_branch(lock, path, label.branch, rescued, remote)
+    deleted = branch is not None and await _delete_branch(lock, path, branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
         return NotRemoved(reasons.MADE_AGAIN)
@@ -128,18 +129,12 @@ async def _reason_to_keep(lock: CloneLock, path: Path, label: RescueLabel) -> st
     return await work_only_here(checkout, label)
 
 
-async def _is_shared(clone: Clone, path: Path, branch: str | None) -> bool:
-    return branch is not None and await asyncio.to_thread(is_checked_out_elsewhere, clone.path, path, branch)
-
-
-async def _delete_branch(
-    lock: CloneLock, path: Path, branch: str | None, rescued: Rescued | None, remote: Remote
-) -> bool:
+async def _delete_branch(lock: CloneLock, path: Path, branch: str, rescued: Rescued | None, remote: Remote) -> bool:
     """Delete the local branch; return whether it was deleted. A failure is logged and does not stop the removal."""
     clone = lock.clone
     try:
-        tip = await clone.commit_at(refs.local(branch)) if branch is not None else None
-        if branch is None or tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
+        tip = await clone.commit_at(refs.local(branch))
+        if tip is None or not await _is_elsewhere(clone, branch, tip, rescued, remote):
             return False
         await clone.run("update-ref", "-d", refs.local(branch), tip)
         await clone.run("config", "--local", "--remove-section", f"branch.{branch}", check=False)
@@ -240,7 +235,7 @@ def bytes_at(clone: Clone, path: Path) -> int:
 
 def _git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:
     """Return git's folders for the worktree at `path`, each with its name beside a directory that is kept whole."""
-    known = [(admin, f"worktrees/{admin.name}") for admin in admin_directories_of(clone.path, path)]
+    known = [(admin, f"worktrees/{admin.name}") for admin in folders_of(clone.path, path)]
     if isinstance(cage := clone.git.cage, Cage):
         known.append((cage.private_folder(real_path(path)), "private"))
     return known
@@ -257,7 +252,7 @@ async def _earlier(clone: Clone, label: RescueLabel) -> Rescued | None:
 async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """Make a ref for the commit that only the HEAD of a broken worktree names: git deletes what no ref reaches."""
     ref = refs.rescue_ref(str(label.worktree_id), label.at)
-    for admin in admin_directories_of(clone.path, path):
+    for admin in folders_of(clone.path, path):
         head = recorded(admin / "HEAD")
         if (
             refs.is_commit(head)
@@ -272,36 +267,5 @@ async def _hold_head(clone: Clone, path: Path, label: RescueLabel, published: bo
 
 def _open_up(path: Path) -> None:
     """Give the owner all permissions on the directory: without them it cannot be examined."""
-    try:
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
-            path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-    except FileNotFoundError:
-        return
-
-
-def admin_directories_of(clone: Path, path: Path) -> list[Path]:
-    """Return git's folders for the worktree at `path`, whatever they hold: one, if it and `path` name each other."""
-    try:
-        linked = admin_directory(clone, path)
-    except OSError:
-        linked = Missing("it cannot be read")
-    if not isinstance(linked, Missing):
-        return [linked]
-    named = recorded(path / ".git").removeprefix("gitdir:").strip()
-    return [admin for admin in pointing_to(clone, path) if _belongs(admin, path, named)]
-
-
-def is_checked_out_elsewhere(clone: Path, path: Path, branch: str) -> bool:
-    """Return whether another worktree than the one at `path` has this branch. It reads the HEAD of all of them."""
-    found = holders(clone, branch)
-    own = admin_directories_of(clone, path) if found else []
-    return any(admin not in own for admin in found)
-
-
-def _belongs(admin: Path, path: Path, named: str) -> bool:
-    pointer = recorded(admin / "gitdir")
-    if pointer:
-        return pointer == str(real_path(path) / ".git")
-    # It names no place any more. One that is being made names its own.
-    return str(admin) == named or is_unfinished(admin)
+    if path.is_dir() and not path.is_symlink():
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU)

@@ -4,14 +4,13 @@ A new directory has no ignored file, hidden edit, submodule or index of the old 
 """
 
 import itertools
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.clones.checkout import Checkout, open_checkout
-from bot.clones.clone import CloneLock, NoDefaultBranch
+from bot.clones.admin import holder
+from bot.clones.clone import CheckoutRefused, CloneLock
 from bot.clones.fetch import fetch_ref, remote_default_branch
-from bot.clones.start import CheckoutRefused, issue_branch
+from bot.clones.start import StartPoint, issue_branch
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError, GitProblem
@@ -20,12 +19,12 @@ from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, rescued_commit
 from bot.worktrees.create import recreate
-from bot.worktrees.remove import is_checked_out_elsewhere, rescue_first, unlink_worktree
+from bot.worktrees.remove import rescue_first, unlink_worktree
 
 
 @dataclass(frozen=True, slots=True)
 class WasReset:
-    """Clean at `after`, the tip of its base, on `branch` (None: detached), before at `before` if that could be read.
+    """Clean at `after`, the tip of its base, on `branch` (None: detached).
 
     `base_branch` is known for an issue's branch. What was there is in `rescue`, or in the directory `kept`, or it held
     nothing. `trashed`: bytes to be deleted.
@@ -33,33 +32,15 @@ class WasReset:
 
     branch: str | None
     base_branch: str | None
-    before: str | None
     after: str
     rescue: Rescued | None
     kept: Path | None
     trashed: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResetRefused:
-    """There is no commit to start from, or its branch is checked out elsewhere; `why` ends with the next step."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """The target of a reset: `commit` on `branch`; for an issue on that branch or the next free one."""
-
-    branch: str | None
-    commit: str
-    base_branch: str | None = None
-    issue: IssueBranch | None = None
-
-
 async def reset(
     lock: CloneLock, path: Path, start: Start, label: RescueLabel, merged_head: str | None = None
-) -> WasReset | ResetRefused:
+) -> WasReset | CheckoutRefused:
     """Reset the worktree of the branch in `label`, after a fetch. An issue's branch only moves forward: if it has
     commits of its own, or was merged (`merged_head`: the last merged commit, by GitHub), the issue's next branch is
     checked out.
@@ -68,62 +49,61 @@ async def reset(
     """
     clone = lock.clone
     base = await _base(lock, start, label.branch)
-    if isinstance(base, ResetRefused):
+    if isinstance(base, CheckoutRefused):
         return base
-    before = await _head(lock, path)
     found = await rescue_first(lock, path, label)
     reached("reset-rescued")
-    branch = await _branch(lock, path, base, merged_head)
-    if branch is not None and is_checked_out_elsewhere(clone.path, path, branch):
-        return ResetRefused(reasons.branch_checked_out(branch))
+    branch = await _branch(lock, path, base, start, merged_head)
+    if branch is not None and holder(clone.path, branch, path) is not None:
+        return CheckoutRefused(reasons.branch_checked_out(branch))
     gone = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
     if branch is not None and (tip := await clone.commit_at(refs.local(branch))) != base.commit:
         await clone.run("update-ref", refs.local(branch), base.commit, tip or "0" * len(base.commit))
     made = await recreate(lock, path, branch, base.commit, refs.rescue_ref(str(label.worktree_id), label.at))
     if isinstance(made, CheckoutRefused):
-        return ResetRefused(made.next_step)
+        return made
     reached("reset-done")
-    return WasReset(branch, base.base_branch, before, base.commit, rescued_commit(found), gone.kept, gone.trashed)
+    return WasReset(branch, base.base_branch, base.commit, rescued_commit(found), gone.kept, gone.trashed)
 
 
-async def _base(lock: CloneLock, start: Start, branch: str | None) -> _Base | ResetRefused:
+async def _base(lock: CloneLock, start: Start, branch: str | None) -> StartPoint | CheckoutRefused:
     clone = lock.clone
     match start:
         case DetachedHead(sha, ref_to_fetch) if branch is None:
             try:
-                return _Base(None, await fetch_ref(lock, ref_to_fetch))
+                return StartPoint(None, None, await fetch_ref(lock, ref_to_fetch))
             except GitError as error:
                 if error.problem is not GitProblem.NOT_FOUND or await clone.commit_at(sha) is None:
                     raise
-                return _Base(None, sha)
+                return StartPoint(None, None, sha)
         case IssueBranch() if branch is None or refs.sequel_of(branch, start) is not None:
             default = await remote_default_branch(lock)
-            if isinstance(default, NoDefaultBranch):
-                return ResetRefused(default.next_step)
+            if isinstance(default, CheckoutRefused):
+                return default
             tip = await clone.commit_at(refs.remote(default.name)) or default.tip
-            return _Base(branch or await issue_branch(clone, start, 1), tip, default.name, start)
+            return StartPoint(branch or await issue_branch(clone, start, 1), default.name, tip)
         case IssueBranch() | HeadBranch() | DetachedHead():
             name = branch or (start.branch if isinstance(start, HeadBranch) else "")
             theirs = await clone.commit_at(refs.remote(name))
             if theirs is None:
-                return ResetRefused(reasons.branch_gone(name))
-            return _Base(name, theirs)
+                return CheckoutRefused(reasons.branch_gone(name))
+            return StartPoint(name, None, theirs)
 
 
-async def _branch(lock: CloneLock, path: Path, base: _Base, merged_head: str | None) -> str | None:
-    """Return the branch to check out. A pull request's local branch moves to GitHub's commit, after the
-    rescue of what was committed on it.
+async def _branch(lock: CloneLock, path: Path, base: StartPoint, start: Start, merged_head: str | None) -> str | None:
+    """Return the branch to check out: for an issue the base's or the next free one. A pull request's local branch moves
+    to GitHub's commit, after the rescue of what was committed on it.
     """
     clone = lock.clone
-    if base.branch is None or base.issue is None:
+    if base.branch is None or base.base_branch is None or not isinstance(start, IssueBranch):
         return base.branch
-    first = refs.sequel_of(base.branch, base.issue) or 1
+    first = refs.sequel_of(base.branch, start) or 1
     if merged_head is None and await _is_free(lock, base.branch, base.commit, published=True):
         return base.branch
     for sequel in itertools.count(first + 1):
-        branch = await issue_branch(clone, base.issue, sequel)
+        branch = await issue_branch(clone, start, sequel)
         free = await _is_free(lock, branch, base.commit, published=False)
-        if free and not is_checked_out_elsewhere(clone.path, path, branch):
+        if free and holder(clone.path, branch, path) is None:
             return branch
     raise AssertionError("there is always a next one")
 
@@ -139,10 +119,3 @@ async def _is_free(lock: CloneLock, branch: str, commit: str, *, published: bool
         return False
     tips = (theirs, await clone.commit_at(refs.local(branch)))
     return all([tip is None or await clone.is_ancestor(tip, commit) for tip in tips])
-
-
-async def _head(lock: CloneLock, path: Path) -> str | None:
-    with suppress(GitError, OSError):
-        checkout = await open_checkout(lock, path)
-        return checkout.head.commit if isinstance(checkout, Checkout) else None
-    return None

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +39,9 @@ class Summary:
 
 async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
-    sizes = await asyncio.to_thread(_sizes, branches)
+    sizes = await asyncio.to_thread(
+        lambda: {path: used_bytes((path,), sys.maxsize) for path in branches if path.is_dir()}
+    )
     try:
         theirs = await clone.refs(_ORIGIN)
     except (GitError, OSError):
@@ -57,10 +59,6 @@ async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[P
 
     await asyncio.gather(*(work() for _ in range(READ_AT_ONCE)))
     return found
-
-
-def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
-    return {path: used_bytes((path,), sys.maxsize) for path in paths if path.is_dir()}
 
 
 async def _summary(clone: Clone, path: Path, size: int, seen: Status | None, theirs: str | None) -> Summary:

@@ -1,22 +1,25 @@
-"""Before a turn a worktree is compared with GitHub, and follows it where that loses nothing."""
+"""Before a turn a worktree is compared with GitHub, and follows it or is switched where that loses nothing."""
 
 from dataclasses import dataclass
 
 import structlog
 
 from bot.clones import branch_history
-from bot.clones.admin import other_holder, recorded_branch
+from bot.clones.admin import holder, recorded_branch
 from bot.clones.branch_history import is_merged
 from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout, Valid
 from bot.clones.clone import Clone, CloneLock, DefaultBranch
 from bot.clones.fetch import remote_default_branch
-from bot.clones.importing import import_commits, lend
+from bot.clones.importing import import_commits, lend, move_branch, private_commits
 from bot.clones.start import StartPoint, resolve
 from bot.failpoints import reached
 from bot.git import refs
-from bot.git.errors import GitError
+from bot.git.errors import GitError, GitProblem
 from bot.model import IssueBranch
+from bot.rescue.save import stashes_not_rescued
+from bot.rescue.snapshot import flagged_file
+from bot.sharing_rules import Misfit
 
 _log = structlog.get_logger()
 
@@ -108,7 +111,7 @@ async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None
         return Dirty(files, behind)
     if ahead and behind:
         return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
-    if behind and not await _fast_forward(checkout, branch, theirs):
+    if behind and not await check_out(checkout, branch, theirs):
         return Diverged(0, behind)
     await branch_history.record_pushed(checkout.lock, branch, theirs)
     return FastForwarded(behind) if behind else None
@@ -128,10 +131,7 @@ async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
         return Dirty(files, commits)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
-    if not await check_out(checkout, None, onto):
-        return Diverged(0, commits)
-    await import_readable_commits(checkout, None)
-    return FastForwarded(commits)
+    return FastForwarded(commits) if await check_out(checkout, None, onto) else Diverged(0, commits)
 
 
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
@@ -146,14 +146,6 @@ async def import_readable_commits(checkout: Checkout | None, branch: str | None 
     return True
 
 
-async def _fast_forward(checkout: Checkout, branch: str, onto: str) -> bool:
-    """Fast-forward; return False, with everything as it was, where an ignored file is in the way."""
-    if not await check_out(checkout, branch, onto):
-        return False
-    await import_commits(checkout, branch)
-    return True
-
-
 async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
     clone = checkout.clone
@@ -163,9 +155,7 @@ async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     if mine is None or base is None or mine == base.tip:
         return None
     if was is None:
-        if not await clone.is_ancestor(mine, base.tip):
-            return None
-        if not await _fast_forward(checkout, branch, base.tip):
+        if not await clone.is_ancestor(mine, base.tip) or not await check_out(checkout, branch, base.tip):
             return None
         return FastForwarded(await clone.count(base.tip, f"^{mine}"))
     return await _continue(checkout, of) if await _is_finished(clone, branch, base) else None
@@ -214,12 +204,82 @@ async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
     if not isinstance(start, StartPoint) or start.branch is None:
         return None
     # A branch that is here already only moves forward, as `resolve` promises.
-    if other_holder(clone.path, checkout.path, start.branch) is not None:
+    if holder(clone.path, start.branch, checkout.path) is not None:
         return None
     await lend(clone, checkout.view, start.commit)
     if not await check_out(checkout, start.branch, start.commit):
         return None
     reached("next-branch-checked-out")
-    await import_commits(checkout, start.branch)
     await branch_history.record_pushed(checkout.lock, start.branch, await clone.commit_at(refs.remote(start.branch)))
     return Continued(start.branch, start.base_branch)
+
+
+# Another branch, where that loses and overwrites nothing
+
+
+async def switch(checkout: Checkout, before: str, after: str) -> Misfit | None:
+    """Check out `after`, the head branch of a pull request, in the worktree of the branch `before`, after a fetch.
+
+    Return why that was not done; then the worktree is as it was. The branch that it had before stays where it was. An
+    interrupted switch is continued. Raises GitError, InvalidNameError, OSError.
+    """
+    clone = checkout.clone
+    theirs = await clone.commit_at(refs.remote(after))
+    why = await obstacle(checkout, before, after)
+    if theirs is None or why is not None:
+        return why
+    reached("switch-checked")
+    if checkout.head.branch != after:
+        await move_branch(checkout, refs.local(after), theirs, await clone.commit_at(refs.local(after)))
+        await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
+        if not await check_out(checkout, after, theirs):
+            return "in-the-way"
+    else:
+        await import_commits(checkout, after)
+    reached("switch-checked-out")
+    return None
+
+
+async def obstacle(checkout: Checkout, before: str, after: str) -> Misfit | None:
+    """Return why the worktree cannot be switched, or None; that another one has the branch comes last."""
+    theirs = await checkout.clone.commit_at(refs.remote(after))
+    if theirs is None:
+        return "branch-gone"
+    return await _why_not_leave(checkout, before, after, theirs) or await _why_not_enter(checkout, after, theirs)
+
+
+async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: str) -> Misfit | None:
+    """Return why the worktree would lose something that the commit `theirs` does not have."""
+    clone = checkout.clone
+    if checkout.operation_in_progress():
+        return "unfinished"
+    if checkout.head.branch not in (before, after):
+        return "off-branch"
+    try:
+        await import_commits(checkout, before)
+    except GitError as error:
+        if error.problem is not GitProblem.CORRUPT:
+            raise
+        return "only-here"
+    for tip in (checkout.head.commit, await clone.commit_at(refs.local(before))):
+        if tip is not None and not await clone.is_ancestor(tip, theirs):
+            return "not-contained"
+    if await flagged_file(checkout) is not None:
+        return "hidden-edits"
+    if await checkout.work():
+        return "uncommitted"
+    if await private_commits(checkout) or await stashes_not_rescued(clone, {before}):
+        return "only-here"
+    return None
+
+
+async def _why_not_enter(checkout: Checkout, after: str, theirs: str) -> Misfit | None:
+    """Return why the branch `after` cannot be checked out here."""
+    clone, ref = checkout.clone, refs.local(after)
+    known, own = await clone.commit_at(ref), await checkout.commit_at(ref)
+    if checkout.head.branch == after and own != known:
+        return "off-branch"  # the agent made a branch of that name
+    for tip in filter(None, {known, own}):
+        if not await clone.is_ancestor(tip, theirs):
+            return "branch-diverged"
+    return "branch-elsewhere" if holder(clone.path, after, checkout.path) else None

@@ -221,7 +221,6 @@ async def test_a_team_is_served_until_somebody_leaves_it(a_world: Worlds) -> Non
         await issue.says("@threadtree-bot write x.txt: x")
         await issue.sees("Queued. One request is ahead")
         world.github.put_in_team("acme/web")
-        world.clock.move(61)
         gate.open()
 
         await issue.hears("Finished.")
@@ -238,7 +237,6 @@ async def test_a_team_that_github_cannot_tell_lets_nobody_in(a_world: Worlds) ->
         issue = await world.maria.opens_issue("Bad weather", "@threadtree-bot say hello")
         await issue.hears("hello")
 
-        world.clock.move(61)
         world.faults.add(FailBefore(403), path=MEMBERSHIP)
         await (await issue.says("@threadtree-bot say again")).gets("😕")
         await issue.hears("only for certain people")

@@ -370,3 +370,15 @@ async def test_a_second_node_takes_over_from_one_with_a_half_arrived_clone(tmp_p
         assert not tree.exists()
         assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["2 lost"]
         assert history_in(here.data_dir) == str(COMMITS)
+
+
+async def test_an_update_in_a_new_clone_waits_for_the_history_and_for_no_agent(a_world: Worlds) -> None:
+    async with a_world() as world:
+        await write_history(world.repository)
+        await world.maria.pushes("side", {"more.txt": "more\n"})
+        pull = await world.maria.opens_pull("More", head="side")
+        await pull.says("/update")
+        await pull.hears(f"Merged {COMMITS - COMMITS // 2 - 1} commits of `main` without conflicts.", "**Changed**")
+        await world.quiet()
+        is_whole(world)
+        assert (await world.files("side"))["more.txt"] == "more"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.compose import parts, process
+from bot.compose import parts
 from bot.messages import plans
 from bot.messages.notices import VARIABLES_WITHHELD
 from bot.rules import RequirePlan, Rules
@@ -21,10 +21,12 @@ HIDDEN = "say <!--\nsay write pwned.txt: no reader sees this\nsay -->"
 def require(rule: RequirePlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a repository that chose nothing have this rule."""
 
-    def rules_of(settings: Settings) -> Rules:
-        return replace(parts.rules_of(settings), require_plan=rule)
+    usual = parts.rules_of
 
-    monkeypatch.setattr(process, "rules_of", rules_of)
+    def rules_of(settings: Settings) -> Rules:
+        return replace(usual(settings), require_plan=rule)
+
+    monkeypatch.setattr(parts, "rules_of", rules_of)
 
 
 async def test_a_plan_changes_nothing_until_it_is_approved(world: World) -> None:

@@ -1,6 +1,12 @@
 """`/update`: the base is merged into the branch; the agent is asked only where that conflicts."""
 
+from datetime import timedelta
+
+from tests.end_to_end.conftest import Worlds
+from tests.end_to_end.test_remarks import opened_by_the_bot
 from tests.support.world import World
+
+CHECK_AT = "(select check_at from pull_requests)"
 
 
 async def test_commits_of_the_base_are_merged_without_an_agent(world: World) -> None:
@@ -39,3 +45,19 @@ async def test_without_a_branch_nothing_is_queued(world: World) -> None:
     await issue.says("/update")
     await issue.hears("There is no branch here yet")
     assert await world.turns() == []
+
+
+async def test_a_pull_request_of_the_bot_says_that_it_conflicts_after_another_one_was_merged(a_world: Worlds) -> None:
+    async with a_world({"SWEEP_INTERVAL_SECONDS": "1"}) as world:
+        pull = await opened_by_the_bot(world)
+        await world.maria.pushes("other", {"cart.py": "total = None\n"}, base="main")
+        other = await world.maria.opens_pull("Another", head="other")
+        await world.database.execute("update pull_requests set check_at = check_at + interval '1 hour'")
+        await other.merges()
+        await world.until(f"{CHECK_AT} < '{world.clock() + timedelta(minutes=5)}'")
+        world.clock.move(61)
+        await world.until(f"{CHECK_AT} > '{world.clock()}'")  # GitHub was asked, and tries the merge
+        world.clock.move(61)
+        await pull.hears("This pull request conflicts with `main`", "Write `/update`: it merges `main` into the branch")
+        await pull.says("/update")
+        await pull.hears("custom")

@@ -10,20 +10,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bot.github import client
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.model import Repository
 from bot.prompt import attachments
-from bot.prompt import collect as collecting
 from bot.prompt.attachments import MOST_BYTES, MOST_FILES, Fetched, Source, find_links
 from bot.prompt.collect import Collected, collect
 from bot.redaction import Redactor
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
-from bot.simulated.github.faults import FailBefore, Held
+from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Check
 
 
@@ -214,31 +212,14 @@ async def test_a_person_whose_permission_is_unknown_may_not_write(
     assert (await collected(github, shop, issue.number)).writers == frozenset()
 
 
-async def test_graphql_that_hangs_is_waited_for_once_a_minute(
-    simulated: SimulatedGitHub,
-    github: GitHub,
-    shop: SimulatedRepository,
-    maria: Person,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_whoever_is_known_to_write_is_not_asked_about(
+    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
-    monkeypatch.setattr(collecting, "PART_SECONDS", 5.0)
-    monkeypatch.setattr(client, "IMPATIENT_SECONDS", 0.2)
     issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
-    repository, moment = Repository("github", shop.id, shop.owner.login, shop.name), Moment(datetime.now(UTC), bot_id=0)
-    answers = asyncio.Event()
-    simulated.faults.add(Held(answers), path="*/graphql", times=None)
-    clock = asyncio.get_running_loop().time
+    moment = Moment(datetime.now(UTC), bot_id=0, writer_id=maria.id)
 
-    began = clock()
-    assert await collect(github, repository, issue.number, moment) is None
-    once = clock() - began
-    assert await collect(github, repository, issue.number, moment) is None
-    assert clock() - began - once < 4 < once
-
-    simulated.faults.clear()
-    answers.set()
-    await collected(github, shop, issue.number)
-    assert github.graphql_patience > 3, "an answer ends it"
+    assert (await collected(github, shop, issue.number, moment)).writers == {maria.id}
+    assert [request.path for request in simulated.requests] == ["/graphql"]
 
 
 async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedRepository) -> None:

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from bot.compose.base import redactor_of
-from bot.compose.parts import Surroundings, open_github, outbound_of
+from bot.compose.parts import Surroundings, open_client, outbound_of
 from bot.doctor.services import github_checks, model_checks
 from bot.git.errors import GitError, GitProblem
 from bot.git.runner import Git
+from bot.github.client import GitHub
 from bot.network.egress import Outside
 from bot.network.turn_network import Network, open_network
 from bot.outbound import Outbound
@@ -238,7 +239,7 @@ async def test_with_the_hosts_network_an_agent_is_told_a_proxy_without_a_passwor
 async def found(given: Settings) -> tuple[str, ...]:
     """Return what doctor says of GitHub and of the model, with its next steps."""
     async with (
-        open_github(given, Surroundings(), redactor_of(given)) as github,
+        open_client(GitHub, given, Surroundings(), redactor_of(given)) as github,
         Outbound(*given.outbound).client(30) as http,
     ):
         checks = [*await github_checks(given, github, frozenset()), *await model_checks(given, http)]

@@ -39,7 +39,8 @@ async def put(pool: Pool, *jobs: NewJob) -> None:
     """Enqueue jobs as one of our transactions does."""
     async with held(pool) as db:
         await lock_queues(db, [job.lock for job in jobs if job.lock])
-        await defer(db, *jobs)
+        for job in jobs:
+            await defer(db, job)
 
 
 async def unused(*_: object) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones.arriving import fetch_beside
-from bot.clones.clone import DefaultBranch, NoDefaultBranch, clone_at, clone_lock
+from bot.clones.clone import CheckoutRefused, DefaultBranch, clone_at, clone_lock
 from bot.clones.fetch import complete, fetch, remote_default_branch, update
 from bot.git import refs
 from bot.git.errors import GitError
@@ -282,7 +282,7 @@ async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> N
     await world.update()
     async with clone_lock(world.clone) as lock:
         default = await remote_default_branch(lock)
-    assert isinstance(default, NoDefaultBranch)
+    assert isinstance(default, CheckoutRefused)
     assert "Push a first one" in default.next_step
 
 

@@ -14,7 +14,6 @@ from bot.clones.fetch import fetch
 from bot.git.runner import Completed, Git
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
-from bot.worktrees.switch import switch
 from bot.worktrees.sync import (
     BranchDeleted,
     Continued,
@@ -24,6 +23,7 @@ from bot.worktrees.sync import (
     OffBranch,
     OfIssue,
     Synced,
+    switch,
     sync,
     sync_detached,
 )

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.start import CheckoutRefused
+from bot.clones.clone import CheckoutRefused, clone_lock
 from bot.messages import reasons
 from bot.model import HeadBranch, IssueBranch
 from bot.rescue.message import RescueLabel

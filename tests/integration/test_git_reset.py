@@ -9,11 +9,11 @@ import pytest
 
 from bot.clones import trash
 from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import clone_lock
+from bot.clones.clone import CheckoutRefused, clone_lock
 from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.rescue.message import RescueLabel
-from bot.worktrees.reset import ResetRefused, WasReset, reset
+from bot.worktrees.reset import WasReset, reset
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
@@ -32,7 +32,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositori
 
 async def tried(
     world: GitRepositories, label: RescueLabel = LABEL, start: Start | None = None, merged_head: str | None = None
-) -> WasReset | ResetRefused:
+) -> WasReset | CheckoutRefused:
     async with clone_lock(world.clone) as lock:
         await fetch(lock)
         return await reset(lock, world.path, start or IssueBranch(1), label, merged_head)
@@ -122,7 +122,6 @@ ODD = [edit, staged, hidden_edit, unseen_edit, broken_index, stale_lock, sparse,
 async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
     world: GitRepositories, work: Callable[[GitRepositories], None]
 ) -> None:
-    before = world.agent("rev-parse", "HEAD")
     work(world)
     (world.path / "new").write_text("new")
     (world.path / "x.log").write_text("ignored")
@@ -130,7 +129,7 @@ async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
 
     result = await was_reset(world)
 
-    assert (result.branch, result.base_branch, result.before, result.after) == (BRANCH, "main", before, theirs)
+    assert (result.branch, result.base_branch, result.after) == (BRANCH, "main", theirs)
     assert sorted(file.name for file in world.path.iterdir()) == [".git", ".gitignore", "README.md", "deep", "theirs"]
     assert (world.path / "README.md").read_text() == "hello\n"
     assert (world.path / "deep" / "tracked").read_text() == "tracked\n"
@@ -252,15 +251,15 @@ async def test_a_detached_worktree_goes_to_the_pull_requests_head(world: GitRepo
 async def test_a_reset_without_a_branch_on_github_is_refused_and_changes_nothing(world: GitRepositories) -> None:
     edit(world)
     result = await tried(world, replace(LABEL, branch="feature"), HeadBranch("feature"))
-    assert isinstance(result, ResetRefused)
-    assert "Restore it there" in result.why
+    assert isinstance(result, CheckoutRefused)
+    assert "Restore it there" in result.next_step
     assert (world.path / "README.md").read_text() == "mine"
 
 
 async def test_an_empty_remote_is_refused(world: GitRepositories) -> None:
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/none")
     edit(world)
-    assert isinstance(await tried(world), ResetRefused)
+    assert isinstance(await tried(world), CheckoutRefused)
     assert (world.path / "README.md").read_text() == "mine"
 
 

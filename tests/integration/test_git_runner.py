@@ -11,7 +11,7 @@ import pytest
 from bot.git import runner
 from bot.git.errors import GitError, GitProblem, redact
 from bot.git.runner import Completed, Git, Identity
-from bot.sandbox.view import OpenView
+from bot.sandbox.view import open_view
 from tests.support.git_repositories import GIT, git
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
@@ -129,7 +129,7 @@ async def test_failures_are_classified(tmp_path: Path, command: Sequence[str], p
 
 
 async def on_worktree(runner: Git, path: Path, *args: str) -> Completed:
-    return await runner.in_cage(OpenView(path / ".git", path, path / ".git", path / ".git"), *args)
+    return await runner.in_cage(open_view(path / ".git", path, path / ".git"), *args)
 
 
 async def test_a_leftover_lock_is_distinguished_from_other_failures(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from bot.clones.fetch import fetch
 from bot.git import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
-from bot.worktrees.switch import switch
-from bot.worktrees.sync import sync
+from bot.worktrees.sync import switch, sync
 from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"

@@ -9,7 +9,7 @@ import pytest
 
 from bot.clones.admin import Missing
 from bot.clones.checkout import Valid, inspect
-from bot.clones.start import CheckoutRefused
+from bot.clones.clone import CheckoutRefused
 from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.worktrees.create import Created

@@ -11,9 +11,8 @@ import pytest
 from bot import failpoints
 from bot.clones.admin import Missing, real_path, register
 from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import clone_lock
+from bot.clones.clone import CheckoutRefused, clone_lock
 from bot.clones.fetch import update
-from bot.clones.start import CheckoutRefused
 from bot.git.errors import GitError, GitProblem
 from bot.locks import try_lock
 from bot.messages import reasons

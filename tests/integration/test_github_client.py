@@ -15,7 +15,6 @@ from bot.github import transport
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
-from bot.github.transport import _LARGEST_KNOWN_BYTES, _MOST_KNOWN_BYTES, _KnownAnswers
 from bot.model import Repository, Target
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
@@ -127,58 +126,6 @@ async def test_a_permission_is_returned_as_github_has_it(
 
 async def test_an_account_without_access_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
     assert await github.permission(ours(shop), "nobody-at-all") == "none"
-
-
-async def test_who_asks_for_a_permission_at_once_shares_one_look_up_and_nothing_is_remembered(
-    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
-) -> None:
-    zoe = simulated.person("zoe")
-    shop.allow(zoe, "write")
-
-    def asked() -> int:
-        return sum(request.path.endswith("/permission") for request in simulated.traffic.requests)
-
-    at_once = (github.permission(ours(shop), login) for login in ("zoe", "zoe", "nobody-at-all", "zoe"))
-    assert await asyncio.gather(*at_once) == ["write", "write", "none", "write"]
-    assert asked() == 2
-
-    shop.allow(zoe, "read")
-    assert await github.permission(ours(shop), "zoe") == "read"
-    assert asked() == 3
-
-
-async def test_an_answer_about_a_permission_serves_only_requests_that_arrived_before_it_was_asked_for(
-    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    zoe, loop = simulated.person("zoe"), asyncio.get_running_loop()
-    shop.allow(zoe, "write")
-    monkeypatch.setattr("bot.github.client.SHARED_SECONDS", 1000.0)
-    earlier = loop.time()
-    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write"
-
-    shop.allow(zoe, "read")
-    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write", (
-        "it arrived before GitHub was asked"
-    )
-    assert await github.permission(ours(shop), "zoe", arrived_at=loop.time()) == "read"
-
-    monkeypatch.setattr("bot.github.client.SHARED_SECONDS", 0.0)
-    shop.allow(zoe, "write")
-    assert await github.permission(ours(shop), "zoe", arrived_at=earlier) == "write", "the answer is too old"
-
-
-async def test_a_shared_look_up_survives_the_one_who_began_it_and_fails_for_all(
-    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
-) -> None:
-    begun = asyncio.create_task(github.permission(ours(shop), "maria"))
-    joined = asyncio.create_task(github.permission(ours(shop), "maria"))
-    await asyncio.sleep(0)
-    begun.cancel()
-    assert await joined == await github.permission(ours(shop), "maria")
-
-    simulated.faults.add(FailBefore(500), times=None)
-    failed = await asyncio.gather(*(github.permission(ours(shop), "maria") for _ in range(3)), return_exceptions=True)
-    assert [type(problem) for problem in failed] == [Transient] * 3
 
 
 async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_person(
@@ -578,15 +525,23 @@ async def test_an_answer_that_did_not_change_comes_from_memory(
     assert [request.status for request in simulated.requests] == [200, 304, 200]
 
 
-def test_answers_in_memory_have_a_budget() -> None:
-    known = _KnownAnswers()
-    for number in range(100):
-        known.keep((str(number), ""), {}, bytes(_LARGEST_KNOWN_BYTES))
-        known.keep((str(number), ""), {}, bytes(_LARGEST_KNOWN_BYTES))
-    most = _MOST_KNOWN_BYTES // _LARGEST_KNOWN_BYTES
-    assert [number for number in range(100) if known.get((str(number), ""))] == list(range(100 - most, 100))
-    known.keep(("99", ""), {}, bytes(_LARGEST_KNOWN_BYTES + 1))
-    assert known.get(("99", "")) is None
+async def test_answers_in_memory_have_a_budget(
+    github: GitHub,
+    simulated: SimulatedGitHub,
+    shop: SimulatedRepository,
+    maria: Person,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_MOST_KNOWN", 1)
+    first, second = [await maria.open_issue(shop, title) for title in ("First", "Second")]
+    await github.thread(ours(shop), first.number)
+    for _ in range(2):
+        await github.thread(ours(shop), second.number)
+    await github.thread(ours(shop), first.number)
+    monkeypatch.setattr(transport, "_LARGEST_KNOWN_BYTES", 10)
+    for _ in range(2):
+        await github.thread(ours(shop), first.number)
+    assert [request.status for request in simulated.requests] == [200, 200, 304, 200, 304, 200]
 
 
 async def test_an_answer_that_trickles_ends(

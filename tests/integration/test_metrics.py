@@ -252,7 +252,7 @@ async def test_what_an_outage_keeps_from_the_rows_is_added_later(pool: Pool, mon
     with monkeypatch.context() as patch:
         patch.setattr(
             "bot.store.measures.ADD",
-            "select pg_terminate_backend(pg_backend_pid()), $1::text[], $2::text[], $3::float8[]",
+            "select pg_terminate_backend(pg_backend_pid()), $1::text[], $2::text[], $3::float8[], $4::bool",
         )
         await save_counts(pool)
     counters.SWEEPS.labels("done").inc()

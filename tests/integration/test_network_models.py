@@ -434,7 +434,7 @@ def test_a_route_without_key_or_address_is_no_route() -> None:
 @given(st.lists(st.text(alphabet="aab*", max_size=6)), st.text(alphabet="ab", min_size=1, max_size=4))
 def test_the_key_is_masked_wherever_a_stream_is_cut(chunks: list[str], key: str) -> None:
     mask = KeyMask(key.encode())
-    out = b"".join([*(mask.feed(chunk.encode()) for chunk in chunks), mask.rest()])
+    out = b"".join(mask.feed(chunk.encode()) for chunk in chunks) + mask.held
     assert out == "".join(chunks).encode().replace(key.encode(), b"*" * len(key))
 
 

@@ -289,7 +289,7 @@ async def test_a_text_that_changes_during_a_request_is_sent_too(bench: Bench) ->
         taken = await outbox.take(connection, row, bench.time.now)
         await bench.wish(turn, "Done.", urgency=FINAL)
         assert (await bench.row(row))["state"] == "sending"
-        await outbox.sent(connection, row, taken.version, (1, "https://github.example/1"), bench.time.now)
+        await outbox.sent(connection, row, taken.version, 1, "https://github.example/1", bench.time.now)
     assert (await bench.row(row))["state"] == "waiting"
 
 
@@ -442,7 +442,7 @@ async def test_a_paused_installation_delays_no_other(bench: Bench) -> None:
     async with bench.pool.acquire() as connection:
         await outbox.enqueue_comment(connection, ThreadRef(other, conversation_id), Target("issue"), "Free", AT_ONCE)
         await connection.execute("delete from procrastinate_jobs")  # the doorbells are lost
-        assert await outbox.ring_forgotten(connection, bench.time.now) == [other.writer]
+        assert await outbox.forgotten_writers(connection, bench.time.now) == [other.writer]
         assert await outbox.paused_until(connection, other.writer, bench.time.now) is None
 
 

@@ -70,6 +70,9 @@ select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done'
        case when n % 500 = 0 then null else now() end from generate_series(1, 10000) n;
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+select 'github.com', 1 + n % 40, n, 'threadtree/issue-' || n, n, '{}', '{}', case when n % 100 = 0 then now() end
+from generate_series(1, 10000) n;
 """
 TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
@@ -113,13 +116,12 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
     "active session": (turns.active_session.sql, (5,)),
-    "end a session": (conversations.END_SESSION, (5, "reset-requested")),
+    "end a session": (conversations._end_session.sql, (5, "reset-requested")),
     "find a thread": (conversations.find_conversation.sql, ("github.com", 5, 44)),
     "own worktree": (conversations.live_worktree.sql, (50,)),
-    "own worktree that is in use": (conversations.OWN_READY_WORKTREE, (50,)),
-    "worktrees of issues": (conversations.WORKTREES_OF_ISSUES, ("github.com", 5, [44, 84])),
+    "worktrees of issues": (conversations.worktrees_of_issues.sql, ("github.com", 5, [44, 84])),
     "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
-    "let a worktree go": (conversations.RELEASE_WORKTREE, (50,)),
+    "let a worktree go": (conversations._release.sql, (50, "closed")),
     "status": (conversations.overview.sql, (5, 30)),
     "begin an operation": (operations.BEGIN, (NODE, 50)),
     "read the operation that is carried out": (operations.begun.sql, (NODE, 50)),
@@ -134,15 +136,24 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "restore before a turn": (operations.RESTORE_BEFORE, (5,)),
     "whether a missed text was answered": (recoveries.was_answered.sql, ("github.com", 1, 5, "comment", 7)),
     "whether a thread's own text was answered": (recoveries.was_answered.sql, ("github.com", 1, 5, "issue", None)),
-    "a label or assignment alone asked": (recoveries.NOTE_ASKED_WITHOUT_TEXT, ("github.com", 1, 5)),
-    "a thread's own text asked": (recoveries.FORGET_ASKED_WITHOUT_TEXT, ("github.com", 1, 5)),
+    "a label or assignment alone asked": (recoveries.note_asked_without_text.sql, ("github.com", 1, 5)),
+    "a thread's own text asked": (recoveries.forget_asked_without_text.sql, ("github.com", 1, 5)),
     "what is to be brought back": (rescues.pending_restore.sql, (5,)),
     "rescues of a thread": (rescues.of_conversation.sql, (5, 1)),
     "rescues of a worktree": (rescues.of_worktree.sql, (5,)),
-    "revive a worktree": (worktrees.RESERVE_AGAIN, (50,)),
+    "revive a worktree": (worktrees.reserve_again.sql, (50, [5])),
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
     "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
+    "the turn of a review": (requests.REVIEW_TURN, (5, 77, 78)),
+    "what collects a person's remarks": (requests.COLLECTING_TURN, (99, 7)),
+    "add a remark": (requests.ADD_REVIEW_PART, (99, 78, "too slow", "a.py")),
+    "collect no more": (requests.collect_no_more.sql, (99,)),
+    "whether the bot opened it": (pull_requests.is_own_pull.sql, ("github.com", 5, 44)),
+    "pull requests to ask about": (pull_requests.take_unchecked.sql, (NOON, 50)),
+    "ask soon about those of a repository": (pull_requests.check_soon.sql, ("github.com", 5, NOON, None)),
+    "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
+    "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),
     "what nobody needs of a home": (retention.unused_homes.sql, ([5, 6, 7],)),
@@ -168,9 +179,27 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
 """
-ASKED: tuple[Any, ...] = ("do it", "ada", 7, NOON, "comment", 1, None, None, "", [], [], None, None, "work", None, None)
+ASKED: tuple[Any, ...] = (
+    "do it",
+    "ada",
+    7,
+    NOON,
+    "comment",
+    1,
+    None,
+    None,
+    "",
+    [],
+    [],
+    None,
+    None,
+    "work",
+    None,
+    None,
+    None,
+)
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None, None)),
     "queue a write": (
         outbox.ENQUEUE_COMMENT,
         ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None),
@@ -220,6 +249,7 @@ GROWING = {
     "operations",
     "rescues",
     "outbox",
+    "pull_requests",
 }
 
 

@@ -1,32 +1,39 @@
 """One process at a time compares the inbox with GitHub, however long that takes."""
 
-from datetime import timedelta
-
 import pytest
 
 from bot.store import recoveries
 from bot.store.database import Pool
 from tests.support.patience import eventually
 
+OTHER_SESSIONS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
-async def test_a_round_that_takes_longer_than_its_lease_keeps_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recoveries, "LEASE", timedelta(seconds=2))
-    async with recoveries.only_one(pool) as is_first:
-        first_end = await pool.fetchval("select held_until from leases")
 
-        async def has_passed() -> bool:
-            return bool(await pool.fetchval("select now() > $1", first_end))
-
-        await eventually(has_passed)
-        async with recoveries.only_one(pool) as is_second:
-            assert (is_first, is_second) == (True, False)
+async def test_while_one_process_compares_no_other_one_does(pool: Pool) -> None:
+    async with recoveries.only_one(pool) as is_first, recoveries.only_one(pool) as is_second:
+        assert (is_first, is_second) == (True, False)
     async with recoveries.only_one(pool) as is_next:
         assert is_next, "the round has ended"
 
 
-async def test_the_lease_of_a_killed_process_is_waited_for(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recoveries, "LEASE", timedelta(seconds=2))
-    await pool.execute("insert into leases values ('recovery', gen_random_uuid(), now() + $1)", timedelta(seconds=1))
+async def test_a_round_that_lasts_keeps_its_session(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recoveries, "KEEP_ALIVE_SECONDS", 0.01)
+    times = set[object]()
 
-    async with recoveries.only_one(pool) as is_ours:
-        assert is_ours, "nobody renewed it, so its process is dead"
+    async def was_used_again() -> bool:
+        times.add(await pool.fetchval(f"select max(query_start) {OTHER_SESSIONS} and query = 'select'"))
+        return len(times - {None}) >= 2
+
+    async with recoveries.only_one(pool):
+        await eventually(was_used_again)
+
+
+async def test_the_round_of_a_killed_process_ends_with_its_session(pool: Pool) -> None:
+    async def is_free() -> bool:
+        async with recoveries.only_one(pool) as is_ours:
+            return is_ours
+
+    async with recoveries.only_one(pool) as is_first:
+        assert is_first
+        await pool.execute(f"select pg_terminate_backend(pid) {OTHER_SESSIONS} and query like '%advisory_lock(%'")
+        await eventually(is_free)

@@ -257,7 +257,7 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
 
     assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
     turn = await world.claimed()
-    uses = await sharing.usage(world.db, [turn.worktree.id], turn.conversation_id)
+    uses = dict(await sharing.usage(world.db, [turn.worktree.id], turn.conversation_id))
     assert uses == {turn.worktree.id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
         "the node makes the pull request its own"
     )

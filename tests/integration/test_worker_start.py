@@ -10,7 +10,7 @@ import pytest
 from procrastinate.exceptions import ConnectorException
 
 from bot import worker
-from bot.compose import process
+from bot.compose import parts, process
 from bot.compose.parts import Surroundings
 from bot.github.answers import BotIdentity
 from bot.redaction import Redactor
@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
-    "step", ["database", "persist", "set_clock", "open_cage", "_identity", "identify", "registered", "open_engine"]
+    "step", ["database", "set_clock", "open_cage", "identify", "_identity", "persist", "registered", "open_engine"]
 )
 async def test_a_worker_stops_at_any_step_of_its_start(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, step: str
@@ -43,7 +43,8 @@ async def test_a_worker_stops_at_any_step_of_its_start(
         return BotIdentity("threadtree[bot]", 1, "threadtree")
 
     monkeypatch.setattr(process, "_identity", known)
-    monkeypatch.setattr(process, step, never_open if step in ("database", "registered", "open_engine") else waits)
+    module = process if hasattr(process, step) else parts
+    monkeypatch.setattr(module, step, never_open if step in ("database", "registered", "open_engine") else waits)
     environ = {
         "GITHUB_TOKEN": "ghp_0123456789",
         "AGENT": "custom",

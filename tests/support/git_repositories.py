@@ -18,10 +18,9 @@ import pytest
 
 from bot.clones.admin import admin_directory, real_path
 from bot.clones.checkout import Entry, ReadableCheckout, all_entries, look_at, require_checkout
-from bot.clones.clone import Clone, clone_at, clone_lock
+from bot.clones.clone import CheckoutRefused, Clone, clone_at, clone_lock
 from bot.clones.fetch import update
 from bot.clones.importing import import_commits
-from bot.clones.start import CheckoutRefused
 from bot.git import refs
 from bot.git.runner import Git, Identity
 from bot.model import IssueBranch, Start

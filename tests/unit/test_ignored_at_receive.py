@@ -190,6 +190,17 @@ def test_a_bare_command_is_ignored_where_every_command_needs_a_mention() -> None
         assert delivery_of("g", "issue_comment", body, "github.com", NAMES, bare_commands=False).state == state
 
 
+@pytest.mark.parametrize(("event", "action", "where"), KINDS[2:6])
+@pytest.mark.parametrize(("opener", "may_ask"), [("another", True), ("Kiss-BOT_2[bot]", True), ("ada", False)])
+def test_a_new_review_on_a_pull_request_of_a_name_of_the_bot_is_decided(
+    event: str, action: str, where: str, opener: str, may_ask: bool
+) -> None:
+    content = payload(event, action, where, "nice work", "")
+    content["pull_request"]["user"] = {"login": opener, "id": 9}
+    state = "received" if may_ask and action != "edited" else "ignored"
+    assert delivery_of("g", event, orjson.dumps(content), "github.com", NAMES).state == state
+
+
 @pytest.mark.parametrize("action", ["closed", "reopened", "labeled", "assigned"])
 def test_what_happens_to_a_thread_is_decided_whatever_its_text_is(action: str) -> None:
     for event, where in (("issues", "issue"), ("pull_request", "pull_request")):

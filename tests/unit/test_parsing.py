@@ -38,6 +38,41 @@ def commands(text: str) -> list[str]:
     return [command.name for command in asks(text).commands if isinstance(command, Command)]
 
 
+# Without a mention, on a pull request of the bot
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Why not a *set*?", "Why not a *set*?"),
+        ("> old\n\nToo slow.", "> old\n\nToo slow."),
+        ("```suggestion\nx = 1\n```", "```suggestion\nx = 1\n```"),
+        ("See /usr/lib, @zoe.", "See /usr/lib, @zoe."),
+        ("/usr/lib is wrong", "/usr/lib is wrong"),
+        ("Too slow.\n\n/status", "Too slow."),
+        ("@zoe", None),
+        ("  **@zoe**, is it so?", None),
+        ("> Too slow.", None),
+        ("```\nx = 1\n```", None),
+        ("> ```suggestion\n> x = 1\n> ```", None),
+        ("👍", None),
+        ("/lgtm", None),
+        ("/status", None),
+        ("<!-- Too slow. -->", None),
+        ("", None),
+    ],
+)
+def test_a_remark_asks_unless_it_says_nothing_or_is_for_somebody_else(text: str, wanted: str | None) -> None:
+    read = PARSER.parse(text, on_own_pull=True)
+    assert (read.request, read.is_remark) == (wanted, wanted is not None)
+    assert request(text) is None, "elsewhere it asks nothing"
+
+
+def test_a_mention_in_a_remark_is_one_as_everywhere() -> None:
+    for text in ("@tree-bot fix it", "@zoe, @tree-bot can", "/plan add caching", "@tree-bot /review"):
+        assert PARSER.parse(text, on_own_pull=True) == asks(text) != ParsedComment()
+
+
 # A command that asks for the rest
 
 

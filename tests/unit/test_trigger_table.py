@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bot.authority import Denied, Policy, before_asking_github, by_permission
-from bot.decide.actions import Ignore, action_of
+from bot.decide.actions import Ignore, action_of, is_remark
 from bot.github.answers import Permission
 from bot.github.events import Event, Gesture, Remark, Written
 from bot.handlers.parsing import CommentParser, Request
@@ -46,9 +46,14 @@ def comment(body: str, by: Actor, before: str | None = None) -> Written:
     return Written(REPOSITORY, by, ISSUE, Remark(Target("comment", 11), "C", body, by, NOON), NOON, before)
 
 
-def in_pull(body: str, by: Actor, target: Target, review_id: int | None = None) -> Written:
+def in_pull(body: str, by: Actor, target: Target, review_id: int | None = None, before: str | None = None) -> Written:
     remark = Remark(target, "C", body, by, NOON)
-    return Written(REPOSITORY, by, PULL, remark, NOON, None, "app.py:3", review_id)
+    return Written(REPOSITORY, by, PULL, remark, NOON, before, "app.py:3", review_id if before is None else None)
+
+
+def on_own_pull(body: str, by: Actor, *, review: bool = False, before: str | None = None) -> tuple[Event, bool]:
+    """Return a review or an inline comment on a pull request that the bot opened."""
+    return in_pull(body, by, Target("review", 5) if review else Target("review-comment", 11), 5, before), True
 
 
 def opened(body: str, by: Actor, thread: Thread) -> Written:
@@ -60,7 +65,7 @@ def gesture(by: Actor, label: str = "", assignee: int | None = None) -> Gesture:
     return Gesture(REPOSITORY, by, ISSUE, remark, label, assignee)
 
 
-def triggers(by: Actor) -> dict[str, Event | tuple[Event, Policy]]:
+def triggers(by: Actor) -> dict[str, Event | tuple[Event, Policy | bool]]:
     """Return one event for each way to ask, or to seem to."""
     return {
         "comment that mentions the bot": comment("@bot fix it", by),
@@ -81,25 +86,32 @@ def triggers(by: Actor) -> dict[str, Event | tuple[Event, Policy]]:
         "`/lgtm`, a command of others": comment("/lgtm", by),
         "mention in a quotation or in code": comment("> @bot fix it\n\n`@bot`", by),
         "comment without a mention": comment("nice work", by),
+        "review without a mention, on a pull request of the bot": on_own_pull("Too slow.", by, review=True),
+        "inline comment without a mention, there": on_own_pull("Why not a set?", by),
+        "suggestion alone, there": on_own_pull("```suggestion\nx = 1\n```", by),
+        "inline comment to somebody else, there": on_own_pull("@zoe what do you think?", by),
+        "quotation, code, emoji or `/lgtm` alone, there": on_own_pull("> Too slow.\n\n`x = 1` 👍\n\n/lgtm", by),
+        "edit of an inline comment, there": on_own_pull("Why not a set?", by, before="Why a list?"),
+        "review without a mention, on another's pull request": in_pull("Too slow.", by, Target("review", 5), 5),
     }
 
 
-def outcome(event: Event, who: Who, policy: Policy) -> str:
+def outcome(event: Event, who: Who, policy: Policy, *, on_own_pull: bool = False) -> str:
     policy = replace(policy, allowed_users=who.allowed_users, allowed_bots=frozenset({41}))
     parser = CommentParser(policy.bot_name, HANDLERS.values(), bare_commands=policy.bare_commands)
-    action = action_of(event, policy, parser)
+    action = action_of(event, policy, parser, on_own_pull=on_own_pull and is_remark(event))
     if isinstance(action, Ignore):
         return "nothing"
     assert isinstance(action, Request)
     verdict = before_asking_github(policy, action.author, action.repository) or by_permission(who.permission)
     if isinstance(verdict, Denied):
-        return "refused" if verdict.visible else "nothing"
+        return "refused" if verdict.visible and action.addresses_bot else "nothing"
     return "runs" if action.parsed.request is not None else "carried out"
 
 
-def played(trigger: Event | tuple[Event, Policy], who: Who) -> str:
-    event, policy = trigger if isinstance(trigger, tuple) else (trigger, OPEN)
-    return outcome(event, who, policy)
+def played(trigger: Event | tuple[Event, Policy | bool], who: Who) -> str:
+    event, how = trigger if isinstance(trigger, tuple) else (trigger, OPEN)
+    return outcome(event, who, how if isinstance(how, Policy) else OPEN, on_own_pull=how is True)
 
 
 def test_triggers_by_who_asks() -> None:

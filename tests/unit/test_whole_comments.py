@@ -22,6 +22,7 @@ from bot.messages import (
     reviews,
     sanitize,
     tracking,
+    update,
     worktree_replies,
 )
 from bot.messages.checks import Base, Ran
@@ -241,6 +242,8 @@ COMMENTS: dict[str, str | TurnResult] = {
     "plan-for-an-outsider": replace(PLANNED, notices=(plans.REQUIRED_FOR_OUTSIDERS, plans.PLANNED_FOR_OUTSIDER)),
     "plan-that-changed-files": replace(PLANNED, notices=(plans.PLANNED, plans.CHANGED_ALL_THE_SAME)),
     "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
+    "pull-request-conflicts": update.conflicts("main"),
+    "remark-waits": tracking.waiting(reasons.collects(NOON + timedelta(seconds=60), NOON)),
     "plan-approved-twice": plans.not_open(28, 29, approved=True),
     "plan-followed-by-a-request": plans.not_open(28, 29, approved=False),
     "status-open-plan": status(WORKED, open_plan=28),

@@ -76,6 +76,7 @@ enum RepositoryVisibility { PRIVATE PUBLIC INTERNAL }
 scalar DateTime
 enum IssueState { OPEN CLOSED }
 enum PullRequestState { OPEN CLOSED MERGED }
+enum MergeableState { CONFLICTING MERGEABLE UNKNOWN }
 type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
@@ -87,7 +88,7 @@ type Issue implements Node & Comment {
 }
 type PullRequest implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!
-  state: PullRequestState!
+  state: PullRequestState!  mergeable: MergeableState!
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   baseRefOid: ID!  headRepository: Repository
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
@@ -334,6 +335,7 @@ class _Resolvers:
             "__typename": "PullRequest",
             "state": "MERGED" if pull.merged else pull.state.upper(),
             "merged": pull.merged,
+            "mergeable": lambda _info: self._acts.mergeable(pull),
             "isDraft": pull.draft,
             "headRefName": pull.head_ref,
             "headRefOid": pull.head_sha,

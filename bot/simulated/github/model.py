@@ -242,6 +242,8 @@ class Pull(Issue):
     merged_by: User | None = None
     merge_commit_sha: str | None = None
     closing_references_indexed: bool = True
+    merge_tried: tuple[str, str] | None = None
+    """The head and the base for which it is known whether they merge."""
     reviews: list[Review] = field(default_factory=list)
     review_comments: list[ReviewComment] = field(default_factory=list)
 

@@ -167,6 +167,21 @@ class Acts(IssueActs):
                 self.set_state(author, issue, "closed")
         return commit
 
+    async def mergeable(self, pull: Pull) -> str:
+        """Return GraphQL's `mergeable`: GitHub tries a merge when somebody asks, and tells it who asks again.
+
+        https://docs.github.com/graphql/reference/enums#mergeablestate
+        """
+        tried = pull.head_sha, pull.base_sha
+        if pull.state == "closed" or pull.merge_tried != tried:
+            pull.merge_tried = tried
+            return "UNKNOWN"
+        try:
+            await pull.repository.git.merge_tree(pull.base_sha, pull.head_sha)
+        except MergeConflictError:
+            return "CONFLICTING"
+        return "MERGEABLE"
+
     async def branches_moved(self, pusher: User, repository: Repository, before: Mapping[str, str]) -> None:
         """Send webhooks for every branch that differs from before; the caller holds the repository's git lock."""
         after = await repository.git.branches()

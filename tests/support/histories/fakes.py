@@ -7,7 +7,7 @@ from typing import Any
 
 from bot.agents.driver import AgentEvent, Block, Cancelled, Launch, Outcome, PromptLimits, SessionOpened
 from bot.agents.prompt_loop import AgentDriver
-from bot.github.answers import BranchPull
+from bot.github.answers import Pull
 from bot.github.errors import NotFound
 from bot.model import Repository
 from bot.run.confirm import Confirmed
@@ -17,8 +17,6 @@ from bot.store.turns import ClaimedTurn
 
 class QuietGitHub:
     """The GitHub that runs need, without HTTP."""
-
-    graphql_patience = 3.0
 
     async def permission(self, repository: Repository, login: str) -> str:
         return "write"
@@ -32,7 +30,7 @@ class QuietGitHub:
     async def query(self, repository: Repository, document: str, **variables: object) -> Any:
         raise NotFound("no thread is told here")
 
-    async def pulls_of(self, repository: Repository, branch: str) -> tuple[BranchPull, ...]:
+    async def pulls_of(self, repository: Repository, branch: str) -> tuple[Pull, ...]:
         return ()
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
