@@ -31,8 +31,13 @@ Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
-    """Return whether it is a new review, or inline comment, on an open pull request: on the bot's it asks something."""
-    return isinstance(event, Written) and event.review_id is not None and event.thread.closed_at is None
+    """Return whether it is a new review, or inline comment, on an open pull request: on the bot's it asks something.
+
+    The text of an approval asks nothing.
+    """
+    if not isinstance(event, Written) or event.thread.closed_at is not None:
+        return False
+    return event.review_id is not None and not event.approves
 
 
 def action_of(

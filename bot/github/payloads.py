@@ -300,7 +300,9 @@ def _written(event: str, action: str, fields: Json, where: tuple[Repository, Act
     remark = _remark(fields, key, Target(kind, _part(Id, fields, key, "id")), at)
     place = _part(_Place, fields, key) if event == "pull_request_review_comment" else None
     review_id = place.review_id if place else remark.target.id if kind == "review" else None
-    return Written(*where, remark, at, before, place.code if place else "", review_id if before is None else None)
+    approves = kind == "review" and _maybe(str, fields, key, "state") == "approved"
+    code, review_id = place.code if place else "", review_id if before is None else None
+    return Written(*where, remark, at, before, code, review_id, approves)
 
 
 def _addressed(event: str, fields: Json, platform: str) -> Addressed | None:

@@ -38,7 +38,7 @@ query($ids: [ID!]!, $since: DateTime!) {{
   nodes(ids: $ids) {{
     ... on Comment {{ ...history }}
     ... on PullRequest {{
-      reviews(last: 50) {{ nodes {{ id fullDatabaseId body submittedAt author {{ ...account }} ...history }} }}
+      reviews(last: 50) {{ nodes {{ id fullDatabaseId body state submittedAt author {{ ...account }} ...history }} }}
     }}
     {GESTURES}
   }}
@@ -206,7 +206,8 @@ class Acts:
         review_id = int(one["fullDatabaseId"])
         for at, body, parts in self._revisions("submitted", one["submittedAt"], author, one["body"], one):
             review = {"id": review_id, "node_id": one["id"], "user": author, "body": body}
-            parts["review"] = {**review, "submitted_at": one["submittedAt"], "updated_at": _stamp(at)}
+            times = {"submitted_at": one["submittedAt"], "updated_at": _stamp(at)}
+            parts["review"] = {**review, **times, "state": one["state"].lower()}
             if body:
                 target = Target("review", review_id)
                 yield Act("pull_request_review", at, one["id"], number, parts, text=body, target=target)

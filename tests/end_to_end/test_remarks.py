@@ -133,7 +133,7 @@ async def test_what_concerns_others_starts_nothing(world: World, pull: Talk) -> 
     await world.maria.person.reply(to_olaf, "> @threadtree-bot quoted\n\n👍")
     await remarks(pull, "`total`")
     await remarks(pull, "/lgtm")
-    approval = await world.maria.person.review(pull.pull, None, "approved")
+    approval = await world.maria.person.review(pull.pull, "Looks good to me.", "approved")
     await world.maria.pushes("by-hand", {"a.py": "x = 1\n"})
     others = await world.maria.opens_pull("By hand", head="by-hand")
     await others.reviews("Please rename x.", ("a.py", 1, "To y."))

@@ -137,8 +137,9 @@ type PullRequestReviewComment implements Node & Comment {
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
+enum PullRequestReviewState { APPROVED CHANGES_REQUESTED COMMENTED DISMISSED PENDING }
 type PullRequestReview implements Node & Comment {
-  id: ID!
+  id: ID!  state: PullRequestReviewState!
   fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
   submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
   includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
@@ -426,6 +427,7 @@ class _Resolvers:
         return {
             "__typename": "PullRequestReview",
             "id": review.node_id,
+            "state": review.state.upper(),
             "fullDatabaseId": str(review.id),
             "body": review.body or "",
             "bodyHTML": lambda _info: rendered(self._acts.world, review.body or ""),
