@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from bot.simulated.github.model import Comment, Issue, Push, Repository, User
+from bot.simulated.github.model import Comment, Issue, Push, Repository, Revision, User
 from tests.chaos.stream import Asked, Stream
 from tests.support.processes import BotProcess
 from tests.support.world import PROGRESS
@@ -134,15 +134,17 @@ def _answered_by(body: str) -> int | None:
     return int(links[-1]) if is_final else None
 
 
-def _shown(stream: Stream) -> dict[int, int]:
-    """Return the place of each first final text among all events of GitHub, by the id of the comment that asked."""
-    places: dict[int, int] = {}
-    for place, delivery in enumerate(stream.here.github.deliveries):
-        if delivery.event == "issue_comment" and delivery.payload["sender"]["id"] == stream.here.github.bot.id:
-            asked = _answered_by(delivery.payload["comment"]["body"])
-            if asked is not None:
-                places.setdefault(asked, place)
-    return places
+def _shown(thread: Issue, bot: User) -> dict[int, datetime]:
+    """Return when each first final text stood on the thread, by the id of the comment that asked.
+
+    Not by GitHub's events: those may be lost, late and doubled.
+    """
+    times: dict[int, datetime] = {}
+    for comment in thread.comments_by(bot):
+        for one in comment.revisions or [Revision(comment.created_at, bot, comment.original)]:
+            if (asked := _answered_by(one.body)) is not None:
+                times[asked] = min(one.at, times.get(asked, one.at))
+    return times
 
 
 def unanswered(stream: Stream) -> list[Asked]:
@@ -234,12 +236,12 @@ def markers(evidence: Evidence) -> Iterable[Violation]:
 def order(evidence: Evidence) -> Iterable[Violation]:
     """Within a thread requests are queued as they came in, begun as they are queued, and answered in that order."""
     stream, starts = evidence.stream, evidence.first_starts()
-    accepted, shown = _accepted_at(stream), _shown(stream)
+    accepted = _accepted_at(stream)
     bot = stream.here.github.bot
     for thread in stream.threads:
         asked = [one for one in stream.requests if one.thread is thread and one.comment.id in evidence.turn_of]
         asked.sort(key=lambda one: evidence.turn_of[one.comment.id]["id"])
-        finals = finals_of(thread, bot)
+        finals, shown = finals_of(thread, bot), _shown(thread, bot)
         for before, after in pairwise(asked):
             pair = f"{before.tag} before {after.tag} on {thread!r}"
             if before.tag in starts and after.tag in starts and starts[before.tag] > starts[after.tag]:
