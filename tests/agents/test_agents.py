@@ -153,7 +153,7 @@ async def test_the_cost_is_told_while_it_works_and_after_an_interruption_it_fini
     """What a soft stop needs (bot.run.caps)."""
     told = Heard(lambda event: isinstance(event, Usage) and bool(event.session_cost_usd))
     called = Heard(lambda event: isinstance(event, ToolEnded))
-    heard = told if stage.preset.agent in REPORT_COST else called
+    heard = told if stage.preset.tells_cost == "while it works" else called
     async with stage.session() as (driver, _):
         outcome = await ask(driver, "remember plum", "run true", "run sleep 1000", heard=heard)
         assert isinstance(outcome, Cancelled), outcome
