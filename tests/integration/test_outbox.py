@@ -848,15 +848,12 @@ async def test_a_process_that_is_suspended_with_the_lock_of_a_writer_loses_it(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.store.database.IDLE_WITH_A_LOCK", "50ms")
-    async with (
-        database(database_url, size=1) as suspended,
-        database(database_url, size=1) as another,
-        suspended.acquire() as silent,
-    ):
+    async with database(database_url, size=1) as suspended, suspended.acquire() as silent:
         assert await outbox.lock_writer(silent, bench.writer)
 
         async def is_free() -> bool:
-            async with another.acquire() as connection:
+            # A new session for each try: one that waits for the next try ends after the same time.
+            async with database(database_url, size=1) as another, another.acquire() as connection:
                 return await outbox.lock_writer(connection, bench.writer)
 
         await until(is_free)
