@@ -321,10 +321,10 @@ async def _until_ready(url: str, what: Callable[[], Awaitable[str]]) -> None:
 def processes_in(directory: Path) -> list[int]:
     """Return the processes whose working directory is below this one."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cwd"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if entry.readlink().is_relative_to(directory):
-                found.append(int(entry.parent.name))
+            if (process / "cwd").readlink().is_relative_to(directory):
+                found.append(int(process.name))
         except OSError:
             continue  # it has ended
     return found
