@@ -333,13 +333,13 @@ def processes_in(directory: Path) -> list[int]:
 def processes_with_arguments(*arguments: str) -> list[int]:
     """Return the processes whose command line has all of these."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = entry.read_text().split("\0")
+            line = (process / "cmdline").read_text().split("\0")
         except OSError:
             continue  # it has ended
         if all(argument in line for argument in arguments):
-            found.append(int(entry.parent.name))
+            found.append(int(process.name))
     return found
 
 
