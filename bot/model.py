@@ -25,7 +25,7 @@ TurnMode = Literal["work", "plan", "review", "undo", "update"]
 READ_ONLY: Final[frozenset[TurnMode]] = frozenset(("plan", "review"))
 """The modes in which nobody can change a file."""
 Side = Literal["LEFT", "RIGHT"]
-"""Of a diff: the old file, or the new one."""
+"""A side of a diff: the old file, or the new one."""
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 """The text that addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""

@@ -485,7 +485,7 @@ class Outcome(Row):
     turns: int
     """The requests on its thread or branch."""
     cost_usd: float | None
-    """Of these, as far as it is known."""
+    """What these cost, as far as it is known."""
     tokens: int | None
 
 

@@ -39,7 +39,7 @@ MOST_REMARKS = 30
 LONGEST_REMARK = 4_000
 LONGEST_SUMMARY = 8_000
 MOST_CHARACTERS = 36_000
-"""Of all remarks: with the summary they fit into one text, should GitHub take none on its line."""
+"""All remarks together: with the summary they fit into one text, should GitHub take none on its line."""
 MOST_RESOLVED = 50
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _log = structlog.get_logger()

@@ -14,7 +14,7 @@ from bot.store.turns import Claim, under_claim
 MESSAGE_WAITS = "threadtree_message"
 """The channel on which the process of a running turn hears that there is a message for it: the turn's id."""
 MOST_MESSAGES = 30
-"""Of one turn; Claude Code names at most 64 in a result. What comes later waits for a turn of its own."""
+"""So many for one turn; Claude Code names at most 64 in a result. What comes later waits for a turn of its own."""
 
 
 @dataclass(frozen=True, slots=True)
