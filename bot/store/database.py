@@ -107,6 +107,12 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
     class CleanConnection(asyncpg.Connection):
         _may_hold_a_lock = False
 
+        async def reset(self, *, timeout: float | None = None) -> None:
+            if self.is_in_transaction():
+                # Its COMMIT or ROLLBACK was cancelled, as when the process stops. asyncpg would log that as an error.
+                await self.execute("rollback", timeout=timeout)
+            await super().reset(timeout=timeout)
+
         def get_reset_query(self) -> str:
             # A round trip at each return to the pool. Without a lock nothing is set that it would reset.
             reset = super().get_reset_query() if self._may_hold_a_lock else ""
