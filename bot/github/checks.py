@@ -5,11 +5,13 @@ https://docs.github.com/rest/checks/suites#list-check-suites-for-a-git-reference
 https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
 """
 
+import re
 from collections.abc import Set
+from contextlib import suppress
 from typing import Any
 
 from bot.github.client import PER_PAGE, GitHub
-from bot.github.errors import GitHubError
+from bot.github.errors import GitHubError, Refused
 from bot.github.thread import Checks, FailedCheck
 from bot.json_values import storable
 from bot.model import Repository
@@ -20,21 +22,31 @@ _MOST_PAGES = 10
 """GitHub lists the check runs of the newest thousand suites at most."""
 _FAILED = {"failure", "timed_out", "error"}
 _GREEN = {"success", "neutral", "skipped"}
+_ACTIONS = "github-actions"
+_JOB = re.compile(r"/job/([0-9]+)")
+"""In a run's page; where that names none, the id of the job is that of the run."""
 
 
 async def read_checks(github: GitHub, repository: Repository, sha: str) -> Checks:
-    """Return how the checks and statuses of a commit ended. A status that waits is not waited for."""
+    """Return how the checks and statuses of a commit ended. A status that waits is not waited for.
+
+    What the bot may not read is not green. A server that does not know suites or statuses (404) has none.
+    """
     runs = await _listed(github, repository, sha, "check-runs")
-    ends = [(run["name"], run["conclusion"]) for run in runs]
+    ends = [(run["name"], run.get("conclusion")) for run in runs]
     running = any(run["status"] != "completed" for run in runs)
     if not running:
         # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
-        suites = await _listed(github, repository, sha, "check-suites")
-        running = any(one["status"] != "completed" and one["latest_check_runs_count"] for one in suites)
+        suites = await _listed(github, repository, sha, "check-suites", if_there=True)
+        running = any(one["status"] != "completed" and one.get("latest_check_runs_count") for one in suites)
     if not running:
-        ends += [(one["context"], one["state"]) for one in await _listed(github, repository, sha, "status")]
+        try:
+            statuses = await _listed(github, repository, sha, "status", if_there=True)
+            ends += [(one["context"], one["state"]) for one in statuses]
+        except Refused:
+            ends.append(("status", None))
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    return Checks(running, failed, green=not running and bool(ends) and all(end in _GREEN for _, end in ends))
+    return Checks(running, failed, not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends))
 
 
 async def read_failed_checks(
@@ -47,23 +59,24 @@ async def read_failed_checks(
     if sha is None:
         return ()
     runs = await _listed(github, repository, sha, "check-runs")
-    failed = [run for run in runs if run["conclusion"] in _FAILED and (names is None or run["name"] in names)]
+    failed = [run for run in runs if run.get("conclusion") in _FAILED and (names is None or run["name"] in names)]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
     checks += [
-        FailedCheck(one["context"], one["description"] or "", "")
-        for one in await _listed(github, repository, sha, "status")
+        FailedCheck(one["context"], one.get("description") or "", "")
+        for one in await _listed(github, repository, sha, "status", if_there=True)
         if one["state"] in _FAILED and (names is None or one["context"] in names)
     ]
     return tuple(checks)
 
 
-async def _listed(github: GitHub, repository: Repository, sha: str, what: str) -> list[Any]:
-    """Return all items of a list that is a part of GitHub's answer, page by page."""
+async def _listed(github: GitHub, repository: Repository, sha: str, what: str, *, if_there: bool = False) -> list[Any]:
+    """Return all items of a list that is a part of GitHub's answer, page by page; `if_there`: none of a 404."""
     key = {"status": "statuses"}.get(what, what.replace("-", "_"))
     path, found = f"/commits/{{sha}}/{what}{{?per_page,page}}", list[Any]()
     for page in range(1, _MOST_PAGES + 1):
         more = {"page": str(page)} if page > 1 else {}
-        answer = await github.get(repository, path, sha=sha, per_page=str(PER_PAGE), **more)
+        get = github.get_if_there if if_there else github.get
+        answer = await get(repository, path, sha=sha, per_page=str(PER_PAGE), **more) or {key: []}
         found += answer[key]
         if len(answer[key]) < PER_PAGE:
             break
@@ -71,14 +84,14 @@ async def _listed(github: GitHub, repository: Repository, sha: str, what: str) -
 
 
 async def _failed_check(github: GitHub, repository: Repository, run: Any, *, with_log: bool) -> FailedCheck:
-    output = run["output"]
-    summary = "\n".join(filter(None, (output["title"], output["summary"])))
-    # The log of a job of GitHub Actions; its id is that of the check run:
+    output = run.get("output") or {}
+    summary = "\n".join(filter(None, (output.get("title"), output.get("summary"))))
+    # The log of a job of GitHub Actions, else what its app says of the run:
     # https://docs.github.com/rest/actions/workflow-jobs#download-job-logs-for-a-workflow-run
-    log = ""
-    if with_log and (run.get("app") or {}).get("slug") == "github-actions":
-        try:
-            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
-        except GitHubError:
-            log = ""  # the token may not read logs: the summary has to do
+    log = (output.get("text") or "")[-LOG_BYTES:] if with_log else ""
+    if with_log and (run.get("app") or {}).get("slug", _ACTIONS) == _ACTIONS:
+        job = _JOB.search(run.get("details_url") or "")
+        with suppress(GitHubError):  # the token may not read logs: the summary has to do
+            path, of = "/actions/jobs/{id}/logs", job[1] if job else str(run["id"])
+            log = await github.get_end_of_text(repository, path, LOG_BYTES, id=of)
     return FailedCheck(run["name"], summary, log)

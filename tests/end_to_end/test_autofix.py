@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
@@ -239,3 +240,55 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         await issue.says("/autofix off")
         await issue.hears("start no request any more")
         assert len(await fixes(world)) == 1
+
+
+async def test_the_pull_request_switches_it_for_its_issue_and_begins_what_failed_before_it_was_open(
+    a_world: Worlds,
+) -> None:
+    async with a_world({}) as world:
+        issue = await world.maria.opens_issue("Empty carts", "The total is None.")
+        await issue.says(WORK)
+        await issue.hears("**Changed**")
+        await world.quiet()
+        head = ci(world, sha=(await world.branches())["threadtree/issue-1"], tests="failure")
+        await issue.says("/pr")
+        await issue.hears("Opened the pull request")
+        await world.quiet()
+        assert await fixes(world) == []
+        pull = world.listen(pull_of(world), world.maria)
+        await pull.says("/autofix on")
+        await pull.hears("mended from now on")
+        await issue.hears(f"`tests` fails on [`{head[:7]}`](", "Attempt 1 of 3", "**Changed**")
+        await world.quiet()
+
+        # What was pushed without a pull request waits for one, too.
+        other = await world.maria.opens_issue("Full carts")
+        await other.says(f"/autofix on\n\n{WORK}")
+        await other.hears("mended from now on")
+        await other.hears("**Changed**")
+        await world.quiet()
+        ci(world, sha=(await world.branches())[f"threadtree/issue-{other.number}"], tests="failure")
+        await world.quiet()
+        assert len(await fixes(world)) == 1
+        await other.says("/pr")
+        await other.hears("Opened the pull request")
+        await other.hears("Attempt 1 of 3", "**Changed**")
+
+
+async def test_what_cannot_be_read_is_not_called_passing_and_the_logs_are_told_without_the_thread(
+    world: World,
+) -> None:
+    issue = await asked(world, f"{WORK}\\nsave prompt {world.directory}/prompt")
+    world.faults.add(FailBefore(404), path="*/check-suites", times=None)
+    world.faults.add(FailBefore(403), path="/graphql", times=None)
+    ci(world, "AssertionError: None", tests="failure")
+    await issue.hears("Attempt 1 of 3", "Read: 1 failing check, could not be read: the thread.")
+    assert "AssertionError: None" in (world.directory / "prompt").read_text()
+    await world.quiet()
+    world.faults.add(FailBefore(403), path="*/status", times=None)
+    ci(world, tests="success")
+    await world.quiet()
+    assert not issue.unread
+    world.faults.clear()
+    ci(world, tests="success")
+    await issue.hears("Attempt 1 of 3", "**Checks pass now.**")
