@@ -204,7 +204,7 @@ def _commands(text: str, plan_file: str = "") -> Iterator[Act | Refuse | Hang | 
         command = _command(word, rest)
         if word == "answer" and rest:
             answers = json.dumps([{"comment_id": comment, "body": rest}])
-            command = Run(f"printf %s {_quoted(answers)} > \"$THREADTREE_OUT/threads.json\"")
+            command = Run(f'printf %s {_quoted(answers)} > "$THREADTREE_OUT/threads.json"')
         if word == "propose" and rest:
             yield Write(plan_file, rest + "\n")
             command = Propose()
