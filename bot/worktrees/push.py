@@ -188,6 +188,11 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
+def merge_subject(branch: str) -> str:
+    """Return the subject of the commit that merges what others pushed to the branch meanwhile."""
+    return f"Merge branch '{branch}' of origin into {branch}"
+
+
 async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple[str, ...]:
     """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError."""
     how = ("--write-tree", "--name-only", "--no-messages", "-z")
@@ -207,8 +212,7 @@ async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     merged = await merged_tree(checkout, head, theirs)
     if not isinstance(merged, str):
         return False
-    message = f"Merge branch '{branch}' of origin into {branch}"
-    parents = ("-p", head, "-p", theirs, "-m", message)
+    parents = ("-p", head, "-p", theirs, "-m", merge_subject(branch))
     commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
     await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
