@@ -223,6 +223,10 @@ async def test_an_error_inside_a_graphql_answer_is_an_error(
     with pytest.raises(Transient, match="Something went wrong"):
         await github.closing_issues(ours(shop), 1)
     simulated.faults.clear()
+    simulated.faults.add(FailBefore(200, "an answer of something on the way"), path="/graphql", times=None)
+    with pytest.raises(Transient, match="no data"):
+        await github.closing_issues(ours(shop), 1)
+    simulated.faults.clear()
     with pytest.raises(NotFound):
         await github.closing_issues(ours(shop), 4711)
 
