@@ -14,10 +14,6 @@ NO_BRANCH = "Nothing is pushed from here, so there is nothing to take back. `/re
 IGNORED_FILE_IN_THE_WAY = (
     "A file that git ignores is in the place of one that would come back. Remove it, then write `/retry`."
 )
-MERGE_TAKEN_BACK = (
-    "This takes back a merge, whose commits stay in the branch's history: `/update` does not bring them again, and "
-    "where this branch is merged, they are taken back too. To have them again, ask the agent to revert this commit."
-)
 _MOST_COMMITS = 10
 
 
@@ -66,6 +62,14 @@ def not_on_branch(change: Change, branch: str | None) -> str:
 
 def gone_already(change: Change) -> str:
     return f"Later commits took back what {_whose(change)} changed."
+
+
+def has_merged(change: Change, base: str) -> str:
+    name = inline_code(base)
+    return (
+        f"Commits of {name} came with {_whose(change)}. To take them back here would take them back in {name} too, "
+        "once this branch is merged. Ask the agent to take back what you do not want."
+    )
 
 
 def cannot_rescue(why: str) -> str:

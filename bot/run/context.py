@@ -186,7 +186,8 @@ class TurnContext(NodeContext):
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
             route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
-        given = {**own, "THREADTREE_OUT": str(home / thread_answers.OUT)}
+        # Without a name git commits nothing: not the merge that `/update` asks for, either.
+        given = {**self.author.environment, **own, "THREADTREE_OUT": str(home / thread_answers.OUT)}
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             async with self.launcher.open(
                 self.clone(worktree.folder),

@@ -17,10 +17,11 @@ from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, save_rescue
 from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
+from bot.run.update import base_of
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
-from bot.worktrees.push import merge_subject, merged_tree
+from bot.worktrees.push import merge_message, merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -32,6 +33,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     ctx, turn = run.ctx, run.turn
     if ready.branch is None:
         return TurnResult("refused", undo.NO_BRANCH)
+    base = await base_of(run, ready)
     found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
@@ -54,7 +56,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", undo.NOTHING)
         if reverted is not None:
-            made = await _reverting(run, checkout, reverted, onto)
+            made = await _reverting(run, checkout, reverted, onto, base)
             if isinstance(made, TurnResult):
                 return made
             onto, commits = made
@@ -83,13 +85,22 @@ async def _beyond(clone: Clone, here: str, tip: str | None) -> int:
 
 
 async def _reverting(
-    run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str
+    run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str, base: str | None
 ) -> tuple[str, Sequence[str]] | TurnResult:
-    """Make a commit on `tip` without the change; return it and the commits of the change, or why there is none."""
+    """Make a commit on `tip` without the change; return it and the commits of the change, or why there is none.
+
+    `base` is the branch's base.
+    """
     clone = checkout.clone
-    last = await _last_of_its_own(run, checkout, change)
+    last = await _last_of_its_own(checkout, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
+    theirs = await clone.commit_at(refs.remote(base)) if base else None
+    # Once a branch with a merge and its opposite is merged, the base is without these commits.
+    if base and theirs and not await clone.is_ancestor(last, theirs):
+        new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
+        if new > own:
+            return TurnResult("refused", undo.has_merged(change, base))
     author = run.ctx.author.environment
     as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
     before = (await checkout.git(*as_before, environment=author)).text
@@ -98,22 +109,20 @@ async def _reverting(
         return TurnResult("refused", undo.conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
         return TurnResult("refused", undo.gone_already(change))
-    own = ("--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
-    commits = (await clone.run("log", *own)).text.split("\n")
-    if (await clone.run("log", "--merges", *own)).text:
-        run.notices.append(undo.MERGE_TAKEN_BACK)
+    listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
+    commits = listed.text.split("\n")
     words = undo.commit_message(change, run.asked, commits)
     made = await checkout.git("commit-tree", tree, "-p", tip, "-F", "-", input=words.encode(), environment=author)
     await import_commit(checkout, made.text)
     return made.text, commits
 
 
-async def _last_of_its_own(run: TurnRun, checkout: Checkout, change: ChangeOfTurn) -> str:
+async def _last_of_its_own(checkout: Checkout, change: ChangeOfTurn) -> str:
     """Return the last commit of the change: a push that met other commits ends with a merge of them."""
-    shown = await checkout.clone.run("log", "-1", "--format=%ae %s%n%P", change.pushed_head, "--", check=False)
-    made_by_push = f"{run.ctx.author.email} {merge_subject(change.pushed_to or '')}"
-    by, _, parents = shown.text.partition("\n")
-    return parents.partition(" ")[0] if parents and by == made_by_push else change.pushed_head
+    shown = await checkout.clone.run("log", "-1", "--format=%s%n%P", change.pushed_head, "--", check=False)
+    subject, _, parents = shown.text.partition("\n")
+    first, _, others = parents.partition(" ")
+    return first if others and subject == merge_message(change.pushed_to or "") else change.pushed_head
 
 
 async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:

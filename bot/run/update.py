@@ -18,14 +18,14 @@ from bot.worktrees.commit import has_conflict_marks
 from bot.worktrees.push import merged_tree
 
 
-async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
+async def mergebase_of(run: TurnRun, ready: Ready) -> str | TurnResult | None:
     """Merge the base of the turn's branch; return the answer, saved, or why nothing can be merged.
 
     None where the agent is to do it, of which the turn's request then tells. Raises StoppedError, ClaimLostError,
     GitError, OSError.
     """
     ctx, turn, branch = run.ctx, run.turn, ready.branch
-    base = await _base(run, ready)
+    base = await base_of(run, ready)
     if branch is None or base is None or base == branch or not refs.is_branch(base):
         return TurnResult("refused", update.NO_BASE)
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
@@ -53,7 +53,7 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
 
 async def not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
     """Return what is to be said of an agent that should have merged the base. Raises GitError, GitHubError."""
-    ctx, turn, base = run.ctx, run.turn, await _base(run, ready)
+    ctx, turn, base = run.ctx, run.turn, await base_of(run, ready)
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
         clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
         theirs = await clone.commit_at(refs.remote(base)) if base else None
@@ -68,7 +68,7 @@ async def not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
         return (update.marks_left(left),) if left else ()
 
 
-async def _base(run: TurnRun, ready: Ready) -> str | None:
+async def base_of(run: TurnRun, ready: Ready) -> str | None:
     """Return the base of the branch: that of its open pull request, if there is one. Raises GitHubError."""
     turn, repository = run.turn, run.turn.worktree.repository
     if ready.branch is not None:

@@ -188,11 +188,6 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
-def merge_subject(branch: str) -> str:
-    """Return the subject of the commit that merges what others pushed to the branch meanwhile."""
-    return f"Merge branch '{branch}' of origin into {branch}"
-
-
 async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple[str, ...]:
     """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError."""
     how = ("--write-tree", "--name-only", "--no-messages", "-z")
@@ -201,6 +196,11 @@ async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple
         raise failure("merge-tree", merged)
     tree, *conflicts = merged.fields
     return tuple(sorted(set(conflicts))) if merged.status else tree
+
+
+def merge_message(branch: str) -> str:
+    """Return the message of the merge with what others pushed to the branch."""
+    return f"Merge branch '{branch}' of origin into {branch}"
 
 
 async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
@@ -212,7 +212,7 @@ async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     merged = await merged_tree(checkout, head, theirs)
     if not isinstance(merged, str):
         return False
-    parents = ("-p", head, "-p", theirs, "-m", merge_subject(branch))
+    parents = ("-p", head, "-p", theirs, "-m", merge_message(branch))
     commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
     await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.

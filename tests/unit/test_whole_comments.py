@@ -395,13 +395,7 @@ COMMENTS: dict[str, str | TurnResult] = {
         REVIEWED, answer="I looked at `src/cart.py`.", review=replace(REVIEW, remarks=0), notices=(reviews.NOT_LEFT,)
     ),
     "undo": replace(RAN, answer=undo.taken_back(CHANGE, None, COMMITS), steps=(), read=(), model=None, cost_usd=None),
-    "undo-of-a-merge": TurnResult(
-        "done",
-        answer=undo.taken_back(CHANGE, None, ["9b3e5a6f Merge branch 'main' into threadtree/issue-7"]),
-        changes=CHANGES,
-        notices=(undo.MERGE_TAKEN_BACK,),
-        asked=ASKED,
-    ),
+    "undo-of-a-merge": TurnResult("refused", undo.has_merged(CHANGE, "main"), asked=ASKED),
     "undo-of-unpushed-work": undo.taken_back(replace(CHANGE, pushed_to=None), Saved(1, 2)),
     "undo-of-commits-elsewhere": undo.taken_back(replace(CHANGE, pushed_to="threadtree/issue-7-turn-27"), None),
     "undo-in-conflict": TurnResult("refused", undo.conflicts(CHANGE, ["src/cart.py", "README.md"]), asked=ASKED),
