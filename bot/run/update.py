@@ -18,7 +18,7 @@ from bot.worktrees.commit import has_conflict_marks
 from bot.worktrees.push import merged_tree
 
 
-async def mergebase_of(run: TurnRun, ready: Ready) -> str | TurnResult | None:
+async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
     """Merge the base of the turn's branch; return the answer, saved, or why nothing can be merged.
 
     None where the agent is to do it, of which the turn's request then tells. Raises StoppedError, ClaimLostError,
