@@ -49,6 +49,7 @@ async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: 
     first = ci(world, "x" * 9000 + "AssertionError: None", tests="failure", lint="success")
     heard = await issue.hears(f"`tests` fails on [`{first[:7]}`](", "Attempt 1 of 3 to mend that.", "**Changed**")
     assert f"/acme/shop/commit/{first})" in heard
+    assert "<sub>by itself, after [maria's request](" in heard
     prompt = (world.directory / "prompt").read_text()
     assert "AssertionError: None" in prompt
     assert "x" * 4001 not in prompt
