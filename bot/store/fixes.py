@@ -42,6 +42,7 @@ class OwnHead:
 
 @statement("""
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
+-- A person who takes something back wants the head as it is then, also where that takes an attempt back.
 select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as turn_id, t.pushed_to as branch,
        r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
        (select count(*) from requests f
@@ -55,7 +56,7 @@ join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
                  and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
-where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open'
+where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open' and r.mode <> 'undo'
   and not exists (select from turns o where o.state in ('queued', 'running')
                                         and (o.conversation_id = c.id or o.worktree_id = w.id))
   and not exists (select from turns o where o.pushed_to = t.pushed_to and o.id > t.id
