@@ -42,7 +42,6 @@ class OwnHead:
 
 @statement("""
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
--- A person who takes something back wants the head as it is then, also where that takes an attempt back.
 select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as turn_id, t.pushed_to as branch,
        r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
        (select count(*) from requests f
@@ -51,12 +50,12 @@ select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as tu
                             where p.conversation_id = c.id and (p.mends is null or p.retry_of is not null))
        ) as attempts, b.*
 from turns t
-join requests r on r.turn_id = t.id
+join requests r on r.turn_id = t.id and r.mode <> 'undo' -- what a person takes back is not mended
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
                  and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
-where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open' and r.mode <> 'undo'
+where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open'
   and not exists (select from turns o where o.state in ('queued', 'running')
                                         and (o.conversation_id = c.id or o.worktree_id = w.id))
   and not exists (select from turns o where o.pushed_to = t.pushed_to and o.id > t.id
