@@ -247,6 +247,17 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
     assert len(git(world.clone.path, "log", "-1", "--format=%P", done.sha).split()) == 2
 
 
+async def test_a_conflict_without_marks_is_not_resolved_by_itself(world: GitRepositories) -> None:
+    world.agent("switch", "-q", "-c", "idea")
+    world.agent_commits({"logo.png": "one\0"})
+    world.agent("switch", "-q", BRANCH)
+    world.agent_commits({"logo.png": "two\0"})
+    await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
+    assert await committed(world) == Unresolved(("logo.png",))
+    (world.path / "logo.png").write_text("three\0")
+    assert isinstance(await committed(world), Committed)
+
+
 async def test_a_file_that_one_side_deleted_is_not_resolved_by_itself(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "idea")
     world.agent_commits({"README.md": "one\n"})
