@@ -241,7 +241,10 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
     (world.path / "other").write_text("1")
     await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
     assert await committed(world) == Unresolved(("README.md",))
+    assert commit.has_conflict_marks(world.path, "README.md")
+    assert not commit.has_conflict_marks(world.path, "no-such-file")
     (world.path / "README.md").write_text("one and two\n")  # resolved, but not staged
+    assert not commit.has_conflict_marks(world.path, "README.md")
     done = await committed(world)
     assert isinstance(done, Committed)
     assert len(git(world.clone.path, "log", "-1", "--format=%P", done.sha).split()) == 2
