@@ -11,13 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from bot.github.client import PER_PAGE, GitHub
-from bot.github.errors import GitHubError, Refused
+from bot.github.errors import GitHubError, NotFound, Refused
 from bot.github.thread import Checks, FailedCheck
 from bot.json_values import storable
 from bot.model import Repository
 
 MOST_LOGS = 3
 LOG_BYTES = 4_000
+_COMMIT = "/commits/{sha}"
 _MOST_PAGES = 10
 """GitHub lists the check runs of the newest thousand suites at most."""
 _FAILED = {"failure", "timed_out", "error"}
@@ -32,21 +33,21 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
 
     What the bot may not read is not green. A server that does not know suites or statuses (404) has none.
     """
-    runs = await _listed(github, repository, sha, "check-runs")
+    runs, are_all = await _runs(github, repository, sha)
     ends = [(run["name"], run.get("conclusion")) for run in runs]
     running = any(run["status"] != "completed" for run in runs)
-    if not running:
+    if not running and are_all:
         # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
-        suites = await _listed(github, repository, sha, "check-suites", if_there=True)
+        suites = await _listed(github, repository, f"{_COMMIT}/check-suites", "check_suites", if_there=True, sha=sha)
         running = any(one["status"] != "completed" and one.get("latest_check_runs_count") for one in suites)
     if not running:
         try:
-            statuses = await _listed(github, repository, sha, "status", if_there=True)
-            ends += [(one["context"], one["state"]) for one in statuses]
+            ends += [(one["context"], one["state"]) for one in await _statuses(github, repository, sha)]
         except Refused:
-            ends.append(("status", None))
+            are_all = False
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    return Checks(running, failed, not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends))
+    green = are_all and not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
+    return Checks(running, failed, green)
 
 
 async def read_failed_checks(
@@ -58,27 +59,48 @@ async def read_failed_checks(
     """
     if sha is None:
         return ()
-    runs = await _listed(github, repository, sha, "check-runs")
+    runs, _ = await _runs(github, repository, sha)
     failed = [run for run in runs if run.get("conclusion") in _FAILED and (names is None or run["name"] in names)]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
-    checks += [
-        FailedCheck(one["context"], one.get("description") or "", "")
-        for one in await _listed(github, repository, sha, "status", if_there=True)
-        if one["state"] in _FAILED and (names is None or one["context"] in names)
-    ]
+    with suppress(Refused):
+        checks += [
+            FailedCheck(one["context"], one.get("description") or "", "")
+            for one in await _statuses(github, repository, sha)
+            if one["state"] in _FAILED and (names is None or one["context"] in names)
+        ]
     return tuple(checks)
 
 
-async def _listed(github: GitHub, repository: Repository, sha: str, what: str, *, if_there: bool = False) -> list[Any]:
+async def _runs(github: GitHub, repository: Repository, sha: str) -> tuple[list[Any], bool]:
+    """Return the check runs of a commit, and whether these are those of all apps.
+
+    A fine-grained token cannot have the right to read checks. The jobs of GitHub Actions, which it may read, are check
+    runs with the same names and ids: https://docs.github.com/rest/actions/workflow-jobs
+    """
+    try:
+        return await _listed(github, repository, f"{_COMMIT}/check-runs", "check_runs", sha=sha), True
+    except (NotFound, Refused):
+        found = list[Any]()
+        for run in await _listed(github, repository, "/actions/runs", "workflow_runs", head_sha=sha):
+            jobs = await _listed(github, repository, "/actions/runs/{run}/jobs", "jobs", run=str(run["id"]))
+            found += jobs if run["status"] == "completed" else [*jobs, {**run, "conclusion": None}]
+        return found, False
+
+
+async def _statuses(github: GitHub, repository: Repository, sha: str) -> list[Any]:
+    return await _listed(github, repository, f"{_COMMIT}/status", "statuses", if_there=True, sha=sha)
+
+
+async def _listed(
+    github: GitHub, repository: Repository, path: str, key: str, *, if_there: bool = False, **of: str
+) -> list[Any]:
     """Return all items of a list that is a part of GitHub's answer, page by page; `if_there`: none of a 404."""
-    key = {"status": "statuses"}.get(what, what.replace("-", "_"))
-    path, found = f"/commits/{{sha}}/{what}{{?per_page,page}}", list[Any]()
+    get, found = github.get_if_there if if_there else github.get, list[Any]()
     for page in range(1, _MOST_PAGES + 1):
         more = {"page": str(page)} if page > 1 else {}
-        get = github.get_if_there if if_there else github.get
-        answer = await get(repository, path, sha=sha, per_page=str(PER_PAGE), **more) or {key: []}
-        found += answer[key]
-        if len(answer[key]) < PER_PAGE:
+        answer = await get(repository, f"{path}{{?head_sha,per_page,page}}", per_page=str(PER_PAGE), **of, **more)
+        found += (answer or {key: []})[key]
+        if len(found) < page * PER_PAGE:
             break
     return found
 

@@ -72,9 +72,6 @@ async def test_the_story_of_a_pull_request_of_the_bot(
             ("Take back turn 3", bot),
             (merge, bot),
         ]
-
-        await pull.says("/undo")
-        await pull.hears("**Not started:**", "Commits of `main` came with turn 5 ")
         assert await world.sessions("number", "end_reason") == [(1, None), (2, None)]
 
 

@@ -49,6 +49,7 @@ async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: 
     first = ci(world, "x" * 9000 + "AssertionError: None", tests="failure", lint="success")
     heard = await issue.hears(f"`tests` fails on [`{first[:7]}`](", "Attempt 1 of 3 to mend that.", "**Changed**")
     assert f"/acme/shop/commit/{first})" in heard
+    assert "<sub>by itself, after [maria's request](" in heard
     prompt = (world.directory / "prompt").read_text()
     assert "AssertionError: None" in prompt
     assert "x" * 4001 not in prompt
@@ -237,6 +238,11 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         await issue.hears("nothing")
         ci(world, tests="failure")
         await world.quiet()
+        await issue.says("/undo")
+        await issue.hears("Took back what turn 2")
+        await world.quiet()
+        ci(world, tests="failure")
+        await world.quiet()
         await issue.says("/autofix off")
         await issue.hears("start no request any more")
         assert len(await fixes(world)) == 1
@@ -279,16 +285,24 @@ async def test_what_cannot_be_read_is_not_called_passing_and_the_logs_are_told_w
     world: World,
 ) -> None:
     issue = await asked(world, f"{WORK}\\nsave prompt {world.directory}/prompt")
-    world.faults.add(FailBefore(404), path="*/check-suites", times=None)
-    world.faults.add(FailBefore(403), path="/graphql", times=None)
+    for path in ("*/check-runs", "/graphql", "*/status"):  # as to a fine-grained token
+        world.faults.add(FailBefore(403), path=path, times=None)
+    world.repository.busy_suites.add(pull_of(world).head_sha)
+    ci(world, "AssertionError: None", tests="failure")
+    await world.quiet()
+    assert await fixes(world) == [], "a job follows"
+    world.repository.busy_suites.clear()
     ci(world, "AssertionError: None", tests="failure")
     await issue.hears("Attempt 1 of 3", "Read: 1 failing check, could not be read: the thread.")
     assert "AssertionError: None" in (world.directory / "prompt").read_text()
     await world.quiet()
-    world.faults.add(FailBefore(403), path="*/status", times=None)
-    ci(world, tests="success")
-    await world.quiet()
-    assert not issue.unread
+    for path in ("*/check-runs", "*/status"):
+        world.faults.clear()
+        world.faults.add(FailBefore(403), path=path, times=None)
+        ci(world, tests="success")
+        await world.quiet()
+        assert not issue.unread
     world.faults.clear()
+    world.faults.add(FailBefore(404), path="*/check-suites", times=None)
     ci(world, tests="success")
     await issue.hears("Attempt 1 of 3", "**Checks pass now.**")

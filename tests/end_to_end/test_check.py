@@ -147,7 +147,7 @@ async def test_the_agent_changes_neither_the_check_nor_its_line(
 
         answer = await issue.hears("**check failed** · 1 of 1 test · ", "passes on `main`", "Failed, and passes on")
         assert "`.threadtree/check` is changed in this branch; the one of `main` ran." in answer
-        assert answer.index(forged) < answer.rindex("\n---\n") < answer.rindex("**Changed**")
+        assert answer.index(f"The agent says: {forged}") < answer.rindex("\n---\n") < answer.rindex("**Changed**")
         assert "forged" not in answer
 
 
