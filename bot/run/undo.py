@@ -4,7 +4,6 @@ from bot.clones.check_out import check_out, marked
 from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import complete
-from bot.clones.importing import import_commit
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import tracking, undo
@@ -18,7 +17,7 @@ from bot.run.turn_run import TurnRun
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
-from bot.worktrees.push import merged_tree
+from bot.worktrees.push import commit_tree, merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -79,19 +78,16 @@ async def _reverting(run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip
     last = await _last_of_its_own(run, checkout, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
-    author = run.ctx.author.environment
-    as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
-    before = (await checkout.git(*as_before, environment=author)).text
-    tree = await merged_tree(checkout, tip, before)
+    author = run.ctx.author
+    before = await commit_tree(checkout, f"{change.head_before}^{{tree}}", (last,), "As before\n", author)
+    tree = await merged_tree(clone, tip, before)
     if not isinstance(tree, str):
         return TurnResult("refused", undo.conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
         return TurnResult("refused", undo.gone_already(change))
     where = (run.ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id)
     words = undo.commit_message(change, tracking.asked(turn.requested_by, *where))
-    made = await checkout.git("commit-tree", tree, "-p", tip, "-F", "-", input=words.encode(), environment=author)
-    await import_commit(checkout, made.text)
-    return made.text
+    return await commit_tree(checkout, tree, (tip,), words, author)
 
 
 async def _last_of_its_own(run: TurnRun, checkout: Checkout, change: ChangeOfTurn) -> str:
