@@ -30,14 +30,16 @@ class OwnPull:
 
 
 @under_claim("""
-update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5 where id = $1 and claim = $2 returning id
+update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5, met_push = met_push or $6
+where id = $1 and claim = $2 returning id
 """)
 async def record_push(
-    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None
+    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None, *, merged: bool
 ) -> None:
     """Record that the turn's changes are on this branch on GitHub, up to `head`. Raises ClaimLostError.
 
-    `net`: the files that the branch changes, and its commits ahead of its base and behind.
+    `net`: the files that the branch changes, and its commits ahead of its base and behind. `merged`: so is what people
+    pushed meanwhile.
     """
 
 
