@@ -114,7 +114,7 @@ async def take_unchecked(connection: Pool, now: datetime, most: int) -> list[Unc
 
 
 @statement("""
-update pull_requests set check_at = $3::timestamptz + interval '1 minute'
+update pull_requests set check_at = least(check_at, $3::timestamptz + interval '1 minute')
 where (platform, repository_id, number) = ($1, $2, $4)
    or ((platform, repository_id) = ($1, $2) and $4::integer is null and check_at is not null)
 """)

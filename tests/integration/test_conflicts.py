@@ -140,6 +140,16 @@ async def test_what_github_does_not_know_or_tell_is_asked_again_soon_and_a_close
     assert await own.check_at() is not None, "it is open again"
 
 
+async def test_closes_that_follow_each_other_do_not_put_the_question_off(own: Own) -> None:
+    await own.ask()
+    for _ in range(3):
+        own.clock.move(30)
+        async with own.pool.acquire() as connection:
+            await rows.check_soon(connection, own.repository, own.clock(), None)
+    await own.ask()
+    assert own.simulated.requests
+
+
 async def test_one_that_vanished_holds_no_others_back(own: Own) -> None:
     async with own.pool.acquire() as connection:
         await rows.adopt(connection, own.repository, 999, "threadtree/issue-9", 9, None, "")
