@@ -23,11 +23,14 @@ _GREEN = {"success", "neutral", "skipped"}
 
 
 async def read_checks(github: GitHub, repository: Repository, sha: str) -> Checks:
-    """Return how the checks and statuses of a commit ended. A status that waits is not waited for."""
+    """Return how the checks and statuses of a commit ended. A status that waits is not waited for, nor a job that waits
+    for a person's approval.
+    """
     runs = await _listed(github, repository, sha, "check-runs")
     ends = [(run["name"], run["conclusion"]) for run in runs]
-    running = any(run["status"] != "completed" for run in runs)
-    if not running:
+    states = {run["status"] for run in runs}
+    running = bool(states - {"completed", "waiting"})
+    if not running and "waiting" not in states:
         # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
         suites = await _listed(github, repository, sha, "check-suites")
         running = any(one["status"] != "completed" and one["latest_check_runs_count"] for one in suites)

@@ -166,3 +166,15 @@ async def test_what_an_outsider_wants_is_done_as_the_plan_said_when_it_was_appro
         # A maintainer's own words need no plan.
         await issue.says("@threadtree-bot write b.txt: two", by=world.maria)
         await issue.hears("1 file +1")
+
+
+async def test_update_and_undo_begin_with_no_plan(world: World) -> None:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write a.txt: one")
+    await issue.hears("**Changed**")
+    await world.maria.pushes("main", {".threadtree/config.toml": 'require_plan = "always"\n'})
+    await issue.says("/update")
+    await issue.hears("Merged 1 commit of `main` without conflicts.")
+    await issue.says("/undo")
+    await issue.hears("Took back by one commit what turn 1")
+    assert set(await world.files("threadtree/issue-1")) == {"README.md", ".threadtree/config.toml"}
