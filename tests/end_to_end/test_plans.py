@@ -173,8 +173,8 @@ async def test_update_and_undo_begin_with_no_plan(world: World) -> None:
     await issue.says("@threadtree-bot write a.txt: one")
     await issue.hears("**Changed**")
     await world.maria.pushes("main", {".threadtree/config.toml": 'require_plan = "always"\n'})
-    await issue.says("/update")
-    await issue.hears("Merged 1 commit of `main` without conflicts.")
     await issue.says("/undo")
     await issue.hears("Took back by one commit what turn 1")
+    await issue.says("/update")
+    await issue.hears("Merged 1 commit of `main` without conflicts.")
     assert set(await world.files("threadtree/issue-1")) == {"README.md", ".threadtree/config.toml"}
