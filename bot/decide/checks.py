@@ -63,7 +63,7 @@ async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | No
     rules = parts.rules
     if own is not None:
         rules = await known_rules(parts.pool, parts.rules, own.repository)
-        is_wanted = not rules.forbids_autofix and (rules.autofix if own.autofix is None else own.autofix)
+        is_wanted = rules.mends(own.autofix)
         found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
     async with parts.pool.acquire() as connection, connection.transaction():
         if not await deliveries.end(connection, guid):

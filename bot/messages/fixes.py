@@ -37,6 +37,8 @@ def request(head: str, failed: int) -> str:
 
 
 FAILS_NO_MORE = "The checks that failed do not fail any more."
+SWITCHED_OFF = "Failing checks are not mended here any more."
+NOT_OPEN = "The pull request of this branch is not open any more."
 
 
 def moved_on(head: str) -> str:
