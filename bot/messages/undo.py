@@ -53,6 +53,14 @@ def gone_already(change: Change) -> str:
     return f"Later commits took back what {_whose(change)} changed."
 
 
+def has_merged(change: Change, base: str) -> str:
+    name = inline_code(base)
+    return (
+        f"Commits of {name} came with {_whose(change)}. To take them back here would take them back in {name} too, "
+        "once this branch is merged. Ask the agent to take back what you do not want."
+    )
+
+
 def cannot_rescue(why: str) -> str:
     return f"A commit cannot hold all that is not on GitHub ({clause(why)}). `/reset` keeps the whole directory."
 

@@ -186,8 +186,11 @@ class TurnContext(NodeContext):
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
             route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
-        given = {**own, "THREADTREE_OUT": str(home / thread_answers.OUT)}
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+            # Without an author git commits nothing. One that a repository's tests set for their own counts more.
+            (git_config := Path(sockets) / "gitconfig").write_text(self.author.configuration)
+            out = str(home / thread_answers.OUT)
+            given = {"GIT_CONFIG_SYSTEM": str(git_config), **own, "THREADTREE_OUT": out}
             async with self.launcher.open(
                 self.clone(worktree.folder),
                 self.directory(worktree.path),
@@ -199,7 +202,7 @@ class TurnContext(NodeContext):
                 servers=self.launcher.mcp_servers,
                 read_only=read_only,
             ) as (launch, disk):
-                yield replace(launch(self.launcher.agents[agent], shown), plans=plans), disk
+                yield replace(launch(self.launcher.agents[agent], (*shown, Bind(git_config))), plans=plans), disk
 
 
 @contextmanager

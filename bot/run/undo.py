@@ -18,7 +18,7 @@ from bot.run.turn_run import TurnRun
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
-from bot.worktrees.push import merged_tree
+from bot.worktrees.push import merge_message, merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -51,7 +51,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", undo.NOTHING)
         if reverted is not None:
-            made = await _reverting(run, checkout, reverted, onto)
+            made = await _reverting(run, checkout, reverted, onto, ready.base_branch)
             if isinstance(made, TurnResult):
                 return made
             onto = made
@@ -73,12 +73,21 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     return answer
 
 
-async def _reverting(run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str) -> str | TurnResult:
-    """Make a commit on `tip` without the change; or return why there is none."""
+async def _reverting(
+    run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str, base: str | None
+) -> str | TurnResult:
+    """Make a commit on `tip` without the change; or return why there is none. `base` is the branch's base."""
     clone, turn = checkout.clone, run.turn
-    last = await _last_of_its_own(run, checkout, change)
+    last = await _last_of_its_own(checkout, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
+    base = base or turn.worktree.repository.default_branch
+    theirs = await clone.commit_at(refs.remote(base)) if base else None
+    # Once a branch with a merge and its opposite is merged, the base is without these commits.
+    if base and theirs and not await clone.is_ancestor(last, theirs):
+        new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
+        if new > own:
+            return TurnResult("refused", undo.has_merged(change, base))
     author = run.ctx.author.environment
     as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
     before = (await checkout.git(*as_before, environment=author)).text
@@ -94,12 +103,12 @@ async def _reverting(run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip
     return made.text
 
 
-async def _last_of_its_own(run: TurnRun, checkout: Checkout, change: ChangeOfTurn) -> str:
+async def _last_of_its_own(checkout: Checkout, change: ChangeOfTurn) -> str:
     """Return the last commit of the change: a push that met other commits ends with a merge of them."""
-    shown = await checkout.clone.run("log", "-1", "--format=%ae%n%P", change.pushed_head, "--", check=False)
-    author, _, parents = shown.text.partition("\n")
+    shown = await checkout.clone.run("log", "-1", "--format=%s%n%P", change.pushed_head, "--", check=False)
+    subject, _, parents = shown.text.partition("\n")
     first, _, others = parents.partition(" ")
-    return first if others and author == run.ctx.author.email else change.pushed_head
+    return first if others and subject == merge_message(change.pushed_to or "") else change.pushed_head
 
 
 async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:

@@ -53,7 +53,7 @@ select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as tu
                               and (p.mends is null or p.retry_of is not null or s.met_push))
        ) as attempts, b.*
 from turns t
-join requests r on r.turn_id = t.id
+join requests r on r.turn_id = t.id and r.mode <> 'undo' -- what a person takes back is not mended
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to

@@ -181,11 +181,10 @@ async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -
 
 
 @statement("""
--- Without those that were taken back, and without the base's changes, which a merge of the base has pushed.
+-- Without those that were taken back.
 select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head
 from turns t join requests r on r.turn_id = t.id
-where t.worktree_id = $1 and t.id < $2 and t.head_before is not null
-  and (r.mode = 'work' or (r.mode = 'update' and t.pushed_to is null))
+where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode in ('work', 'update')
   and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
 order by t.id desc limit 50
 """)

@@ -200,6 +200,11 @@ async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple
     return tuple(sorted(set(conflicts))) if merged.status else tree
 
 
+def merge_message(branch: str) -> str:
+    """Return the message of the merge with what others pushed to the branch."""
+    return f"Merge branch '{branch}' of origin into {branch}"
+
+
 async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     """Merge the remote's branch; return False, with the worktree as it was, where that conflicts."""
     theirs = await checkout.clone.commit_at(refs.remote(branch))
@@ -209,8 +214,7 @@ async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     merged = await merged_tree(checkout, head, theirs)
     if not isinstance(merged, str):
         return False
-    message = f"Merge branch '{branch}' of origin into {branch}"
-    parents = ("-p", head, "-p", theirs, "-m", message)
+    parents = ("-p", head, "-p", theirs, "-m", merge_message(branch))
     commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
     await import_commit(checkout, commit.text)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.

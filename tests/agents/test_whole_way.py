@@ -121,7 +121,7 @@ async def test_the_operators_mcp_server_runs_in_the_cage_and_the_model_hears_it(
     assert any(b"The word is quince." in request.body for request in models.requests)
 
 
-@pytest.mark.parametrize("agent", ["claude", "claude-acp", "codex"])
+@pytest.mark.parametrize("agent", AGENTS)
 async def test_a_review_of_a_real_agent_has_remarks_on_lines_and_changes_no_file(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ async def test_the_agents_environment_has_nothing_of_the_bots(world: World) -> N
     await issue.says("@threadtree-bot env")
 
     names = (await issue.hears()).partition("\n")[0].split(", ")
-    # By these its git knows Git LFS, where that is installed.
+    # By these its git knows the bot's name, and Git LFS where that is installed.
     assert [one for one in names if not one.startswith("GIT_CONFIG_")] == ["HOME", "LANG", "PATH", "THREADTREE_OUT"]
 
 

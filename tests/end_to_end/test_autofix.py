@@ -258,6 +258,11 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         await pull.hears("nothing")
         ci(world, tests="failure")
         await world.quiet()
+        await issue.says("/undo")
+        await issue.hears("Took back what turn 2")
+        await world.quiet()
+        ci(world, tests="failure")
+        await world.quiet()
         await issue.says("/autofix off")
         await issue.hears("start no request any more")
         assert len(await fixes(world)) == 1

@@ -240,6 +240,6 @@ async def test_a_push_by_a_person_is_not_claimed_by_a_turn_that_changes_nothing(
     assert pushed not in heads
     assert "**Changed**" not in answer
     await issue.says("/undo")
-    await issue.hears("Took back what turn 1")
+    await issue.hears("what turn 1 (maria's request) pushed")
     files = await world.files("threadtree/issue-1")
     assert ("one.txt" in files, files["mine.txt"]) == (False, "mine")

@@ -79,6 +79,32 @@ async def test_later_commits_of_people_stay_and_a_conflict_is_named(world: World
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello, by hand"
 
 
+async def test_what_people_pushed_while_the_agent_worked_stays(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot write more.txt: more\nwait {gate}")
+    await issue.sees_working()
+    await world.maria.pushes("threadtree/issue-1", {"by-hand.txt": "by hand\n"})
+    gate.open()
+    await issue.hears("**Changed**")
+
+    await issue.says("/undo")
+    await issue.hears("Took back what turn 2", "1 file +0 −1")
+    assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "by-hand.txt", "hello.txt"]
+
+
+async def test_commits_of_the_base_that_were_merged_are_not_taken_back(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello")
+    await world.maria.pushes("main", {"README.md": "read this\n"})
+    await issue.says("/update")
+    await issue.hears("Merged 1 commit of `main`")
+    merged = await world.branches()
+
+    await issue.says("/undo")
+    await issue.hears("**Not started:**", "Commits of `main` came with turn 2 (maria's request).", "Ask the agent")
+    assert await world.branches() == merged
+
+
 async def test_without_files_nothing_is_queued(world: World) -> None:
     issue = await world.maria.opens_issue("Nothing yet")
     await issue.says("/undo")

@@ -7,15 +7,17 @@ The last text of a user that has commands is the request. One command a line; a 
     propose PLAN
     recall               hang                 empty              describe TEXT
     use TOOL
-    mend COMMANDS
+    mend COMMANDS        answer TEXT (in the thread of the inline comment that this is a line of)
     fail STATUS [RETRY-AFTER]
 
 Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
-Told that a check fails, it obeys the last COMMANDS, with ends of lines as in a TEXT. Asked to finish, it does.
+Told by the bot that a check fails or to merge, it obeys the last COMMANDS, with ends of lines as in a TEXT. Asked to
+finish, it does.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,12 @@ from bot.prompt.remarks import FINISH_NOW
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
 DESCRIBE = "# The description of the pull request"
-MEND = "# The repository's check fails"
+MEND = (
+    "# The repository's check fails",
+    *("The check that is told above has failed", "The checks that are told above have failed"),
+    "Merge origin/",
+)
+"""How the bot's own requests begin."""
 FINISHED = "I stop here. Nothing is left."
 """The answer to the bot's request to finish."""
 TITLE = "A title"
@@ -188,10 +195,16 @@ def _plan_file(conversation: Sequence[Text]) -> str:
 
 def _commands(text: str, plan_file: str = "") -> Iterator[Act | Refuse | Hang | tuple[str, str]]:
     # What the prompt quotes of a thread is no command.
+    comment = 0
     for line in re.sub(r"<data-(\w+) .*?</data-\1>", "", text, flags=re.DOTALL).splitlines():
         bare = re.sub(r"\A\s*(@[\w-]+(\[bot\])?[\s,:]+)?", "", line).rstrip()
+        if named := re.fullmatch(r"Comment (\d+):", bare):
+            comment = int(named[1])
         word, _, rest = bare.partition(" ")
         command = _command(word, rest)
+        if word == "answer" and rest:
+            answers = json.dumps([{"comment_id": comment, "body": rest}])
+            command = Run(f'printf %s {_quoted(answers)} > "$THREADTREE_OUT/threads.json"')
         if word == "propose" and rest:
             yield Write(plan_file, rest + "\n")
             command = Propose()
