@@ -19,7 +19,7 @@ from bot.decide.parts import Parts
 from bot.decide.review import whole_review
 from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
-from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable
+from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import read
 from bot.handlers.agent_request import AgentRequest, request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
@@ -155,7 +155,7 @@ class Decider(Parts):
         event = await asyncio.to_thread(lambda: read(delivery.event, orjson.loads(delivery.body), self.platform))
         if event is None:
             return Ignore("unused")
-        on_own_pull = is_remark(event) and await is_own_pull(self.pool, event.repository, event.thread.number)
+        on_own_pull = is_remark(event) and await self._is_on_own_pull(event)
         # The worst Markdown of a full comment takes a second, and any account can write it.
         action = await asyncio.to_thread(self._asked, event, self._parser, on_own_pull=on_own_pull)
         if isinstance(action, Request) and action.parsed.commands:
@@ -163,6 +163,12 @@ class Decider(Parts):
             if parser is not self._parser:
                 return await asyncio.to_thread(self._asked, event, parser, on_own_pull=on_own_pull)
         return action
+
+    async def _is_on_own_pull(self, event: Written) -> bool:
+        """Return whether the bot opened the pull request, as rows know, or by GitHub's word."""
+        opened = event.opened
+        by_bot = opened is not None and self.policy.is_own(opened.author, opened.body)
+        return by_bot or await is_own_pull(self.pool, event.repository, event.thread.number)
 
     async def _parser_for(self, repository: Repository) -> CommentParser:
         rules = await known_rules(self.pool, self.rules, repository)

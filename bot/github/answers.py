@@ -29,7 +29,7 @@ def _at(*path: str, **more: Any) -> Any:
 
 
 def _actor(user: Any) -> Actor | None:
-    return Actor(user["login"], user["id"], user["type"] == "Bot") if user else None
+    return Actor(user["login"], user["id"], user.get("type") == "Bot") if user else None
 
 
 Author = Annotated[Actor | None, BeforeValidator(_actor), _at("user", default=None)]
@@ -58,6 +58,17 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Mergeable:
+    """Whether a pull request can be merged: https://docs.github.com/graphql/reference/objects#pullrequest"""
+
+    title: Body
+    head: Annotated[str, _at("headRefOid")]
+    base: Annotated[str, _at("baseRefName")]
+    state: Literal["OPEN", "CLOSED", "MERGED"]
+    mergeable: Literal["CONFLICTING", "MERGEABLE", "UNKNOWN"]
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """A pull request as it is now: https://docs.github.com/rest/pulls/pulls#get-a-pull-request
 
@@ -80,17 +91,14 @@ class Pull:
     head_pushed_at: Annotated[datetime | None, _at("head", "repo", "pushed_at", default=None)]
     base: Annotated[str, _at("base", "ref")]
     default_branch: Annotated[str, _at("base", "repo", "default_branch")]
+    mergeable: bool | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Mergeable:
-    """Whether a pull request can be merged: https://docs.github.com/graphql/reference/objects#pullrequest"""
-
-    title: Body
-    head: Annotated[str, _at("headRefOid")]
-    base: Annotated[str, _at("baseRefName")]
-    state: Literal["OPEN", "CLOSED", "MERGED"]
-    mergeable: Literal["CONFLICTING", "MERGEABLE", "UNKNOWN"]
+    @property
+    def as_mergeable(self) -> Mergeable:
+        """Whether it can be merged; a list does not tell that."""
+        known: dict[bool | None, Literal["CONFLICTING", "MERGEABLE"]] = {True: "MERGEABLE", False: "CONFLICTING"}
+        state: Literal["OPEN", "CLOSED"] = "OPEN" if self.is_open else "CLOSED"
+        return Mergeable(self.title, self.head_sha, self.base, state, known.get(self.mergeable, "UNKNOWN"))
 
 
 @dataclass(frozen=True, slots=True)

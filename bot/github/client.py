@@ -118,7 +118,10 @@ class GitHub:
         try:
             found = await self._by_id(repository)
         except NotFound as problem:
-            raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
+            # Also of a server that finds none by its id: by its name it may be another one.
+            found = await self.get_if_there(repository, "")
+            if found is None or found["id"] != repository.id:
+                raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
         owner, name, branch = found["owner"]["login"], found["name"], found["default_branch"]
         return replace(repository, owner=owner, name=name, default_branch=branch)
 
@@ -217,12 +220,17 @@ class GitHub:
         return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
 
     async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
-        """Return whether these pull requests can be merged, in their order: one request for all."""
+        """Return whether these pull requests can be merged, in their order: one request for all, or one for each of a
+        server whose GraphQL does not tell it.
+        """
         fields = "title headRefOid baseRefName state mergeable"
         pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
         document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
-        found = (await self.query(repository, document))["repository"]
-        return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
+        try:
+            found = (await self.query(repository, document))["repository"]
+            return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
+        except (GitHubError, LookupError, TypeError, ValueError):
+            return tuple([(await self.pull(repository, number)).as_mergeable for number in numbers])
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""

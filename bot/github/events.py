@@ -31,7 +31,7 @@ class Written(ThreadEvent):
     """A text was written at that time, or edited: then `body_before` is its old text.
 
     `code` is what an inline comment is about. `review_id` is the review that a new inline comment or a new review
-    belongs to. `approves`: it is the text of a review that approves.
+    belongs to, `opened` the pull request's own text. `approves`: it is the text of a review that approves.
     """
 
     remark: Remark
@@ -39,6 +39,7 @@ class Written(ThreadEvent):
     body_before: str | None = None
     code: str = ""
     review_id: int | None = None
+    opened: Remark | None = None
     approves: bool = False
 
 

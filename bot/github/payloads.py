@@ -6,6 +6,7 @@ https://docs.github.com/en/webhooks/webhook-events-and-payloads
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
@@ -302,7 +303,10 @@ def _written(event: str, action: str, fields: Json, where: tuple[Repository, Act
     review_id = place.review_id if place else remark.target.id if kind == "review" else None
     approves = kind == "review" and _maybe(str, fields, key, "state") == "approved"
     code, review_id = place.code if place else "", review_id if before is None else None
-    return Written(*where, remark, at, before, code, review_id, approves)
+    opened = None
+    with suppress(_MalformedError):
+        opened = _remark(fields, "pull_request", Target("pull"), at) if review_id is not None else None
+    return Written(*where, remark, at, before, code, review_id, opened, approves)
 
 
 def _addressed(event: str, fields: Json, platform: str) -> Addressed | None:

@@ -4,7 +4,7 @@ GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pu
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -268,6 +268,23 @@ async def read_review_threads(
     )
 
 
+async def read_remarks(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
+    """Return the threads of inline comments as REST tells them: without their ids, and whether they are resolved.
+
+    https://docs.github.com/rest/pulls/comments#list-review-comments-on-a-pull-request
+    """
+    threads: dict[int, ReviewThread] = {}
+    for one in await github.get_all(repository, "/pulls/{number}/comments{?per_page}", number=number):
+        user, first = one["user"], one.get("in_reply_to_id") or one["id"]
+        author = Actor(user["login"], user["id"], user.get("type") == "Bot") if user else NOBODY
+        text = Text(author, one["body"] or "", datetime.fromisoformat(one["created_at"]), id=one["id"])
+        line = one.get("line")
+        begun = ReviewThread(one["path"], line, one.get("diff_hunk", ""), (), is_outdated=line is None)
+        thread = threads.setdefault(first, begun)
+        threads[first] = replace(thread, comments=(*thread.comments, text))
+    return tuple(threads.values())
+
+
 async def read_rendered(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[str, ...]:
     """Return GitHub's HTML of these texts, in which the addresses of attachments hold for minutes without a session."""
     found = await github.query(repository, RENDERED, ids=list(node_ids))
@@ -294,12 +311,14 @@ async def _pages(
 ) -> AsyncIterator[list[Any]]:
     """Yield the pages of one connection with these fields, the newest first."""
     page = f"{part}(last: 100, before: $before) {{ nodes {{ {nodes} }} {_PAGE} }}"
-    of_issue = f"... on Issue {{ {page} }}" if part == "comments" else ""
-    thread = f"issueOrPullRequest(number: $number) {{ {of_issue} ... on PullRequest {{ {page} }} }}"
-    document = f"query({_ARGUMENTS}, $before: String) {{ repository(owner: $owner, name: $name) {{ {thread} }} }}"
+    kind = "pullRequest"
+    if part == "comments":
+        kind, page = "issueOrPullRequest", f"... on Issue {{ {page} }} ... on PullRequest {{ {page} }}"
+    thread = f"repository(owner: $owner, name: $name) {{ {kind}(number: $number) {{ {page} }} }}"
+    document = f"query({_ARGUMENTS}, $before: String) {{ {thread} }}"
     for _ in range(MOST_PAGES):
         found = await github.query(repository, document, number=number, before=before)
-        found_part = (found["repository"]["issueOrPullRequest"] or {}).get(part)
+        found_part = (found["repository"][kind] or {}).get(part)
         if found_part is None:
             raise NotFound("the thread is gone")
         yield answers.nodes(found_part)

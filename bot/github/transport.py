@@ -135,7 +135,9 @@ class Transport(GitHubAPI):
             parsed = orjson.loads(answer)
             if parsed.get("errors"):
                 raise classify_graphql(parsed["errors"], answer_headers)
-            return parsed.get("data")
+            if not parsed.get("data"):
+                raise Transient("request", None, "GitHub's answer has no data")
+            return parsed["data"]
 
         return await self._retried(once)
 

@@ -159,6 +159,6 @@ async def closed_issues(
                 if numbers or wait is None:
                     break
                 await sleep(wait)
-    except (GitHubError, TimeoutError) as problem:
+    except (GitHubError, LookupError, TimeoutError, TypeError) as problem:
         _log.warning("closing-references-unknown", pull=number, problem=str(problem) or type(problem).__name__)
     return numbers

@@ -47,6 +47,11 @@ def left_out(dropped: int, most: int, longest: int) -> str:
     )
 
 
+def summary_cut(longest: int) -> str:
+    """The agent's summary was longer."""
+    return f"The agent's summary was too long: only its first {longest:,} characters are here."
+
+
 def repeated(number: int) -> str:
     """`number` remarks stand word for word in an open thread of the bot."""
     return f"Left out: {format_count(number, 'remark')} that an earlier review made and whose lines did not change."

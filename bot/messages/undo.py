@@ -9,12 +9,12 @@ from bot.messages.worktree_replies import rescued
 from bot.model import Saved
 
 SUMMARY = "takes back what the last request changed: its commits by a new one, and what is not on GitHub after a rescue"
-NOTHING = "There is nothing to take back: no request changed this branch since the last `/undo`."
+NOTHING = "There is nothing to take back: no request changed this branch, or `/undo` took that back before."
 NO_BRANCH = "Nothing is pushed from here, so there is nothing to take back. `/reset` starts the files anew."
 IGNORED_FILE_IN_THE_WAY = (
     "A file that git ignores is in the place of one that would come back. Remove it, then write `/retry`."
 )
-_MOST_NAMES = 10
+_MOST_COMMITS = 10
 
 
 class Change(Protocol):
@@ -24,24 +24,35 @@ class Change(Protocol):
     def id(self) -> int: ...
     @property
     def requested_by(self) -> str: ...
+    @property
+    def pushed_to(self) -> str | None: ...
 
 
-def taken_back(change: Change | None, saved: Saved | None, *, pushed: bool) -> str:
-    """`change` was reverted by a commit where it was `pushed`; `saved` was only here, and is rescued."""
+def taken_back(change: Change | None, saved: Saved | None, commits: Sequence[str] | None = None) -> str:
+    """`change` was reverted by a commit where it was pushed: its `commits`, each its name and subject, newest first.
+
+    `saved` was only here, and is rescued.
+    """
     whose = _whose(change) if change is not None else "somebody"
-    how = "pushed, by one commit" if pushed else "left here"
-    return "\n\n".join([f"Took back what {whose} {how}.", *rescued(saved)])
+    if commits is None:
+        parts = [f"Took back what {whose} left here."]
+        if change is not None and change.pushed_to is not None:
+            parts.append(f"Its commits are still on {inline_code(change.pushed_to)}.")
+        return "\n\n".join([" ".join(parts), *rescued(saved)])
+    shown = [f"- {inline_code(sha[:7])} {inline_code(truncate(subject))}" for sha, _, subject in _parted(commits)]
+    more = [f"- {format_count(len(commits) - _MOST_COMMITS, 'earlier commit')}"] if commits[_MOST_COMMITS:] else []
+    return "\n\n".join([f"Took back by one commit what {whose} pushed:", "\n".join([*shown, *more]), *rescued(saved)])
 
 
-def commit_message(change: Change, asked: AskedBy) -> str:
-    """Return the message of the commit that takes a change back."""
-    return f"Take back turn {change.id}\n\nRequested by {asked.login}: {asked.url}\n"
+def commit_message(change: Change, asked: AskedBy, commits: Sequence[str]) -> str:
+    """Return the message of the commit that takes a change back, which was these `commits`."""
+    reverts = "\n".join(f"This reverts commit {sha}." for sha, _, _ in _parted(commits))
+    return f"Take back turn {change.id}\n\n{reverts}\n\nRequested by {asked.login}: {asked.url}\n"
 
 
 def conflicts(change: Change, names: Sequence[str]) -> str:
-    shown = format_list([inline_code(truncate(name)) for name in names[:_MOST_NAMES]])
-    more = f" and {format_count(len(names) - _MOST_NAMES, 'more file')}" if len(names) > _MOST_NAMES else ""
-    return f"Later commits changed the same lines as {_whose(change)}: {shown}{more}. Ask the agent to take it back."
+    what = f"Later commits changed the same lines as {_whose(change)}"
+    return f"{what}: {format_list(names)}. Ask the agent to take it back."
 
 
 def not_on_branch(change: Change, branch: str | None) -> str:
@@ -70,6 +81,10 @@ def off_branch(branch: str, ref: str) -> str:
         f"The files were not on {inline_code(branch)}. They are again, and what was there is rescued as "
         f"{inline_code(ref)}. Write `/undo` again to take back the last request."
     )
+
+
+def _parted(commits: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [commit.partition(" ") for commit in commits[:_MOST_COMMITS]]
 
 
 def _whose(change: Change) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.messages.formatting import format_count, inline_code
+from bot.messages.formatting import format_count, format_list, inline_code
 
 SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
 NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."
@@ -17,6 +17,17 @@ def nothing_new(base: str) -> str:
 
 def merged(base: str, commits: int) -> str:
     return f"Merged {format_count(commits, 'commit')} of {inline_code(base)} without conflicts."
+
+
+def not_merged(base: str, commits: int) -> str:
+    """The agent should have merged the base."""
+    lacks = format_count(commits, "commit")
+    return f"{inline_code(base)} is not merged: the branch lacks {lacks} of it. `/update` tries it again."
+
+
+def marks_left(names: Sequence[str]) -> str:
+    """The agent merged the base, and these files are not resolved."""
+    return f"Conflict markers are still in {format_list(names)}. Say how to resolve them, or do it by hand."
 
 
 def conflicts(base: str) -> str:

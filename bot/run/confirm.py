@@ -6,7 +6,7 @@ One webhook secret is known to the admins of all repositories: each of them can 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import REVIEW, Command, CommentParser, ParsedComment
+from bot.handlers.parsing import REVIEW, Command, CommentParser
 from bot.handlers.plan import APPROVE
 from bot.handlers.registry import RETRY
 from bot.markdown import MarkdownError
@@ -109,8 +109,12 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     authors = frozenset(text.author for text in texts)
     person, shown = first.requested_by_id, ctx.redactor.redact_known
     on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.number)
-    parse = partial(ctx.parser.parse, on_own_pull=on_own_pull)
-    asked, plans = await asyncio.to_thread(_asked, ctx.parser, parse, texts, [target for target, _ in there if parts])
+    read = partial(_asked, ctx.parser, texts, [target for target, _ in there if parts])
+    asked, plans = await asyncio.to_thread(read, on_own_pull=on_own_pull)
+    if parts and not (asked or on_own_pull):
+        pull = await ctx.github.pull(turn.worktree.repository, turn.number)
+        if ctx.policy.is_own(Actor("", pull.author_id or 0), pull.body):
+            asked, plans = await asyncio.to_thread(read, on_own_pull=True)
     is_own = shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts)
     if is_own and turn.asked_agent is None:
         return Confirmed(asked[0] if parts else turn.request, authors, plans)
@@ -162,14 +166,14 @@ async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | 
 
 
 def _asked(
-    parser: CommentParser, parse: Callable[[str], ParsedComment], texts: Sequence[Text], parts: Sequence[Target]
+    parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target], *, on_own_pull: bool
 ) -> tuple[tuple[str, ...], bool]:
     """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ().
 
     And whether they ask for a plan alone.
     """
     try:
-        parsed = [parse(text.body) for text in texts]
+        parsed = [parser.parse(text.body, on_own_pull=on_own_pull) for text in texts]
         requests, plans = [one.request for one in parsed], any(one.mode == "plan" for one in parsed)
         if all(request is None for request in requests):
             return (), plans

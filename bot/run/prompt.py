@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bot.agents.driver import Block, Image
-from bot.github.thread import PullRequest, Text, WholeThread
+from bot.github.thread import Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.handlers.parsing import CommentParser
@@ -73,7 +73,7 @@ async def make_prompt(
     subject: Reviewing | None = None
     if turn.mode == "review":
         pull = collected.thread.pull if collected is not None else None
-        subject = await reviewing(ctx, turn, pull or PullRequest("", "", turn.pinned_sha or ready.head))
+        subject = await reviewing(ctx, turn, pull, turn.pinned_sha or ready.head)
         if subject.pull.head_sha != ready.head:
             told = (*told, remarks.reviews_another(subject.pull.head_sha))
     if collected is not None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 from bot.authority import Policy
 from bot.github.errors import GitHubError
 from bot.github.thread import ChangedFile, PullRequest, ReviewThread
-from bot.github.thread_parts import read_files
+from bot.github.thread_parts import read_files, read_remarks, read_review_threads
 from bot.json_values import storable
 from bot.messages import reviews
 from bot.messages.agent_answer import answer_parts
@@ -109,8 +110,13 @@ class Left:
     notices: tuple[str, ...] = ()
 
 
-async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest) -> Reviewing:
-    """Return what is reviewed, with what an earlier review said. What GitHub does not tell is left out."""
+async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest | None, head: str) -> Reviewing:
+    """Return what is reviewed, with what an earlier review said. What GitHub does not tell is left out.
+
+    `pull` is None where the thread could not be read: then the commit `head` is reviewed.
+    """
+    if pull is None:
+        pull = PullRequest("", "", head, review_threads=await _threads(ctx, turn))
     began = [one for one in pull.review_threads if one.comments]
     own = tuple(one for one in began if ctx.policy.is_own(one.comments[0].author, one.comments[0].body))
     since, changed = await turns.last_reviewed(ctx.pool, turn.conversation_id, turn.id), tuple[ChangedFile, ...]()
@@ -119,6 +125,14 @@ async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest) -> R
             between = replace(pull, base=since, pushed_since=True)
             changed = await read_files(ctx.github, turn.worktree.repository, turn.number, between)
     return Reviewing(pull, own, since, changed)
+
+
+async def _threads(ctx: TurnContext, turn: ClaimedTurn) -> tuple[ReviewThread, ...]:
+    where = (ctx.github, turn.worktree.repository, turn.number)
+    for read in (partial(read_review_threads, *where, ctx.policy.bot_id), partial(read_remarks, *where)):
+        with suppress(GitHubError, LookupError, TypeError, ValueError):
+            return await read()
+    return ()
 
 
 async def take(
@@ -185,8 +199,9 @@ def read_left(
     dropped = len(found.comments) - len(on_lines) - len(elsewhere)
     summary = clean(found.summary[:LONGEST_SUMMARY]).strip()
     text = summary or (reviews.ON_THE_LINES if on_lines else "" if elsewhere else reviews.NO_REMARKS)
-    said = (reviews.left_out(dropped, MOST_REMARKS, LONGEST_REMARK),) if dropped else ()
-    return Left(reviews.add_remarks(text, elsewhere).strip(), tuple(on_lines), said)
+    said = [reviews.left_out(dropped, MOST_REMARKS, LONGEST_REMARK)] if dropped else []
+    said += [reviews.summary_cut(LONGEST_SUMMARY)] if len(found.summary) > LONGEST_SUMMARY else []
+    return Left(reviews.add_remarks(text, elsewhere).strip(), tuple(on_lines), tuple(said))
 
 
 def mended(own: Sequence[ReviewThread], policy: Policy, answered: Collection[int]) -> Iterator[str]:
@@ -196,7 +211,7 @@ def mended(own: Sequence[ReviewThread], policy: Policy, answered: Collection[int
     """
     for one in own[:MOST_RESOLVED]:
         last, goes_on = one.comments[-1], one.comments[0].id in answered
-        if one.is_outdated and not one.is_resolved and not goes_on and policy.is_own(last.author, last.body):
+        if one.id and one.is_outdated and not one.is_resolved and not goes_on and policy.is_own(last.author, last.body):
             yield one.id
 
 

@@ -17,6 +17,8 @@ from bot.clones.clone import Clone, StoppedError, clone_lock, reading
 from bot.clones.metadata import record_use
 from bot.clones.packing import was_packed
 from bot.git import refs
+from bot.git.errors import GitError
+from bot.github.errors import GitHubError
 from bot.messages import commit_message, fixes, notices, reasons, tracking
 from bot.messages.formatting import plain
 from bot.messages.reviews import CHANGED_ALL_THE_SAME
@@ -43,7 +45,7 @@ from bot.run.repository_rules import use_fetched_rules, use_known_rules
 from bot.run.switching import TurnMovedError
 from bot.run.turn_run import TurnRun
 from bot.run.undo import take_back
-from bot.run.update import merge_base
+from bot.run.update import merge_base, not_merged
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
@@ -339,6 +341,9 @@ async def _deliver(
         if isinstance(changes, Changes):
             rules.passed.set()
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
+    if turn.mode == "update" and run.progress.agent_began and not told:
+        with suppress(GitError, GitHubError):
+            run.notices += await not_merged(run, ready)
     if changes is None and not told and subject is not None:
         run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
     if changes is None and turn.mends is not None:

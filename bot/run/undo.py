@@ -1,13 +1,15 @@
 """`/undo`: what the last request changed is taken back, without an agent (DESIGN.md §5)."""
 
+from collections.abc import Sequence
+
 from bot.clones.check_out import check_out, marked
 from bot.clones.checkout import Checkout, require_checkout
-from bot.clones.clone import clone_lock
+from bot.clones.clone import Clone, clone_lock
 from bot.clones.fetch import complete
 from bot.clones.importing import import_commit
 from bot.failpoints import reached
 from bot.git import refs
-from bot.messages import tracking, undo
+from bot.messages import undo
 from bot.messages.tracking import TurnResult
 from bot.model import Saved
 from bot.operations.shared import record_rescue, rescue_size
@@ -15,6 +17,7 @@ from bot.rescue.message import RescueLabel
 from bot.rescue.save import KeepDirectory, Rescued, save_rescue
 from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
+from bot.run.update import base_of
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
@@ -30,6 +33,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     ctx, turn = run.ctx, run.turn
     if ready.branch is None:
         return TurnResult("refused", undo.NO_BRANCH)
+    base = await base_of(run, ready)
     found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
@@ -40,21 +44,22 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
             return TurnResult("refused", undo.off_branch(ready.branch, stray.ref))
         tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
-        has_more = bool(await checkout.work()) or bool(here and await clone.unpublished(here))
+        has_more = bool(await checkout.work()) or bool(here and await _beyond(clone, here, tip))
         onto = tip or (found[-1].head_before if found else None)
         # Work that is only here is the last request's, unless that pushed. A run that is resumed does what it began.
         reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
         last = reverted or next(iter(found), None)
         undoes = await run.write(turns.begin_undo, turn.claim, last.id if last else None)
         reverted = pushed if pushed and pushed.id == undoes else None
+        commits: Sequence[str] | None = None
         is_resumed = turn.resuming and undoes is not None
         if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", undo.NOTHING)
         if reverted is not None:
-            made = await _reverting(run, checkout, reverted, onto, ready.base_branch)
+            made = await _reverting(run, checkout, reverted, onto, base)
             if isinstance(made, TurnResult):
                 return made
-            onto = made
+            onto, commits = made
             trees = [(await clone.run("rev-parse", f"{one}^{{tree}}")).text for one in (here or onto, onto)]
             has_more = bool(await checkout.work()) or (has_more and trees[0] != trees[1])
         rescue = await save_rescue(lock, checkout.path, label) if has_more else None
@@ -67,21 +72,29 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         reached("undone")
     run.head_before = tip or onto
     change = next((one for one in found if one.id == undoes), None)
-    answer = undo.taken_back(change, Saved(rescue.files, rescue.commits) if rescue else None, pushed=bool(reverted))
+    saved = Saved(rescue.files, rescue.commits) if rescue else None
+    answer = undo.taken_back(change, saved, commits)
     await run.write(turns.save_answer, turn.claim, answer, tuple(run.notices), ())
     run.answer = answer
     return answer
 
 
+async def _beyond(clone: Clone, here: str, tip: str | None) -> int:
+    """Return how many commits the branch has here and not on GitHub."""
+    return await (clone.count(here, f"^{tip}") if tip else clone.unpublished(here))
+
+
 async def _reverting(
     run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str, base: str | None
-) -> str | TurnResult:
-    """Make a commit on `tip` without the change; or return why there is none. `base` is the branch's base."""
-    clone, turn = checkout.clone, run.turn
+) -> tuple[str, Sequence[str]] | TurnResult:
+    """Make a commit on `tip` without the change; return it and the commits of the change, or why there is none.
+
+    `base` is the branch's base.
+    """
+    clone = checkout.clone
     last = await _last_of_its_own(checkout, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
-    base = base or turn.worktree.repository.default_branch
     theirs = await clone.commit_at(refs.remote(base)) if base else None
     # Once a branch with a merge and its opposite is merged, the base is without these commits.
     if base and theirs and not await clone.is_ancestor(last, theirs):
@@ -96,11 +109,12 @@ async def _reverting(
         return TurnResult("refused", undo.conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
         return TurnResult("refused", undo.gone_already(change))
-    where = (run.ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id)
-    words = undo.commit_message(change, tracking.asked(turn.requested_by, *where))
+    listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
+    commits = listed.text.split("\n")
+    words = undo.commit_message(change, run.asked, commits)
     made = await checkout.git("commit-tree", tree, "-p", tip, "-F", "-", input=words.encode(), environment=author)
     await import_commit(checkout, made.text)
-    return made.text
+    return made.text, commits
 
 
 async def _last_of_its_own(checkout: Checkout, change: ChangeOfTurn) -> str:

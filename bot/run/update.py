@@ -5,7 +5,7 @@ from dataclasses import replace
 from bot.clones.check_out import check_out
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import clone_lock
-from bot.clones.fetch import complete
+from bot.clones.fetch import fetch
 from bot.clones.importing import import_commit, import_commits
 from bot.failpoints import reached
 from bot.git import refs
@@ -14,6 +14,7 @@ from bot.messages.tracking import TurnResult
 from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
 from bot.store import turns
+from bot.worktrees.commit import has_conflict_marks
 from bot.worktrees.push import merged_tree
 
 
@@ -24,11 +25,11 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
     GitError, OSError.
     """
     ctx, turn, branch = run.ctx, run.turn, ready.branch
-    base = ready.base_branch or turn.worktree.repository.default_branch
-    if branch is None or base is None or base == branch:
+    base = await base_of(run, ready)
+    if branch is None or base is None or base == branch or not refs.is_branch(base):
         return TurnResult("refused", update.NO_BASE)
     async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
-        await complete(lock)
+        await fetch(lock, refspecs=(refs.refspec(base),))
         clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
         theirs, head = await clone.commit_at(refs.remote(base)), checkout.head.commit
         if theirs is None or head is None:
@@ -52,6 +53,33 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
             return TurnResult("failed", update.IGNORED_FILE_IN_THE_WAY)
         reached("base-merged")
         return await _answered(run, update.merged(base, await clone.count(theirs, f"^{head}")))
+
+
+async def not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
+    """Return what is to be said of an agent that should have merged the base. Raises GitError, GitHubError."""
+    ctx, turn, base = run.ctx, run.turn, await base_of(run, ready)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        theirs = await clone.commit_at(refs.remote(base)) if base else None
+        if base is None or theirs is None or checkout.head.commit is None:
+            return ()
+        await import_commits(checkout, ready.branch)
+        if lacks := await clone.count(theirs, f"^{checkout.head.commit}"):
+            return (update.not_merged(base, lacks),)
+        tried = await merged_tree(checkout, run.head_before, theirs)
+        names = () if isinstance(tried, str) else tried
+        left = [name for name in names if has_conflict_marks(checkout.path, name)]
+        return (update.marks_left(left),) if left else ()
+
+
+async def base_of(run: TurnRun, ready: Ready) -> str | None:
+    """Return the base of the branch: that of its open pull request, if there is one. Raises GitHubError."""
+    turn, repository = run.turn, run.turn.worktree.repository
+    if ready.branch is not None:
+        pulls = [one for one in await run.ctx.github.pulls_of(repository, ready.branch) if one.is_open]
+        if pulls:
+            return next((one.base for one in pulls if one.number == turn.number), pulls[0].base)
+    return ready.base_branch or repository.default_branch
 
 
 async def _answered(run: TurnRun, answer: str) -> str:

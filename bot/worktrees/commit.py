@@ -1,6 +1,7 @@
 """After a turn: its work becomes commits on the worktree's branch."""
 
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +20,10 @@ from bot.lfs.pointers import LFS, filters_of
 from bot.messages.notices import LeftOut
 from bot.rescue.message import RescueLabel
 from bot.rescue.save import rescue_checkout, rescued_commit
-from bot.sandbox.untrusted_files import open_untrusted, status_of_untrusted
+from bot.sandbox.untrusted_files import open_untrusted, read_untrusted, status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
+_MARKS = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
 _SAMPLE_BYTES, _DENSE = 64 << 10, 0.97
 
 
@@ -114,7 +116,7 @@ async def commit_all(
 
 async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Committed | NothingToCommit | Unresolved:
     changed = await checkout.changes()
-    unresolved = tuple(change.name for change in changed if change.unresolved)
+    unresolved = tuple(one.name for one in changed if one.unresolved and not _is_resolved(checkout.path, one))
     if unresolved:
         return Unresolved(unresolved)
     reasons = await _reasons(checkout, changed)
@@ -138,6 +140,19 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
     if done.status:
         raise failure("commit", done)
     return Committed((await checkout.git("rev-parse", "--verify", "HEAD")).text, left_out)
+
+
+def _is_resolved(path: Path, change: Change) -> bool:
+    """Return whether a file that both sides have was edited until no mark of a conflict was left, but not staged."""
+    return change.staged == change.unstaged in ("U", "A") and not has_conflict_marks(path, change.name)
+
+
+def has_conflict_marks(path: Path, name: str) -> bool:
+    """Return whether a file has, or may have, marks of a conflict that git could not merge."""
+    try:
+        return _MARKS.search(read_untrusted(path, PurePath(name), MAX_FILE_BYTES)) is not None
+    except OSError:
+        return True
 
 
 async def _has_staged(checkout: Checkout) -> bool:

@@ -49,13 +49,13 @@ async def test_the_story_of_a_pull_request_of_the_bot(
         assert answer.in_reply_to is remark
 
         await pull.says("/undo")
-        await pull.hears("Took back what turn 3 ", "1 file +0 −1")
+        await pull.hears("Took back by one commit what turn 3 ", "1 file +0 −1")
         theirs = await world.maria.pushes("main", {"notes.txt": "theirs\n"})
         before = len(models.requests)
         await pull.says("/update")
         await pull.hears("Both are kept.", "**Changed**", "check passed · ")
         told = told_since(before, models, "These files conflict:")
-        assert "Took back what turn 3 " in told
+        assert "Took back by one commit what turn 3 " in told
         assert "say Done, but for one." in told, "it is the same session"
         branch = (await world.branches())["threadtree/issue-1"]
         assert await world.files(branch) == {

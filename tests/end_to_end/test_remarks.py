@@ -62,6 +62,12 @@ async def test_a_review_without_a_mention_is_one_request_at_once(world: World, p
     assert eyes(pull, review) == [["👀"]]
 
 
+async def test_a_pull_request_of_the_bot_that_no_row_knows_is_its_own_by_github(world: World, pull: Talk) -> None:
+    await world.database.execute("delete from pull_requests")
+    await pull.reviews("write cart.py: total = 1")
+    await pull.hears("**Changed** [`threadtree/issue-1`]")
+
+
 async def test_inline_comments_of_a_review_without_text_are_one_request_at_once(world: World, pull: Talk) -> None:
     await pull.reviews(None, ("cart.py", 1, "say One."), ("cart.py", 1, "say Two."))
     await pull.hears("One.\nTwo.")

@@ -2,7 +2,7 @@
 
 import json
 
-from bot.simulated.github.faults import DropAfter, FailBefore
+from bot.simulated.github.faults import DropAfter, FailBefore, GraphQLError
 from bot.simulated.github.model import ReviewComment
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.support.world import Talk, World
@@ -69,6 +69,18 @@ async def test_a_review_has_remarks_on_lines_and_the_next_one_says_only_what_is_
     assert f'place="cart.py:5" comment="{kept.id}" state="open"' in prompt
     assert f'place="cart.py" comment="{mended.id}" state="its lines were changed since"' in prompt
     assert "-    result = None\n+    result = 0\n" in prompt, "what changed since"
+
+
+async def test_the_next_review_says_only_what_is_new_also_without_graphql(world: World) -> None:
+    pull = await pull_request(world)
+    await pull.says(left("It breaks.", on(2, "None cannot be added to."), on(5, "No total.")))
+    await pull.reviewed("It breaks.")
+    await world.maria.pushes("fix", {"cart.py": FIX.replace("result = None", "result = 0")})
+    world.faults.add(GraphQLError(), path="/graphql", times=None)
+    await pull.says(left("Better.", on(5, "No total."), on(3, "Why a loop?")))
+    body, fresh = await pull.reviewed("Better.", "· 1 remark", "Left out: 1 remark that an earlier review made")
+    assert "resolved" not in body
+    assert lines(fresh) == [("cart.py", None, 3, "Why a loop?")]
 
 
 async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) -> None:

@@ -1,5 +1,7 @@
 """`/undo`: what the last request changed is taken back, and nothing else."""
 
+import re
+
 from tests.support.world import Talk, World
 
 
@@ -16,6 +18,12 @@ def said(heard: str) -> str:
     return heard.partition("\n\n---")[0]
 
 
+def took_back(turn: int, *subjects: str) -> str:
+    """Return a pattern of what is said, with the names of the commits."""
+    listed = "\n".join(f"- `[0-9a-f]{{7}}` `{re.escape(subject)}`" for subject in subjects)
+    return rf"Took back by one commit what turn {turn} \(maria's request\) pushed:\n\n{listed}"
+
+
 async def test_one_request_after_the_other_is_taken_back_by_a_commit_each(world: World) -> None:
     issue = await changed(
         world, "write hello.txt: hello\ncommit Say hello\nwrite hello.txt: hello again", "write more.txt: more"
@@ -24,12 +32,14 @@ async def test_one_request_after_the_other_is_taken_back_by_a_commit_each(world:
     asked = await issue.says("/undo")
     heard = await issue.hears("**Changed**", "1 file +0 −1")
 
-    assert said(heard) == "Took back what turn 2 (maria's request) pushed, by one commit."
+    assert re.fullmatch(took_back(2, "Greet people"), said(heard))
     assert asked.reactions == ["👀"]
     assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "hello.txt"]
 
     await issue.says("@threadtree-bot /undo")
-    assert said(await issue.hears("1 file +0 −1")) == "Took back what turn 1 (maria's request) pushed, by one commit."
+    assert re.fullmatch(took_back(1, "Greet people", "Say hello"), said(await issue.hears("1 file +0 −1")))
+    message = await world.repository.git.run("log", "-1", "--format=%B", "threadtree/issue-1")
+    assert message.count("This reverts commit ") == 2
     assert sorted(await world.files("threadtree/issue-1")) == ["README.md"]
 
     await issue.says("/undo")
@@ -45,7 +55,7 @@ async def test_the_agent_hears_of_it_with_the_next_request(world: World) -> None
     await issue.hears()
 
     [path] = await world.worktrees("path")
-    assert "Took back what turn 1" in (world.text_of(path, "prompt.txt") or "")
+    assert "Took back by one commit what turn 1" in (world.text_of(path, "prompt.txt") or "")
 
 
 async def test_work_that_was_not_pushed_goes_after_a_rescue_and_pushed_work_stays(world: World) -> None:
@@ -56,9 +66,11 @@ async def test_work_that_was_not_pushed_goes_after_a_rescue_and_pushed_work_stay
 
     await issue.says("/undo")
 
-    assert said(await issue.hears()) == (
+    heard = await issue.hears()
+    assert "NOTE" not in heard, "what was left is what was taken back"
+    assert heard.startswith(
         "Took back what turn 2 (maria's request) left here.\n\n"
-        "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back."
+        "Work that was not on GitHub was rescued first: 1 uncommitted file. `/worktree restore` brings it back.\n\n"
     )
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == (None, "hello\n")
     await issue.says("/worktree restore")
@@ -71,7 +83,7 @@ async def test_later_commits_of_people_stay_and_a_conflict_is_named(world: World
     await world.maria.pushes("threadtree/issue-1", {"hello.txt": "hello, by hand\n"})
 
     await issue.says("/undo")
-    await issue.hears("Took back what turn 2")
+    await issue.hears("Took back by one commit what turn 2")
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello, by hand"
 
     await issue.says("/undo")
@@ -89,7 +101,7 @@ async def test_what_people_pushed_while_the_agent_worked_stays(world: World) -> 
     await issue.hears("**Changed**")
 
     await issue.says("/undo")
-    await issue.hears("Took back what turn 2", "1 file +0 −1")
+    await issue.hears("Took back by one commit what turn 2", "1 file +0 −1")
     assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "by-hand.txt", "hello.txt"]
 
 
@@ -103,6 +115,21 @@ async def test_commits_of_the_base_that_were_merged_are_not_taken_back(world: Wo
     await issue.says("/undo")
     await issue.hears("**Not started:**", "Commits of `main` came with turn 2 (maria's request).", "Ask the agent")
     assert await world.branches() == merged
+
+
+async def test_what_went_to_a_branch_of_its_own_is_dropped_here_and_named(world: World) -> None:
+    issue, gate = await changed(world, "write hello.txt: hello"), world.gate()
+    await issue.says(f"@threadtree-bot write hello.txt: bot\nwait {gate}")
+    await issue.sees_working()
+    await world.maria.pushes("threadtree/issue-1", {"hello.txt": "by hand\n"})
+    gate.open()
+    await issue.hears("threadtree/issue-1-turn-2")
+
+    await issue.says("/undo")
+    heard = await issue.hears("left here. Its commits are still on `threadtree/issue-1-turn-2`.")
+    assert "NOTE" not in heard, "nothing is unusual, and no agent worked on it"
+    [path] = await world.worktrees("path")
+    assert world.text_of(path, "hello.txt") == "by hand\n"
 
 
 async def test_without_files_nothing_is_queued(world: World) -> None:

@@ -32,12 +32,25 @@ async def test_the_agent_gets_the_names_of_files_that_conflict(world: World) -> 
     await world.maria.pushes("main", {"README.md": "theirs\n"})
 
     await issue.says("/update")
-    await issue.hears("custom")
+    await issue.hears("custom", "> `main` is not merged: the branch lacks 1 commit of it.")
 
     [*_, turn] = await world.turns()
     assert turn["text"] == "/update", "the row has the person's words"
     assert "Merge origin/main into the branch" in str(turn["answer"])
     assert "These files conflict:" in str(turn["answer"])
+
+
+async def test_the_base_is_that_of_the_pull_request(world: World) -> None:
+    await world.maria.pushes("release", {"notes.txt": "1\n"}, base="main")
+    await world.maria.pushes("fix", {"fix.txt": "1\n"}, base="release")
+    pull = await world.maria.person.open_pull(world.repository, head="fix", title="Fix", base="release")
+    await world.maria.pushes("release", {"notes.txt": "2\n"})
+
+    talk = world.listen(pull, world.maria)
+    await talk.says("/update")
+
+    await talk.hears("Merged 1 commit of `release` without conflicts.")
+    assert (await world.files("fix"))["notes.txt"] == "2"
 
 
 async def test_without_a_branch_nothing_is_queued(world: World) -> None:
@@ -60,4 +73,4 @@ async def test_a_pull_request_of_the_bot_says_that_it_conflicts_after_another_on
         world.clock.move(61)
         await pull.hears("This pull request conflicts with `main`", "Write `/update`: it merges `main` into the branch")
         await pull.says("/update")
-        await pull.hears("custom")
+        await pull.hears("custom", "> `main` is not merged")

@@ -121,13 +121,19 @@ async def test_what_github_does_not_know_or_tell_is_asked_again_soon_and_a_close
     await own.ask()
     assert len(own.simulated.requests) == 1, "it is asked a minute later"
     own.clock.move(61)
-    own.simulated.faults.add(FailBefore(502, "Bad Gateway"), method="POST", path="*/graphql", times=None)
+    own.simulated.faults.add(FailBefore(502, "Bad Gateway"), times=None)
     await own.ask()
     own.simulated.faults.release()
     own.simulated.faults.clear()
     own.clock.move(61)
     await own.ask()
     assert await own.said() == [TOLD]
+    own.simulated.faults.add(FailBefore(404, "Not Found"), method="POST", path="*/graphql", times=None)
+    await own.push("main", "total = 0\n")
+    await own.is_asked()
+    await own.push("main", "total = -1\n")
+    await own.push("threadtree/issue-1", "more = 1\n", "more.py")
+    assert await own.is_asked() == 2, "REST tells it too"
 
     await own.maria.close(own.pull)
     own.clock.move(3600)

@@ -241,6 +241,20 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
     (world.path / "other").write_text("1")
     await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
     assert await committed(world) == Unresolved(("README.md",))
+    (world.path / "README.md").write_text("one and two\n")  # resolved, but not staged
+    done = await committed(world)
+    assert isinstance(done, Committed)
+    assert len(git(world.clone.path, "log", "-1", "--format=%P", done.sha).split()) == 2
+
+
+async def test_a_file_that_one_side_deleted_is_not_resolved_by_itself(world: GitRepositories) -> None:
+    world.agent("switch", "-q", "-c", "idea")
+    world.agent_commits({"README.md": "one\n"})
+    world.agent("switch", "-q", BRANCH)
+    world.agent("rm", "-q", "README.md")
+    world.agent("commit", "-q", "-m", "Drop it")
+    await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
+    assert await committed(world) == Unresolved(("README.md",))
 
 
 async def test_a_head_on_the_branch_is_left_alone(world: GitRepositories) -> None:

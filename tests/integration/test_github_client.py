@@ -136,6 +136,15 @@ async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_perso
         await github.permission(ours(shop), "maria")
 
 
+async def test_a_server_that_finds_no_repository_by_its_id_is_asked_by_name(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    simulated.faults.add(FailBefore(404, "Not Found"), path="*/repositories/*", times=None)
+    assert (await github.as_named_now(ours(shop))).default_branch == "main"
+    with pytest.raises(NotFound):
+        await github.as_named_now(replace(ours(shop), id=shop.id + 1))
+
+
 async def test_a_permission_that_cannot_be_asked_is_an_error(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
@@ -212,6 +221,10 @@ async def test_an_error_inside_a_graphql_answer_is_an_error(
 ) -> None:
     simulated.faults.add(GraphQLError(), path="/graphql", times=None)
     with pytest.raises(Transient, match="Something went wrong"):
+        await github.closing_issues(ours(shop), 1)
+    simulated.faults.clear()
+    simulated.faults.add(FailBefore(200, "an answer of something on the way"), path="/graphql", times=None)
+    with pytest.raises(Transient, match="no data"):
         await github.closing_issues(ours(shop), 1)
     simulated.faults.clear()
     with pytest.raises(NotFound):

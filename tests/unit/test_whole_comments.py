@@ -23,6 +23,7 @@ from bot.messages import (
     reviews,
     sanitize,
     tracking,
+    undo,
     update,
     worktree_replies,
 )
@@ -31,6 +32,7 @@ from bot.messages.formatting import clause
 from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
 from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
+from bot.store.turns import ChangeOfTurn
 from tests.support.rendered import html
 
 SERVER = "https://github.example"
@@ -76,6 +78,8 @@ REVIEWED = replace(
 )
 ATTEMPT = fixes.attempt("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", {"tests (3.12)", "lint"}, 1, 3)
 SECOND_ATTEMPT = fixes.attempt("4c1d7e9", f"{SERVER}/acme/shop/commit/4c1d7e9", {"tests (3.12)"}, 2, 3)
+CHANGE = ChangeOfTurn(27, "tom", "1f0c2d4", "threadtree/issue-7", "9b3e5a6")
+COMMITS = [f"{n:07x}f Mend `total` of @octocat, fixes #{n}" for n in range(12, 0, -1)]
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -390,6 +394,13 @@ COMMENTS: dict[str, str | TurnResult] = {
     "review-not-left": replace(
         REVIEWED, answer="I looked at `src/cart.py`.", review=replace(REVIEW, remarks=0), notices=(reviews.NOT_LEFT,)
     ),
+    "undo": replace(RAN, answer=undo.taken_back(CHANGE, None, COMMITS), steps=(), read=(), model=None, cost_usd=None),
+    "undo-of-a-merge": TurnResult("refused", undo.has_merged(CHANGE, "main"), asked=ASKED),
+    "undo-of-unpushed-work": undo.taken_back(replace(CHANGE, pushed_to=None), Saved(1, 2)),
+    "undo-of-commits-elsewhere": undo.taken_back(replace(CHANGE, pushed_to="threadtree/issue-7-turn-27"), None),
+    "undo-in-conflict": TurnResult("refused", undo.conflicts(CHANGE, ["src/cart.py", "README.md"]), asked=ASKED),
+    "update-not-merged": replace(RAN, answer="I merged it.", changes=None, notices=(update.not_merged("main", 3),)),
+    "update-with-marks": replace(RAN, answer="I merged it.", notices=(update.marks_left(["src/cart.py"]),)),
     "failing-checks-queued": f"{tracking.queued(0)}\n\n{ATTEMPT}",
     "failing-checks-mended": replace(RAN, notices=(ATTEMPT,)),
     "failing-checks-pass": "\n\n".join((*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,))), fixes.GREEN)),
@@ -471,6 +482,8 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
         TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
         TurnResult("done", answer=reviews.add_remarks(foreign, [(other, foreign)]), review=REVIEW),
+        TurnResult("done", answer=undo.taken_back(CHANGE, None, [f"abc {foreign}", other])),
+        TurnResult("refused", undo.conflicts(CHANGE, [foreign, other]), notices=(update.marks_left([foreign]),)),
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part

@@ -43,7 +43,9 @@ async def create_pull(call: Call) -> Response:
 
 
 async def get_pull(call: Call) -> Response:
-    return answer(call.payloads.pull(_pull(call)))
+    pull = _pull(call)
+    known = {"MERGEABLE": True, "CONFLICTING": False}.get(await call.acts.mergeable(pull))
+    return answer(call.payloads.pull(pull) | {"mergeable": known})
 
 
 async def update_pull(call: Call) -> Response:
