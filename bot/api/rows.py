@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Json, computed_field
 from rich.filesize import decimal
 
 from bot.messages.commit_message import ADDRESSED, split_subject
@@ -506,8 +506,10 @@ class OutcomeSums(Row):
     untold: int
     """Those without a known cost."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def cost_per_merge(self) -> float | None:
+    def cost_usd_per_merge(self) -> float | None:
+        """Of all requests, also of those whose pull request was not merged."""
         return self.cost_usd / self.merged if self.cost_usd is not None and self.merged else None
 
 

@@ -19,11 +19,12 @@ MAX_FILE_BYTES, MAX_TOTAL_BYTES = 8 << 20, 32 << 20
 MOST_ENTRIES, MOST_TESTS = 2000, 20_000
 LONGEST_NAME = 200
 MAX_PICTURE_BYTES, MOST_PICTURES = 1 << 20, 8
-_PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|RIFF.{4}WEBP", re.DOTALL)
+_PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8|RIFF.{4}WEBP", re.DOTALL)
+_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 # https://testanything.org/tap-version-14-specification.html: a test point, after it a directive.
 _POINT = re.compile(r"(?P<indent> *)(?P<ok>ok|not ok)\b *(?P<number>\d*)(?: *-)? *(?P<name>.*)")
-_DIRECTIVE = re.compile(r"(?<!\\)#\s*(?:skip|todo)\b", re.IGNORECASE)
+_DIRECTIVE = re.compile(r"(?<!\\)#\s*(?:skip(?:ped)?|todo)\b", re.IGNORECASE)
 _YAML = re.compile(r" *(---|\.\.\.)\s*")
 
 Outcome = bool | None
@@ -74,11 +75,11 @@ def read_reports(folder: Path) -> Report:
 
 
 def read_pictures(folder: Path) -> dict[str, bytes]:
-    """Return the first pictures in a folder (PNG, JPEG, WebP), at any depth, by names that mean nothing to git."""
+    """Return the first pictures in a folder (PNG, JPEG, GIF, WebP), at any depth, by names that mean nothing to git."""
     found: dict[str, bytes] = {}
     entries = islice(entries_below(folder), MOST_ENTRIES)
     for path in sorted(PurePath(entry.path).relative_to(folder) for entry in entries):
-        if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp") and len(found) < MOST_PICTURES:
+        if path.suffix.lower() in _PICTURES and len(found) < MOST_PICTURES:
             with suppress(OSError):
                 data = read_untrusted(folder, path, MAX_PICTURE_BYTES)
                 if _PICTURE.match(data):
@@ -105,7 +106,9 @@ def junit(data: bytes) -> list[tuple[str, Outcome]]:
     def begins(tag: str, attributes: dict[str, Any]) -> None:
         if tag == "testcase":
             names = (attributes.get("classname"), attributes.get("name"))
-            cases.append((".".join(filter(None, names)) or f"test {len(cases) + 1}", True))
+            # As GoogleTest writes a test that is switched off.
+            ran = attributes.get("status") != "notrun" or None
+            cases.append((".".join(filter(None, names)) or f"test {len(cases) + 1}", ran))
         elif tag in ("failure", "error", "skipped") and cases:
             cases[-1] = cases[-1][0], None if tag == "skipped" else False
 
@@ -115,7 +118,7 @@ def junit(data: bytes) -> list[tuple[str, Outcome]]:
     parser = expat.ParserCreate()
     parser.StartElementHandler = begins
     parser.StartDoctypeDeclHandler = refuses
-    parser.Parse(data, True)
+    parser.Parse(data.lstrip(), True)
     return cases
 
 
@@ -128,11 +131,17 @@ def tap(data: bytes) -> Iterator[tuple[str, Outcome]]:
             continue
         point = None if in_yaml else _POINT.match(line)
         if point is None:
+            # Node-tap sums up before the points of a subtest, with a brace, and not after them.
+            depth = min(depth, line.index("}")) if line.strip() == "}" else depth
             continue
         sums_up, before, depth = len(point["indent"]) < depth, below_failed, len(point["indent"])
-        name, *directive = _DIRECTIVE.split(point["name"], maxsplit=1)
+        # It also writes how long each took.
+        text = point["name"].rstrip()
+        name, time, took = text.removesuffix("{").rpartition(" # time=")
+        name, *directive = _DIRECTIVE.split(name if time and " " not in took.strip() else text, maxsplit=1)
         passed = None if directive else point["ok"] == "ok"
         below_failed = passed is False
+        sums_up = sums_up or (passed is True and text.endswith(" {"))
         if not sums_up or (passed is False and not before):
             yield name.strip() or f"test {point['number']}".strip(), passed
 

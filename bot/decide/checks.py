@@ -47,7 +47,7 @@ def judge(
         return "checks run"
     if names := tuple(sorted(head.failed - on_base)):
         return Failing(names, base, own.attempts + 1 if own.attempts < most else None)
-    if own.is_fix and (head.green or head.failed):
+    if own.is_fix and head.green:
         return Passing(on_base_too=bool(head.failed))
     return "no check fails that passes on the base"
 

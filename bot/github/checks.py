@@ -5,39 +5,51 @@ https://docs.github.com/rest/checks/suites#list-check-suites-for-a-git-reference
 https://docs.github.com/rest/commits/statuses#get-the-combined-status-for-a-specific-reference
 """
 
+import re
 from collections.abc import Set
+from contextlib import suppress
 from typing import Any
 
 from bot.github.client import PER_PAGE, GitHub
-from bot.github.errors import GitHubError
+from bot.github.errors import GitHubError, NotFound, Refused
 from bot.github.thread import Checks, FailedCheck
 from bot.json_values import storable
 from bot.model import Repository
 
 MOST_LOGS = 3
 LOG_BYTES = 4_000
+_COMMIT = "/commits/{sha}"
 _MOST_PAGES = 10
 """GitHub lists the check runs of the newest thousand suites at most."""
 _FAILED = {"failure", "timed_out", "error"}
 _GREEN = {"success", "neutral", "skipped"}
+_ACTIONS = "github-actions"
+_JOB = re.compile(r"/job/([0-9]+)")
+"""In a run's page; where that names none, the id of the job is that of the run."""
 
 
 async def read_checks(github: GitHub, repository: Repository, sha: str) -> Checks:
     """Return how the checks and statuses of a commit ended. A status that waits is not waited for, nor a job that waits
     for a person's approval.
+
+    What the bot may not read is not green. A server that does not know suites or statuses (404) has none.
     """
-    runs = await _listed(github, repository, sha, "check-runs")
-    ends = [(run["name"], run["conclusion"]) for run in runs]
+    runs, are_all = await _runs(github, repository, sha)
+    ends = [(run["name"], run.get("conclusion")) for run in runs]
     states = {run["status"] for run in runs}
     running = bool(states - {"completed", "waiting"})
-    if not running and "waiting" not in states:
+    if not running and are_all and "waiting" not in states:
         # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
-        suites = await _listed(github, repository, sha, "check-suites")
-        running = any(one["status"] != "completed" and one["latest_check_runs_count"] for one in suites)
+        suites = await _listed(github, repository, f"{_COMMIT}/check-suites", "check_suites", if_there=True, sha=sha)
+        running = any(one["status"] != "completed" and one.get("latest_check_runs_count") for one in suites)
     if not running:
-        ends += [(one["context"], one["state"]) for one in await _listed(github, repository, sha, "status")]
+        try:
+            ends += [(one["context"], one["state"]) for one in await _statuses(github, repository, sha)]
+        except Refused:
+            are_all = False
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    return Checks(running, failed, green=not running and bool(ends) and all(end in _GREEN for _, end in ends))
+    green = are_all and not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
+    return Checks(running, failed, green)
 
 
 async def read_failed_checks(
@@ -49,39 +61,61 @@ async def read_failed_checks(
     """
     if sha is None:
         return ()
-    runs = await _listed(github, repository, sha, "check-runs")
-    failed = [run for run in runs if run["conclusion"] in _FAILED and (names is None or run["name"] in names)]
+    runs, _ = await _runs(github, repository, sha)
+    failed = [run for run in runs if run.get("conclusion") in _FAILED and (names is None or run["name"] in names)]
     checks = [await _failed_check(github, repository, run, with_log=at < MOST_LOGS) for at, run in enumerate(failed)]
-    checks += [
-        FailedCheck(one["context"], one["description"] or "", "")
-        for one in await _listed(github, repository, sha, "status")
-        if one["state"] in _FAILED and (names is None or one["context"] in names)
-    ]
+    with suppress(Refused):
+        checks += [
+            FailedCheck(one["context"], one.get("description") or "", "")
+            for one in await _statuses(github, repository, sha)
+            if one["state"] in _FAILED and (names is None or one["context"] in names)
+        ]
     return tuple(checks)
 
 
-async def _listed(github: GitHub, repository: Repository, sha: str, what: str) -> list[Any]:
-    """Return all items of a list that is a part of GitHub's answer, page by page."""
-    key = {"status": "statuses"}.get(what, what.replace("-", "_"))
-    path, found = f"/commits/{{sha}}/{what}{{?per_page,page}}", list[Any]()
+async def _runs(github: GitHub, repository: Repository, sha: str) -> tuple[list[Any], bool]:
+    """Return the check runs of a commit, and whether these are those of all apps.
+
+    A fine-grained token cannot have the right to read checks. The jobs of GitHub Actions, which it may read, are check
+    runs with the same names and ids: https://docs.github.com/rest/actions/workflow-jobs
+    """
+    try:
+        return await _listed(github, repository, f"{_COMMIT}/check-runs", "check_runs", sha=sha), True
+    except (NotFound, Refused):
+        found = list[Any]()
+        for run in await _listed(github, repository, "/actions/runs", "workflow_runs", head_sha=sha):
+            jobs = await _listed(github, repository, "/actions/runs/{run}/jobs", "jobs", run=str(run["id"]))
+            found += jobs if run["status"] == "completed" else [*jobs, {**run, "conclusion": None}]
+        return found, False
+
+
+async def _statuses(github: GitHub, repository: Repository, sha: str) -> list[Any]:
+    return await _listed(github, repository, f"{_COMMIT}/status", "statuses", if_there=True, sha=sha)
+
+
+async def _listed(
+    github: GitHub, repository: Repository, path: str, key: str, *, if_there: bool = False, **of: str
+) -> list[Any]:
+    """Return all items of a list that is a part of GitHub's answer, page by page; `if_there`: none of a 404."""
+    get, found = github.get_if_there if if_there else github.get, list[Any]()
     for page in range(1, _MOST_PAGES + 1):
         more = {"page": str(page)} if page > 1 else {}
-        answer = await github.get(repository, path, sha=sha, per_page=str(PER_PAGE), **more)
-        found += answer[key]
-        if len(answer[key]) < PER_PAGE:
+        answer = await get(repository, f"{path}{{?head_sha,per_page,page}}", per_page=str(PER_PAGE), **of, **more)
+        found += (answer or {key: []})[key]
+        if len(found) < page * PER_PAGE:
             break
     return found
 
 
 async def _failed_check(github: GitHub, repository: Repository, run: Any, *, with_log: bool) -> FailedCheck:
-    output = run["output"]
-    summary = "\n".join(filter(None, (output["title"], output["summary"])))
-    # The log of a job of GitHub Actions; its id is that of the check run:
+    output = run.get("output") or {}
+    summary = "\n".join(filter(None, (output.get("title"), output.get("summary"))))
+    # The log of a job of GitHub Actions, else what its app says of the run:
     # https://docs.github.com/rest/actions/workflow-jobs#download-job-logs-for-a-workflow-run
-    log = ""
-    if with_log and (run.get("app") or {}).get("slug") == "github-actions":
-        try:
-            log = await github.get_end_of_text(repository, "/actions/jobs/{id}/logs", LOG_BYTES, id=str(run["id"]))
-        except GitHubError:
-            log = ""  # the token may not read logs: the summary has to do
+    log = (output.get("text") or "")[-LOG_BYTES:] if with_log else ""
+    if with_log and (run.get("app") or {}).get("slug", _ACTIONS) == _ACTIONS:
+        job = _JOB.search(run.get("details_url") or "")
+        with suppress(GitHubError):  # the token may not read logs: the summary has to do
+            path, of = "/actions/jobs/{id}/logs", job[1] if job else str(run["id"])
+            log = await github.get_end_of_text(repository, path, LOG_BYTES, id=of)
     return FailedCheck(run["name"], summary, log)

@@ -131,6 +131,7 @@ class _Pull:
     created_at: Moment
     head_repository: Annotated[Any, _within("head", "repo", "id")] = None  # null: the fork was deleted
     merged_at: MaybeMoment = None
+    merged: Any = None
     body: MaybeText = ""
 
 
@@ -236,8 +237,10 @@ def _is_used(event: str, action: str | None, fields: Json) -> bool:
 
 def _checked_head(event: str, fields: Json) -> str | None:
     """Return the commit whose checks ended, None for one of a fork or a malformed one."""
-    head, source = _maybe(str, fields, event, "head_sha"), _at(fields, event, "head_repository", "id")
-    is_own = event != "workflow_run" or source == _at(fields, "repository", "id")
+    head, source = _maybe(str, fields, event, "head_sha"), _at(fields, event)
+    # It is null for a fork that was deleted.
+    named = isinstance(source, dict) and "head_repository" in source
+    is_own = not named or _at(source, "head_repository", "id") == _at(fields, "repository", "id")
     return head if head is not None and _SHA.fullmatch(head) and is_own else None
 
 
@@ -273,9 +276,13 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
         return ThreadReopened(*where, at)
     if event != "pull_request" or _at(fields, key, "head") is None:
         return ThreadClosed(*where, at)
-    pull = _part(_Pull, fields, key)
-    told = ClosedPull(pull.number, pull.branch, pull.head, pull.created_at, pull.merged_at)
-    reverts = _REVERTS.match(pull.body) if pull.merged_at else None
+    try:
+        pull = _part(_Pull, fields, key)
+    except _MalformedError:
+        return ThreadClosed(*where, at)  # what became of it is not counted, and all else is done
+    merged_at = pull.merged_at or (at if pull.merged is True else None)
+    told = ClosedPull(pull.number, pull.branch, pull.head, pull.created_at, merged_at)
+    reverts = _REVERTS.match(pull.body) if merged_at else None
     names = (None, where[0].full_name.lower())
     return ThreadClosed(
         *where,

@@ -60,7 +60,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The checks and statuses of a commit: whether some run, which failed so far, and whether all ended well."""
+    """The checks and statuses of a commit: whether some run, which failed so far, and whether all others ended well."""
 
     running: bool = False
     failed: frozenset[str] = frozenset()

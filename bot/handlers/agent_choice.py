@@ -57,9 +57,10 @@ async def _autofix(ctx: RequestContext, argument: str | None) -> None:
         on = ctx.rules.autofix if chosen is None else chosen
         await ctx.reply(fix_words.shown(on=on, is_chosen=chosen is not None, most=most))
     else:
-        await fixes.choose(ctx.connection, ctx.conversation_id, argument == "on")
+        threads = await fixes.choose(ctx.connection, ctx.conversation_id, argument == "on")
         await ctx.reply(fix_words.switched(on=argument == "on", most=most))
-        await fixes.ring(ctx.connection, ctx.conversation_id, autofix=False)
+        for one in threads:
+            await fixes.ring(ctx.connection, one, autofix=False)
 
 
 AGENT = Handler("agent", _first_word, summary=words.AGENT_SUMMARY, run=_agent)

@@ -171,6 +171,7 @@ async def _queue(ctx: RequestContext, turn: NewTurn, turns_today: int) -> None:
             await ctx.be_silent()
             return
         asked = tracking.asked(turn.requested_by, ctx.server_url, ctx.repository, ctx.number, turn.target, queued.id)
+        asked = replace(asked, is_fix=turn.mends is not None and turn.retry_of is None)
         result = TurnResult("refused", reason, asked=asked, notices=turn.notices)
         await thread_comments.ended(connection, thread_ref, queued.id, turn.target, tracking.final(result), "refused")
         return

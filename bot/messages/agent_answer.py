@@ -31,6 +31,10 @@ _FENCE = re.compile(
 )
 
 
+# The line that only the host writes (`bot.messages.checks`).
+_POSES = re.compile(r"^([ \t>*_#-]*)(?=check (?:passed|failed|did not run)\b[ *_]*·)", re.MULTILINE | re.IGNORECASE)
+
+
 class _Tag(str):
     """What opens or closes a fold."""
 
@@ -49,6 +53,7 @@ def answer_parts(answer: str, *, server_url: str, limit: int = COMMENT_CHARACTER
     shown = answer[:LONGEST_ANSWER].replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     if not shown.strip():
         return (), False
+    shown = _POSES.sub(r"\1The agent says: ", shown)
     parts: list[str] = [""]
     folds: list[str] = []  # what opens each fold that is open
     for segment in _segments(shown):

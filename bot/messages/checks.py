@@ -11,6 +11,7 @@ RUNNING = f"Running `{SCRIPT}`."
 PICTURES = "Add pictures of a check"
 """The subject of the commits that hold nothing else."""
 ASKED = "The agent was told once, and worked on."
+CHANGED_NOTHING = "The agent was told once, and changed nothing."
 AFTER = "**After the check**"
 """Above what the agent says when it was told of a failure."""
 
@@ -121,7 +122,7 @@ def _before(ran: Ran, first: Ran | None, *, same_commit: bool) -> list[str]:
         return []
     names = f": {format_list(sorted(first.failed))}" if first.failed else f": it {first.failure}"
     if ran.failure is not None:
-        return [ASKED]
+        return [CHANGED_NOTHING if same_commit else ASKED]
     if same_commit:
         return [f"It failed at first on the same commit{names}. So it does not always end the same."]
     return [f"It failed at first{names}. The agent was told once, and mended it."]

@@ -100,11 +100,14 @@ class Reviewed:
 
 @dataclass(frozen=True, slots=True)
 class AskedBy:
-    """The request that a comment answers: who made it, its address, and its turn."""
+    """The request that a comment answers: who made it, its address, and its turn. `is_fix`: the bot itself asked, after
+    that request, because of failing checks.
+    """
 
     login: str
     url: str
     turn: int
+    is_fix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +377,8 @@ def _facts(result: TurnResult) -> list[str]:
     if asked is not None:
         links = [f"[{clause(one.login)}'s message]({url_target(one.url)})" for one in result.added[:_MOST_LINKS]]
         links += [f"{len(result.added) - _MOST_LINKS} more"] if len(result.added) > _MOST_LINKS else []
-        facts.append(" with ".join(filter(None, (request_link(asked), ", ".join(links)))))
+        whose = f"by itself, after {request_link(asked)}" if asked.is_fix else request_link(asked)
+        facts.append(" with ".join(filter(None, (whose, ", ".join(links)))))
     if result.duration is not None:
         facts.append(format_duration(result.duration))
     if result.steps and not _tells_steps(result):

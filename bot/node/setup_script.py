@@ -137,7 +137,7 @@ async def run_in_worktree(
     """
     with tempfile.TemporaryDirectory(prefix="threadtree-script-") as folder:
         file = Path(folder) / "script"
-        file.write_bytes(text)
+        file.write_bytes(text.replace(b"\r\n", b"\n"))  # as Windows writes it, no shell reads it
         clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
         starting = ctx.launcher.script(clone, path, home, file, command_for(text, file), variables, binds)
         async with starting as (launch, seen):

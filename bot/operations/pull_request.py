@@ -24,7 +24,7 @@ from bot.operations.shared import Outcome
 from bot.prompt.description import ask_for_description
 from bot.prompt.foreign import Fence
 from bot.reply.outbox import write_in_line
-from bot.store import operations
+from bot.store import fixes, operations
 from bot.store import pull_requests as rows
 from bot.store.database import Connection
 from bot.store.operations import Operation, RequestedBy
@@ -121,6 +121,8 @@ async def _opened(ctx: NodeContext, thread: IssueThread, branch: str, opened: Op
 
     async def describe_next(connection: Connection) -> None:
         await operations.enqueue(connection, operation.worktree.id, "describe", asker)
+        # Its checks may have ended before there was a pull request.
+        await fixes.ring(connection, thread.conversation_id, autofix=ctx.rules.autofix)
 
     return Outcome("done", words, write=describe_next if opened.is_new and own is not None else None)
 

@@ -12,7 +12,7 @@ from bot.github import thread_parts
 from bot.github.checks import read_failed_checks
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
-from bot.github.thread import WholeThread
+from bot.github.thread import Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.model import Actor, Repository
 
@@ -40,7 +40,7 @@ class Collected:
 async def collect(
     github: GitHub, repository: Repository, number: int, moment: Moment, failed: tuple[str, Set[str]] | None = None
 ) -> Collected | None:
-    """Fetch the thread. None where not even its title can be had; a part that cannot be had is named in `missing`.
+    """Fetch the thread. None where nothing of it can be had; a part that cannot be had is named in `missing`.
 
     What stood there at the moment of the request is told apart by the dates of the texts (see `selection`). `failed`:
     the request is about these checks of that commit.
@@ -49,9 +49,13 @@ async def collect(
     until = asyncio.get_running_loop().time() + SECONDS_IN_ALL
     where, bot = (github, repository, number), moment.bot_id
     overview = await _part("the thread", partial(thread_parts.read_overview, *where, moment), missing, until)
-    if overview is None:
+    if overview is None and failed is None:
         return None
-    thread, before = overview
+    # The checks that a request is about are told all the same.
+    thread, before = overview or (
+        WholeThread("(not known)", True, Text(thread_parts.NOBODY, "", moment.asked_at)),
+        None,
+    )
     earlier = _part("earlier comments", partial(thread_parts.read_comments, *where, before), missing, until)
     pull = thread.pull
     sha, names = failed or (pull.head_sha if pull is not None else None, None)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.clones.clone import StoppedError
@@ -84,7 +84,8 @@ class TurnRun:
         """The request as comments name it."""
         turn = self.turn
         place = turn.worktree.repository, turn.number, turn.target
-        return tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
+        asked = tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
+        return replace(asked, is_fix=turn.mends is not None and turn.retry_of is None)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent has filled its disk."""

@@ -41,9 +41,13 @@ class OwnHead:
         return self.thread_ref.repository
 
 
-@statement("""
+CHOSEN = "coalesce(c.autofix, (select bool_or(o.autofix) from conversations o where o.worktree_id = c.worktree_id))"
+"""What the people of the thread chose, or of one that shares its worktree; null where they chose nothing."""
+
+
+@statement(f"""
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
-select c.id as conversation_id, c.number, c.kind, c.title, c.autofix, t.id as turn_id, t.pushed_to as branch,
+select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, t.id as turn_id, t.pushed_to as branch,
        r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
        (select count(*) from requests f
         where f.conversation_id = c.id and f.mends is not null
@@ -65,7 +69,7 @@ where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.stat
   and not exists (select from turns o where o.pushed_to = t.pushed_to and o.id > t.id
                                         and o.worktree_id = w.id and o.pushed_head <> t.pushed_head)
 order by t.id desc limit 1 for no key update of c
-""")
+""")  # noqa: S608 - of constants
 async def own_head(connection: Pool | Connection, platform: str, repository_id: int, head: str) -> OwnHead | None:
     """Return the turn that pushed this head, None where it is no head of the bot's about which something may be done.
 
@@ -75,13 +79,24 @@ async def own_head(connection: Pool | Connection, platform: str, repository_id: 
 
 async def chosen(connection: Connection | Pool, conversation_id: int) -> bool | None:
     """Return whether the thread's people want failing checks to be mended; None where they chose nothing."""
-    found: bool | None = await connection.fetchval("select autofix from conversations where id = $1", conversation_id)
+    asked = f"select {CHOSEN} from conversations c where id = $1"  # noqa: S608 - of constants
+    found: bool | None = await connection.fetchval(asked, conversation_id)
     return found
 
 
-@statement("update conversations set autofix = $2, updated_at = now() where id = $1")
-async def choose(connection: Connection, conversation_id: int, autofix: bool) -> None:
-    """Record what the thread's people chose."""
+@statement("""
+update conversations set autofix = $2, updated_at = now() where id in (
+    select $1 union
+    select o.id from conversations c join conversations o using (worktree_id) where c.id = $1 union
+    select o.id from conversations c join conversations o using (platform, repository_id)
+    where c.id = $1 and o.number = c.pull_request union
+    select o.id from conversations c join pull_requests p using (platform, repository_id, number)
+                                     join conversations o using (platform, repository_id)
+    where c.id = $1 and o.number = p.closes
+) returning id
+""")
+async def choose(connection: Connection, conversation_id: int, autofix: bool) -> list[int]:
+    """Record what the thread's people chose, for it and the threads that work on its branch; return all of them."""
 
 
 LAST_PUSHED = """
@@ -117,8 +132,7 @@ def effect(repository: Repository, head: str, what: str = "checks") -> bytes:
 NEWEST_HEAD = f"""
 select {LAST_PUSHED} as head, b.* from conversations c
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
-where c.id = $1
-  and ($2 or exists (select from conversations o where (o.id = c.id or o.worktree_id = c.worktree_id) and o.autofix))
+where c.id = $1 and coalesce({CHOSEN}, $2)
 """  # noqa: S608 - of constants
 
 

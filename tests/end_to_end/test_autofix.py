@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
 from bot.store import pull_requests
 from bot.store.database import Connection
@@ -52,6 +53,7 @@ async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: 
     first = ci(world, "x" * 9000 + "AssertionError: None", tests="failure", lint="success")
     heard = await issue.hears(f"`tests` fails on [`{first[:7]}`](", "Attempt 1 of 3 to mend that.", "**Changed**")
     assert f"/acme/shop/commit/{first})" in heard
+    assert "<sub>by itself, after [maria's request](" in heard
     prompt = (world.directory / "prompt").read_text()
     assert "AssertionError: None" in prompt
     assert "x" * 4001 not in prompt
@@ -340,3 +342,63 @@ async def test_an_attempt_that_waits_is_not_started_once_its_pull_request_is_clo
         await world.until("exists (select from turns where state in ('queued', 'running'))")
         await world.maria.person.close(pull_of(world))
     await issue.hears("**Not started:** The pull request of this branch is not open any more.", "Attempt 1 of 3")
+
+
+async def test_the_pull_request_switches_it_for_its_issue_and_begins_what_failed_before_it_was_open(
+    a_world: Worlds,
+) -> None:
+    async with a_world({}) as world:
+        issue = await world.maria.opens_issue("Empty carts", "The total is None.")
+        await issue.says(WORK)
+        await issue.hears("**Changed**")
+        await world.quiet()
+        head = ci(world, sha=(await world.branches())["threadtree/issue-1"], tests="failure")
+        await issue.says("/pr")
+        await issue.hears("Opened the pull request")
+        await world.quiet()
+        assert await fixes(world) == []
+        pull = world.listen(pull_of(world), world.maria)
+        await pull.says("/autofix on")
+        await pull.hears("mended from now on")
+        await issue.hears(f"`tests` fails on [`{head[:7]}`](", "Attempt 1 of 3", "**Changed**")
+        await world.quiet()
+
+        # What was pushed without a pull request waits for one, too.
+        other = await world.maria.opens_issue("Full carts")
+        await other.says(f"/autofix on\n\n{WORK}")
+        await other.hears("mended from now on")
+        await other.hears("**Changed**")
+        await world.quiet()
+        ci(world, sha=(await world.branches())[f"threadtree/issue-{other.number}"], tests="failure")
+        await world.quiet()
+        assert len(await fixes(world)) == 1
+        await other.says("/pr")
+        await other.hears("Opened the pull request")
+        await other.hears("Attempt 1 of 3", "**Changed**")
+
+
+async def test_what_cannot_be_read_is_not_called_passing_and_the_logs_are_told_without_the_thread(
+    world: World,
+) -> None:
+    issue = await asked(world, f"{WORK}\\nsave prompt {world.directory}/prompt")
+    for path in ("*/check-runs", "/graphql", "*/status"):  # as to a fine-grained token
+        world.faults.add(FailBefore(403), path=path, times=None)
+    world.repository.busy_suites.add(pull_of(world).head_sha)
+    ci(world, "AssertionError: None", tests="failure")
+    await world.quiet()
+    assert await fixes(world) == [], "a job follows"
+    world.repository.busy_suites.clear()
+    ci(world, "AssertionError: None", tests="failure")
+    await issue.hears("Attempt 1 of 3", "Read: 1 failing check, could not be read: the thread.")
+    assert "AssertionError: None" in (world.directory / "prompt").read_text()
+    await world.quiet()
+    for path in ("*/check-runs", "*/status"):
+        world.faults.clear()
+        world.faults.add(FailBefore(403), path=path, times=None)
+        ci(world, tests="success")
+        await world.quiet()
+        assert not issue.unread
+    world.faults.clear()
+    world.faults.add(FailBefore(404), path="*/check-suites", times=None)
+    ci(world, tests="success")
+    await issue.hears("Attempt 1 of 3", "**Checks pass now.**")

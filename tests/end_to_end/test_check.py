@@ -147,7 +147,7 @@ async def test_the_agent_changes_neither_the_check_nor_its_line(
 
         answer = await issue.hears("**check failed** · 1 of 1 test · ", "passes on `main`", "Failed, and passes on")
         assert "`.threadtree/check` is changed in this branch; the one of `main` ran." in answer
-        assert answer.index(forged) < answer.rindex("\n---\n") < answer.rindex("**Changed**")
+        assert answer.index(f"The agent says: {forged}") < answer.rindex("\n---\n") < answer.rindex("**Changed**")
         assert "forged" not in answer
 
 
@@ -260,6 +260,7 @@ PICTURES = r"""
 cd "$THREADTREE_REPORTS" && mkdir shots
 printf '\211PNG\r\n\032\nafter' > 'shots/After @all ](x).png'
 printf 'RIFF....WEBPx' > before.webp
+printf 'GIF89a' > zoom.gif
 printf 'no picture' > text.png
 printf '\211PNG\r\n\032\n' > large.png && head -c 2000000 /dev/zero >> large.png
 ln -s /etc/passwd link.png
@@ -278,7 +279,7 @@ async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
             answer = await issue.hears(f"{name}.", "1 file +", "check passed · ")
             commit = (await world.branches())["threadtree/issue-1-pictures"]
             address = f"{world.github.server_url}/acme/shop/raw/{commit}"
-            shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png")]
+            shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png", "4-zoom.gif")]
             assert f"\n\n{' '.join(shown)}\n" in answer
         assert await git_log(world, "threadtree/issue-1-pictures") == ["Add pictures of a check"] * 2
         await world.maria.pushes("threadtree/issue-1-pictures", {"mine.txt": "mine\n"})

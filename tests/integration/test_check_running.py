@@ -62,7 +62,8 @@ async def test_files_that_were_there_before_are_never_deleted(node: Node) -> Non
 async def test_what_it_made_is_gone_and_its_variables_and_reports_were_there(node: Node) -> None:
     worktree = await node.row(await node.add(1))
     script = 'echo x > new\nmkdir -p a/b\necho x > a/b/c\necho "ok - $GIVEN" > "$THREADTREE_REPORTS/a.tap"\nexit 3\n'
-    done = await check_result(check(node, script, {"GIVEN": "value"}), worktree, node.git.remote_tip("main"))
+    as_on_windows = script.replace("\n", "\r\n")
+    done = await check_result(check(node, as_on_windows, {"GIVEN": "value"}), worktree, node.git.remote_tip("main"))
     assert replace(done, seconds=0) == Checked(
         "ended with exit status 3", "", 0, Report(passed=frozenset({"value"})), left=()
     )

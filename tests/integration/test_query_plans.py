@@ -115,6 +115,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "whose head it is": (fixes.own_head.sql, ("github.com", 1, "a" * 40)),
     "leave the checks of a head alone": (fixes.leave_alone.sql, (5,)),
     "look at the checks of a head": (fixes.NEWEST_HEAD, (5, True)),
+    "choose for a thread and those of its branch": (fixes.choose.sql, (5, True)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
     "last review": (turns.last_reviewed.sql, (5, 20_000)),
     "newest plan": (plans.newest.sql, (5, None)),

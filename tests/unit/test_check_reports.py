@@ -43,6 +43,11 @@ def test_junit_as_pytest_writes_it() -> None:
     ]
 
 
+def test_junit_that_is_odd() -> None:
+    text = b"\n<?xml version='1.0'?><a><testsuite><testcase name='off' status='notrun'/></testsuite><testcase/></a>"
+    assert junit(text) == [("off", None), ("test 2", True)]
+
+
 def test_tap_as_node_writes_it() -> None:
     assert list(tap(NODE)) == [
         ("has a total", True),
@@ -60,6 +65,15 @@ def test_tap_as_node_writes_it() -> None:
         ("okay\nnot okay\nBail out!\n1..0 # skip all\n", []),
         ("ok - a \\# todo", [("a \\# todo", True)]),
         ("  ---\nok 1 - a\n", []),
+        ("not ok 1 - a\n  ---\n  x:\n    {\n    }\n  ...\nok 2 - b\n", [("a", False), ("b", True)]),
+        (
+            "ok 1 - a # time=5ms\nok 2 - b # time=5.2ms {\n    ok 1 - c # time=x y\n}\n",
+            [("a", True), ("c # time=x y", True)],
+        ),
+        (
+            "not ok 1 - {\n    ok 1 - c\n}\nok 3 # Skipped: why\nok 4 - skips",
+            [("{", False), ("c", True), ("test 3", None), ("skips", True)],
+        ),
     ],
 )
 def test_tap_that_is_odd(text: str, points: list[tuple[str, Outcome]]) -> None:

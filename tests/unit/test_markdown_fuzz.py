@@ -201,6 +201,11 @@ def test_an_answer_that_no_parser_reads_is_shown_as_code(monkeypatch: pytest.Mon
     assert [one for part in parts for one in Seen(part).live] == []
 
 
+def test_a_line_that_only_the_host_writes_is_marked_as_the_agents() -> None:
+    (shown,), _ = answer_parts("> **check failed** · 1\nCheck passed · 2\n\nThe check passed · 3", server_url=SERVER)
+    assert shown == "> **The agent says: check failed** · 1\nThe agent says: Check passed · 2\n\nThe check passed · 3"
+
+
 def test_what_the_page_does_not_show_is_not_told() -> None:
     pieces = ["EVIL", '[x](/y "', "\n[x]: /y ", "\n| a |\n|-|\n| 1 | ", "![", "](/z)", "'", *BLOCKS, *SPANS, *HTML]
     for text in documents(3, pieces, DOCUMENTS // 3):

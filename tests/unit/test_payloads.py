@@ -194,6 +194,19 @@ def test_closing_says_when() -> None:
     assert event.at == datetime(2024, 5, 2, tzinfo=UTC)
 
 
+def test_a_pull_request_is_closed_also_where_the_payload_tells_less_of_it() -> None:
+    head = {"ref": "topic", "sha": "a" * 40, "repo": {"id": REPOSITORY["id"]}}
+    pull = ISSUE | {"closed_at": "2024-05-02T00:00:00Z", "merged": True, "head": head}
+    merged = event_in("pull_request", payload("pull_request", "closed", pull_request=pull))
+    assert isinstance(merged, ThreadClosed)
+    assert merged.pull is not None
+    assert merged.pull.merged_at == merged.at == datetime(2024, 5, 2, tzinfo=UTC)
+    del pull["created_at"]
+    closed = event_in("pull_request", payload("pull_request", "closed", pull_request=pull))
+    assert isinstance(closed, ThreadClosed)
+    assert closed.pull is None
+
+
 @pytest.mark.parametrize("action", ["transferred", "deleted"])
 def test_an_issue_that_leaves_is_closed_at_its_last_change(action: str) -> None:
     left = payload("issues", action, issue=ISSUE | {"closed_at": "2020-01-01T00:00:00Z"})
@@ -366,3 +379,6 @@ def test_checks_that_ended_ring_for_their_commit_and_say_nothing_else(event: str
     if event == "workflow_run":
         others += [ended | {event: about | {"head_repository": one}} for one in (None, {"id": 98})]
     assert [other for other in others if envelope(event, other, "github.com").used] == []
+
+    del about["head_repository"]
+    assert envelope(event, ended, "github.com").used, "a doorbell: GitHub is asked whose head it is"

@@ -43,6 +43,7 @@ PLAN = (
 )
 REPOSITORY = Repository("github.example", 1, "acme", "shop")
 ASKED = tracking.asked("maria", SERVER, REPOSITORY, 7, Target("comment", 1842), 28)
+FOR_CHECKS = replace(ASKED, is_fix=True)
 MESSAGE = tracking.asked("tom", SERVER, REPOSITORY, 7, Target("comment", 1850), 29)
 CHANGES = Changes(
     "threadtree/issue-7",
@@ -402,14 +403,20 @@ COMMENTS: dict[str, str | TurnResult] = {
     "update-not-merged": replace(RAN, answer="I merged it.", changes=None, notices=(update.not_merged("main", 3),)),
     "update-with-marks": replace(RAN, answer="I merged it.", notices=(update.marks_left(["src/cart.py"]),)),
     "failing-checks-queued": f"{tracking.queued(0)}\n\n{ATTEMPT}",
-    "failing-checks-mended": replace(RAN, notices=(ATTEMPT,)),
-    "failing-checks-pass": "\n\n".join((*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,))), fixes.GREEN)),
+    "failing-checks-mended": replace(RAN, notices=(ATTEMPT,), asked=FOR_CHECKS),
+    "failing-checks-pass": "\n\n".join(
+        (*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,), asked=FOR_CHECKS)), fixes.GREEN)
+    ),
     "failing-checks-not-mended": replace(
-        RAN, answer="The server of the packages is away.", changes=None, notices=(ATTEMPT, fixes.NOTHING_PUSHED)
+        RAN,
+        answer="The server of the packages is away.",
+        changes=None,
+        notices=(ATTEMPT, fixes.NOTHING_PUSHED),
+        asked=FOR_CHECKS,
     ),
     "failing-checks-given-up": fixes.gave_up("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", ["tests"], 3, "main"),
     "failing-checks-over-the-limit": TurnResult(
-        "refused", reasons.over_daily_limit(50), notices=(ATTEMPT,), asked=ASKED
+        "refused", reasons.over_daily_limit(50), notices=(ATTEMPT,), asked=FOR_CHECKS
     ),
     "autofix-on": fixes.switched(on=True, most=3),
     "autofix-off": fixes.switched(on=False, most=3),

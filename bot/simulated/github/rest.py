@@ -71,6 +71,8 @@ IN_REPOSITORY: Table = [
     ("GET", "/activity", accounts.list_activity),
     ("GET", "/commits/{sha}/check-runs", checks.list_check_runs),
     ("GET", "/commits/{sha}/check-suites", checks.list_check_suites),
+    ("GET", "/actions/runs", checks.list_workflow_runs),
+    ("GET", "/actions/runs/{run_id}/jobs", checks.list_jobs),
     ("GET", "/commits/{sha}/status", checks.get_combined_status),
     ("GET", "/actions/jobs/{job_id}/logs", checks.get_job_log),
     ("GET", "/pulls/{number}/comments", pulls.list_review_comments),

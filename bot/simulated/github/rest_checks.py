@@ -25,6 +25,22 @@ async def list_check_suites(call: Call) -> Response:
     return answer({"total_count": 2, "check_suites": [ours, idle]})
 
 
+async def list_workflow_runs(call: Call) -> Response:
+    """A commit's checks are the jobs of one run."""
+    repository, sha = call.repository(), call.request.query_params["head_sha"]
+    checks = repository.checks.get(sha, [])
+    is_over = sha not in repository.busy_suites and all(check.conclusion for check in checks)
+    run = {"id": checks[0].id, "name": "CI", "status": "completed" if is_over else "queued"} if checks else None
+    return answer({"total_count": len(checks[:1]), "workflow_runs": [run] if run else []})
+
+
+async def list_jobs(call: Call) -> Response:
+    run = call.number("run_id")
+    jobs = next((checks for checks in call.repository().checks.values() if checks and checks[0].id == run), [])
+    shown = [{key: _check_run(job)[key] for key in ("id", "name", "status", "conclusion")} for job in jobs]
+    return answer({"total_count": len(jobs), "jobs": shown})
+
+
 async def get_combined_status(call: Call) -> Response:
     states = call.repository().statuses.get(call.text("sha"), {})
     found = [{"context": name, "state": state, "description": None} for name, state in states.items()]
