@@ -2,7 +2,6 @@
 
 import base64
 import ssl
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,6 +13,8 @@ from urllib.request import proxy_bypass
 
 import certifi
 import httpx
+
+from bot.files import replace_file
 
 BUNDLE = "ca-bundle.pem"
 """The file in DATA_DIR with the public authorities and those of SSL_CERT_FILE, for programs that read only one file."""
@@ -43,9 +44,9 @@ class Outbound:
         """Write the bundle into the directory, where SSL_CERT_FILE is set. Raises OSError."""
         if self.authorities is None:
             return self
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=f".{BUNDLE}-", delete=False) as file:
-            file.write(Path(certifi.where()).read_bytes() + b"\n" + self.authorities.read_bytes())
-        return replace(self, bundle=Path(file.name).replace(directory.resolve() / BUNDLE))
+        bundle = directory.resolve() / BUNDLE
+        replace_file(bundle, Path(certifi.where()).read_bytes() + b"\n" + self.authorities.read_bytes())
+        return replace(self, bundle=bundle)
 
     def proxy_for(self, host: str, port: int) -> SplitResult | None:
         """Return the address of the proxy for https to this host; None where it is reached directly."""

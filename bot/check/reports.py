@@ -16,7 +16,8 @@ from bot.messages.formatting import one_line
 from bot.sandbox.untrusted_files import entries_below, read_untrusted
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 8 << 20, 32 << 20
-MOST_ENTRIES, MOST_TESTS = 2000, 20_000
+MOST_ENTRIES, MOST_TESTS, MOST_POINTS, DEEPEST = 2000, 20_000, 100_000, 100
+"""A test may be told several times: so many results are read in all. XML of a report has a few levels."""
 LONGEST_NAME = 200
 MAX_PICTURE_BYTES, MOST_PICTURES = 1 << 20, 8
 _PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8|RIFF.{4}WEBP", re.DOTALL)
@@ -53,7 +54,7 @@ class _RefusedError(ValueError):
 def read_reports(folder: Path) -> Report:
     """Read all reports in a folder, at any depth; a test that is in several failed if it failed in one of them."""
     found: dict[str, Outcome] = {}
-    room, unread = MAX_TOTAL_BYTES, 0
+    room, unread, points = MAX_TOTAL_BYTES, 0, 0
     for entry in islice(entries_below(folder), MOST_ENTRIES):
         path = PurePath(entry.path).relative_to(folder)
         parse = _PARSERS.get(path.suffix.lower())
@@ -63,7 +64,8 @@ def read_reports(folder: Path) -> Report:
             data = read_untrusted(folder, path, min(MAX_FILE_BYTES, room))
             room -= len(data)
             for name, passed in parse(data):
-                _take_in(found, name, passed)
+                points += 1
+                _take_in(found, name, passed, is_room=points <= MOST_POINTS)
         except (OSError, expat.ExpatError, LookupError, ValueError):
             unread += 1
     return Report(
@@ -87,11 +89,11 @@ def read_pictures(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def _take_in(found: dict[str, Outcome], name: str, passed: Outcome) -> None:
+def _take_in(found: dict[str, Outcome], name: str, passed: Outcome, *, is_room: bool) -> None:
     name = one_line("".join(c if c.isprintable() else "\ufffd" for c in name))
     name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
     known = found.get(name)
-    if name not in found and len(found) >= MOST_TESTS:
+    if not is_room or (name not in found and len(found) >= MOST_TESTS):
         raise _RefusedError("too many tests")
     found[name] = passed if known is None else known and passed is not False
 
@@ -102,8 +104,13 @@ def junit(data: bytes) -> list[tuple[str, Outcome]]:
     There is no schema; these names are what all tools write: https://github.com/testmoapp/junitxml
     """
     cases: list[tuple[str, Outcome]] = []
+    open_tags = 0
 
     def begins(tag: str, attributes: dict[str, Any]) -> None:
+        nonlocal open_tags
+        open_tags += 1
+        if open_tags > DEEPEST or len(cases) > MOST_POINTS:
+            raise _RefusedError("no report of tests is so deep, or so long")
         if tag == "testcase":
             names = (attributes.get("classname"), attributes.get("name"))
             # As GoogleTest writes a test that is switched off.
@@ -112,11 +119,15 @@ def junit(data: bytes) -> list[tuple[str, Outcome]]:
         elif tag in ("failure", "error", "skipped") and cases:
             cases[-1] = cases[-1][0], None if tag == "skipped" else False
 
+    def ends(_: str) -> None:
+        nonlocal open_tags
+        open_tags -= 1
+
     def refuses(*_: object) -> NoReturn:
         raise _RefusedError("a report needs no document type, and entities grow without end")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler = begins
+    parser.StartElementHandler, parser.EndElementHandler = begins, ends
     parser.StartDoctypeDeclHandler = refuses
     parser.Parse(data.lstrip(), True)
     return cases

@@ -84,7 +84,7 @@ async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checke
             return await undo(ctx, lock, worktree)
 
     try:
-        done = await _run(check, worktree)
+        done = await _run(check, worktree, ctx.home(check.conversation_id))
     finally:
         # Also where it was stopped.
         left = await asyncio.shield(take_away())
@@ -110,9 +110,12 @@ async def undo(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> tupl
 async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Checked:
     """Run the check on another commit of the worktree's clone, in a checkout that is removed again; its set-up script
     runs there first, where there is one. Raises as above.
+
+    Its HOME is a new one: the result is for all threads, and what an agent left in its own must not change it.
     """
     ctx, folder = check.ctx, worktree.folder
-    path = check.scratch / "base" / folder
+    path, home = check.scratch / "base" / folder, check.scratch / "home"
+    await _empty(ctx, home)
     row = replace(worktree, path=ctx.stored(path))
     async with clone_lock(ctx.clone(folder)) as held:
         lock = replace(held, lets_go=True)
@@ -125,14 +128,16 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Chec
             await provide(await require_checkout(lock, path), commit)
     try:
         reached("base-checked-out")
+        home.mkdir(mode=0o700)
         default = worktree.repository.default_branch
         if ctx.rules.setup and default is not None:
             script = await script_on(ctx.clone(folder), default, SETUP)
             if isinstance(script, bytes):
-                await _within_disk(lambda full: set_up(ctx, row, check.conversation_id, script, full, check.variables))
-        return await _run(check, row)
+                await _within_disk(lambda full: set_up(ctx, row, home, script, full, check.variables))
+        return await _run(check, row, home)
     finally:
         await asyncio.shield(remove_checkout(ctx, folder, path))
+        await asyncio.shield(_empty(ctx, home))
 
 
 async def remove_checkout(ctx: NodeContext, folder: str, path: Path) -> None:
@@ -152,13 +157,13 @@ def _remove_empty(folder: Path) -> None:
         os.removedirs(folder)
 
 
-async def _run(check: Check, worktree: WorktreeRow) -> Checked:
+async def _run(check: Check, worktree: WorktreeRow, home: Path) -> Checked:
     ctx, reports = check.ctx, check.scratch / "reports"
     # What the agent left is no report: its processes are gone, and the folder is new.
     await _empty(ctx, reports)
     reports.mkdir(mode=0o700, parents=True)
     began = time.monotonic()
-    home, given = ctx.home(check.conversation_id), {**check.variables, REPORTS: str(reports)}
+    given = {**check.variables, REPORTS: str(reports)}
     shown = (Bind(reports, writable=True),)
     try:
         try:
@@ -199,7 +204,10 @@ async def _undo(checkout: Checkout, branch: str | None, head: str, before: set[s
     Files that were there when the check began, as the kernel tells their last change, are never deleted: a check that
     changes what git ignores would else delete somebody's work. Return the names of what still differs.
     """
-    if checkout.head.commit != head and checkout.head.branch == branch:
+    if (checkout.head.commit, checkout.head.branch) != (head, branch):
+        # What is on the branch next is taken for the work that was checked: whatever the check committed, and wherever.
+        where = ("symbolic-ref", "HEAD", refs.local(branch)) if branch else ("update-ref", "--no-deref", "HEAD", head)
+        await checkout.git(*where)
         await checkout.git("reset", "--quiet", "--soft", head)
     changed = [one for one in await checkout.changes() if one.name not in before]
     tracked = b"".join(os.fsencode(one.name) + b"\0" for one in changed if one.staged != "?")

@@ -20,6 +20,8 @@ from bot.sandbox.view import OpenView, View
 MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
+LIMITED = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
+"""git outside of the cage, where it reads into what an agent made."""
 # A few trees that name each other can stand for more files than any program can list.
 MAX_FILES = 2_000_000
 # The words in the `.keep` file of a pack: no ref reaches it yet, and an operator's `git gc` would delete it.
@@ -147,8 +149,7 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
     )
     # It checks every object, and that nothing is missing.
     checking = ("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}", f"--keep={IMPORTING}")
-    limited = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
-    receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=limited)
+    receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=LIMITED)
     packed, received = await _connected(packing, receiving)
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)

@@ -1,7 +1,5 @@
 """`<name>.json` beside a worktree: whose it is, and how it was last used."""
 
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AwareDatetime, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 
+from bot.files import replace_file
 from bot.model import WorktreeRow
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -74,16 +73,7 @@ def write(worktree: Path, metadata: Metadata) -> None:
     """Replace the file atomically: neither a reader nor a crash meets half of it. Raises OSError."""
     path = metadata_path(worktree)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_FILE.dump_json(metadata, indent=2) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, _FILE.dump_json(metadata, indent=2) + b"\n")
 
 
 def read(worktree: Path) -> Metadata | Unusable:

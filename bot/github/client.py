@@ -15,7 +15,7 @@ from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, 
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
-from bot.model import OwnReview, Repository, Target, Thread
+from bot.model import Actor, OwnReview, Repository, Target, Thread
 
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
@@ -165,16 +165,18 @@ class GitHub:
             *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
         )
 
-    async def permission(self, repository: Repository, login: str) -> Permission:
+    async def permission(self, repository: Repository, person: Actor) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
 
-        Raises NotFound where the bot does not see the repository: GitHub's answer is the same.
+        GitHub is asked by login, and the account that it answers for must have the person's id. Raises NotFound where
+        the bot does not see the repository: GitHub's answer is the same.
         """
-        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=login)
+        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=person.login)
         if answer is None:
             await self.as_named_now(repository)
             return "none"
-        return answers.permission(answer)
+        is_them = (answer.get("user") or {}).get("id") == person.id
+        return answers.permission(answer) if is_them else "none"
 
     async def may_read(self, repository: Repository, login: str) -> bool:
         """Return whether the person can read the repository, found by its id: its name may be another's by now.

@@ -182,12 +182,13 @@ async def _head_at(
 @dataclass(frozen=True, slots=True)
 class WhoAsked:
     """Who changed a text last, and who asked by gestures: the label's name in lower case, the assignee's id, or the
-    reviewer's, negated.
+    reviewer's, negated. `of_text` are the gestures that nobody else's edit came after.
     """
 
     edited_at: datetime | None
     editor: int | None
     gestures: frozenset[tuple[int | None, str | int | None]]
+    of_text: frozenset[tuple[int | None, str | int | None]]
 
 
 _PLACES: dict[TargetKind, tuple[str, str]] = {
@@ -217,16 +218,18 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
 async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[WhoAsked, ...]:
     """Return what is known of these texts, in their order."""
     found = await github.query(repository, WHO_ASKED, ids=list(node_ids))
-    return tuple(
-        WhoAsked(
-            edited_at=datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None,
-            editor=_account(node["editor"]),
-            gestures=frozenset(
-                (_account(item["actor"]), _given(item)) for item in answers.nodes(node.get("timelineItems"))
-            ),
-        )
-        for node in found["nodes"]
-    )
+    return tuple(map(_who_asked, found["nodes"]))
+
+
+def _who_asked(node: Any) -> WhoAsked:
+    edited_at = datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None
+    editor, gestures, of_text = _account(node["editor"]), set(), set()
+    for item in answers.nodes(node.get("timelineItems")):
+        given = actor, _ = _account(item["actor"]), _given(item)
+        gestures.add(given)
+        if edited_at is None or actor == editor or datetime.fromisoformat(item["createdAt"]) >= edited_at:
+            of_text.add(given)
+    return WhoAsked(edited_at, editor, frozenset(gestures), frozenset(of_text))
 
 
 def _given(item: Any) -> str | int | None:

@@ -24,7 +24,7 @@ async def may_ask(
     verdict = before_asking_github(policy, person, repository)
     if verdict is not None:
         return verdict
-    verdict = by_permission(await github.permission(repository, person.login))
+    verdict = by_permission(await github.permission(repository, person))
     if isinstance(verdict, Allowed):
         if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login):
             return NOT_LISTED

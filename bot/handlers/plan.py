@@ -5,6 +5,8 @@ import asyncio
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.messages import plans as words
+from bot.messages.agent_answer import answer_parts
+from bot.messages.commit_message import split_subject
 from bot.messages.questions import TO_ANSWER
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.plans import carry_out
@@ -22,6 +24,13 @@ def asks_back(plan: Plan) -> bool:
     return TO_ANSWER in plan.answer
 
 
+def as_shown(answer: str, server_url: str) -> str | None:
+    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end."""
+    text, _ = split_subject(answer)
+    _, was_cut = answer_parts(text, server_url=server_url)
+    return None if was_cut else strip_hidden(text)
+
+
 async def _plan(ctx: RequestContext, _: str | None) -> None:
     await ctx.reply(words.NOTHING_TO_PLAN)
 
@@ -34,10 +43,10 @@ async def _approve(ctx: RequestContext, _: str | None) -> None:
         await ctx.reply(words.NOTHING_TO_APPROVE)
     elif plan.followed_by is not None:
         await ctx.reply(words.not_open(plan.turn_id, plan.followed_by, approved=plan.is_approved))
+    elif (text := await asyncio.to_thread(as_shown, plan.answer, ctx.server_url)) is None:
+        await ctx.reply(words.PLAN_TOO_LONG)
     else:
-        # What no reader saw, nobody approved.
-        text = carry_out(await asyncio.to_thread(strip_hidden, plan.answer))
-        await queue_turn(ctx, AgentRequest(text, plan_of=plan.turn_id), pinned_sha=plan.pinned_sha)
+        await queue_turn(ctx, AgentRequest(carry_out(text), plan_of=plan.turn_id), pinned_sha=plan.pinned_sha)
 
 
 PLAN = Handler("plan", lambda words: (words or None, ""), summary=words.PLAN_SUMMARY, run=_plan, asks="plan")

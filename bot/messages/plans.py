@@ -5,6 +5,7 @@ APPROVE_SUMMARY = "has the last plan carried out as it was shown"
 
 NOTHING_TO_PLAN = "There is no request to plan. Write `/plan` and then what is wanted, in the same comment."
 NOTHING_TO_APPROVE = "There is no plan here to approve. `/plan` with a request asks for one."
+PLAN_TOO_LONG = "The comments do not show the end of the plan, so nobody can approve it. Ask for a shorter one."
 PLAN_NOT_THERE = "The plan is not there yet. Read it first; then write `/approve`."
 
 PLANNED = (

@@ -15,6 +15,7 @@ CHANGED_ALL_THE_SAME = (
     "The agent changed files while it should only review: it runs without a sandbox. Nothing of that was committed. It "
     "is left in the worktree, and the next request that changes files would push it; `/worktree reset` takes it back."
 )
+OTHER_FILES = "The bot's files are not at this commit: the agent could read it with git, and run nothing of it."
 _ON_NO_LINE = "**Remarks that are on no line of the diff**"
 
 

@@ -1,13 +1,16 @@
 """`/update`: what was merged, and what the agent is asked where it conflicts."""
 
 from collections.abc import Sequence
+from shlex import quote
 
-from bot.messages.formatting import format_count, format_list, inline_code
+from bot.messages.formatting import format_count, format_list, inline_code, one_line, truncate
 
 SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
 NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."
 NO_BASE = "Nothing is pushed from here, or the branch has no base, so nothing can be merged into it."
 IGNORED_FILE_IN_THE_WAY = "A file that git ignores is in the place of one of the base. Remove it, then write `/retry`."
+SUBJECT = "Merge the base branch"
+"""Of the commit with what an agent left uncommitted."""
 _MOST_NAMES = 50
 
 
@@ -40,15 +43,19 @@ def conflicts(base: str) -> str:
 
 
 def commit_message(base: str, branch: str) -> str:
-    return f"Merge branch '{base}' into {branch}"
+    return f"Merge branch '{base}' into {branch}\n"
 
 
-def request(base_ref: str, conflicts: Sequence[str]) -> str:
-    """Return what the agent is asked; `conflicts` are names of files, none where it was not tried."""
-    files = "".join(f"\n- {name}" for name in conflicts[:_MOST_NAMES])
-    where = f" These files conflict:{files}\n" if files else ""
+def conflict_names(conflicts: Sequence[str]) -> str:
+    """Return the names of files that conflict, a line each."""
+    return "\n".join(truncate(one_line(name)) for name in conflicts[:_MOST_NAMES])
+
+
+def request(base_ref: str, are_told: bool) -> str:
+    """Return what the agent is asked. `are_told`: the names of the files that conflict stand above, as material."""
+    where = " The files that are named above conflict." if are_told else ""
     return (
-        f"Merge {base_ref} into the branch that is checked out (`git merge {base_ref}`).{where}\n"
+        f"Merge {base_ref} into the branch that is checked out (`git merge {quote(base_ref)}`).{where}\n"
         "Resolve conflicts so that both sides keep what they are for, see that the result works, and commit the merge. "
         "Change nothing else. Answer with what conflicted and how you resolved it."
     )

@@ -68,19 +68,18 @@ class SetUp:
 async def set_up(
     ctx: NodeContext,
     worktree: WorktreeRow,
-    conversation_id: int,
+    home: Path,
     script: bytes,
     on_overflow: Callable[[int], None],
     variables: Mapping[str, str],
 ) -> SetUp:
-    """Run the script in the sandbox of the conversation's agent; look at what it left. A cancellation ends it.
+    """Run the script in the sandbox of an agent with this HOME; look at what it left. A cancellation ends it.
 
     `variables` are the repository's.
     `on_overflow` is called where it fills its disk. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     before, began = set(await _changed_files(ctx, worktree)), time.monotonic()
     limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds)
-    home = ctx.home(conversation_id)
     failure, output = await run_in_worktree(ctx, worktree, home, script, limit_seconds, on_overflow, variables)
     seconds = time.monotonic() - began
     left = tuple(name for name in await _changed_files(ctx, worktree) if name not in before)

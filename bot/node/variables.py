@@ -3,12 +3,12 @@
 They belong to the repository's id: a name that somebody else takes over inherits nothing.
 """
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bot.files import replace_file
 from bot.model import DetachedHead, Repository, WorktreeRow
 
 FOLDER = "variables"
@@ -27,9 +27,7 @@ def set_variable(data_dir: Path, repository: Repository, name: str, value: str) 
     """Keep the value in a file of mode 0600; a worker uses it from its next turn on. Raises OSError."""
     folder = _folder(data_dir, repository)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
-        file.write(value.encode())
-    Path(file.name).replace(folder / name)
+    replace_file(folder / name, value.encode())
 
 
 def unset_variable(data_dir: Path, repository: Repository, name: str) -> bool:

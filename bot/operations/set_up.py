@@ -85,7 +85,7 @@ async def run_script(ctx: NodeContext, operation: Operation, script: bytes) -> S
     try:
         given = variables_in(ctx.data_dir, operation.worktree)
         ctx.redactor.know(given.values())
-        running = set_up(ctx, operation.worktree, operation.home_of, script, full.set_result, given)
+        running = set_up(ctx, operation.worktree, ctx.home(operation.home_of), script, full.set_result, given)
         return await unless(watch(), running)
     except ClaimLostError:
         raise

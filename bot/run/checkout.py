@@ -291,8 +291,8 @@ def _issue(turn: ClaimedTurn) -> OfIssue | None:
 
 def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
     told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
-    if turn.mode == "undo" and isinstance(synced, Dirty | Diverged):
-        said = ()  # that is what is taken back
+    if turn.mode in ("undo", "review") and isinstance(synced, Dirty | Diverged):
+        said = ()  # that is what is taken back; a review is of what is on GitHub
     if unfinished is not None:
         told = (*told, remarks.unfinished(unfinished))
         said = said if turn.resuming or turn.mode == "undo" else (*said, notices.unfinished(unfinished))

@@ -119,7 +119,9 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     if is_own and turn.asked_agent is None:
         return Confirmed(asked[0] if parts else turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
-    gestures = {what for by, what in known[0].gestures if by == person and _asks(ctx.policy, what, turn.mode)}
+    # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
+    given = known[0].gestures if turn.mode == "review" else known[0].of_text
+    gestures = {what for by, what in given if by == person and _asks(ctx.policy, what, turn.mode)}
     agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
     if turn.asked_agent not in (None, *agents):
         raise NotConfirmedError(reasons.NOT_CONFIRMED)

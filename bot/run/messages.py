@@ -143,6 +143,8 @@ async def _confirmed(run: TurnRun, message: Message) -> Message:
         target=message.target,
         retry_of=None,
         mends=None,
+        plan_of=None,
+        asked_agent=None,
     )
     confirmed = await confirm(run.ctx, as_turn)
     # The agent has the repository's variables: nobody else may have a say in what it does.

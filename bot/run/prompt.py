@@ -13,7 +13,7 @@ from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.handlers.parsing import CommentParser
 from bot.markdown import MarkdownError
-from bot.messages import notices, tracking
+from bot.messages import notices, reviews, tracking
 from bot.messages.commit_message import is_conventional, split_subject
 from bot.messages.fixes import FAILS_NO_MORE
 from bot.prompt import attachments, remarks
@@ -76,6 +76,7 @@ async def make_prompt(
         subject = await reviewing(ctx, turn, pull, turn.pinned_sha or ready.head)
         if subject.pull.head_sha != ready.head:
             told = (*told, remarks.reviews_another(subject.pull.head_sha))
+            run.notices.append(reviews.OTHER_FILES)
     if collected is not None:
         known_checks = collected.thread.failed_checks or CHECKS in collected.thread.missing
         if turn.mends is not None and not known_checks:

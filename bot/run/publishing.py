@@ -12,7 +12,7 @@ from bot.clones.fetch import complete
 from bot.clones.importing import import_commits
 from bot.git import refs
 from bot.git.runner import Identity
-from bot.messages import commit_message, links, notices, tracking
+from bot.messages import commit_message, links, notices, tracking, update
 from bot.messages.tracking import Changes
 from bot.model import WorktreeRow
 from bot.node.transactions import persist
@@ -181,7 +181,7 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before:
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
     line = commit_message.subject(
-        subject,
+        subject or (update.SUBJECT if turn.mode == "update" else None),
         turn.title,
         turn.number,
         ctx.redactor,

@@ -191,7 +191,9 @@ def read_left(
         room -= len(remark.body)
         if len(on_lines) + len(elsewhere) == MOST_REMARKS or room < 0:
             break
-        body, (line, start) = clean(remark.body), _lines(remark)
+        body, (line, start) = clean(remark.body).strip(), _lines(remark)
+        if not body:
+            continue
         if (side := _side(remark, line, start, hunks.get(remark.path, ()))) is not None and line is not None:
             on_lines.append(LineRemark(remark.path, line, side, harmless(body), None if start == line else start))
         else:

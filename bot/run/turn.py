@@ -203,6 +203,9 @@ async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
     ctx.redactor.know(found.values())
     is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
     of_outsider = turn.plan_of is not None and await is_by_outsider(ctx.pool, turn.plan_of)
+    if turn.mends is not None:  # it goes on with the words of others
+        told = (turn.conversation_id, turn.id, notices.VARIABLES_WITHHELD)
+        of_outsider = await run.write(turns.was_told, *told)
     if not is_ours or of_outsider or not await may_all_ask(ctx, turn, authors):
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
@@ -286,7 +289,8 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     run.progress.enter(tracking.SETTING_UP)
     done = found
     if not isinstance(done, SetUp):
-        running = set_up(ctx, turn.worktree, turn.conversation_id, done, run.disk_overflowed, run.variables)
+        home = ctx.home(turn.conversation_id)
+        running = set_up(ctx, turn.worktree, home, done, run.disk_overflowed, run.variables)
         done = await running
     told: list[Told] = []
     if done.left:

@@ -6,7 +6,6 @@ from bot.clones.check_out import check_out, marked
 from bot.clones.checkout import Checkout, require_checkout
 from bot.clones.clone import Clone, clone_lock
 from bot.clones.fetch import complete
-from bot.clones.importing import import_commit
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import undo
@@ -21,7 +20,7 @@ from bot.run.update import base_of
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
-from bot.worktrees.push import merge_message, merged_tree
+from bot.worktrees.push import commit_tree, merge_message, merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -101,10 +100,9 @@ async def _reverting(
         new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
         if new > own:
             return TurnResult("refused", undo.has_merged(change, base))
-    author = run.ctx.author.environment
-    as_before = ("commit-tree", f"{change.head_before}^{{tree}}", "-p", last, "-m", "As before")
-    before = (await checkout.git(*as_before, environment=author)).text
-    tree = await merged_tree(checkout, tip, before)
+    author = run.ctx.author
+    before = await commit_tree(checkout, f"{change.head_before}^{{tree}}", (last,), "As before\n", author)
+    tree = await merged_tree(clone, tip, before)
     if not isinstance(tree, str):
         return TurnResult("refused", undo.conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
@@ -112,9 +110,7 @@ async def _reverting(
     listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
     commits = listed.text.split("\n")
     words = undo.commit_message(change, run.asked, commits)
-    made = await checkout.git("commit-tree", tree, "-p", tip, "-F", "-", input=words.encode(), environment=author)
-    await import_commit(checkout, made.text)
-    return made.text, commits
+    return await commit_tree(checkout, tree, (tip,), words, author), commits
 
 
 async def _last_of_its_own(checkout: Checkout, change: ChangeOfTurn) -> str:

@@ -6,7 +6,7 @@ from bot.clones.check_out import check_out
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import clone_lock
 from bot.clones.fetch import fetch
-from bot.clones.importing import import_commit, import_commits
+from bot.clones.importing import import_commits
 from bot.failpoints import reached
 from bot.git import refs
 from bot.messages import update
@@ -15,7 +15,7 @@ from bot.run.checkout import Ready
 from bot.run.turn_run import TurnRun
 from bot.store import turns
 from bot.worktrees.commit import has_conflict_marks
-from bot.worktrees.push import merged_tree
+from bot.worktrees.push import commit_tree, merged_tree
 
 
 async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
@@ -37,19 +37,18 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
         await import_commits(checkout, branch)
         if await clone.is_ancestor(theirs, head):
             if turn.began_with is not None:  # its agent was cut off after it had merged
-                run.turn = replace(turn, request=update.request(f"origin/{base}", ()))
+                run.turn = replace(turn, request=update.request(f"origin/{base}", False))
                 return None
             new = await clone.count(theirs, f"^{run.head_before}")
             return await _answered(run, update.merged(base, new) if new else update.nothing_new(base))
-        tree = await merged_tree(checkout, head, theirs)
+        tree = await merged_tree(clone, head, theirs)
         if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
             conflicts = () if isinstance(tree, str) else tree
-            run.turn = replace(turn, request=update.request(f"origin/{base}", conflicts))
+            names = update.conflict_names(conflicts)  # foreign: they stand beside the request
+            run.turn = replace(turn, request=update.request(f"origin/{base}", bool(conflicts)), context=names)
             return None
-        parents = ("-p", head, "-p", theirs, "-m", update.commit_message(base, branch))
-        made = await checkout.git("commit-tree", tree, *parents, environment=ctx.author.environment)
-        await import_commit(checkout, made.text)
-        if not await check_out(checkout, branch, made.text):
+        made = await commit_tree(checkout, tree, (head, theirs), update.commit_message(base, branch), ctx.author)
+        if not await check_out(checkout, branch, made):
             return TurnResult("failed", update.IGNORED_FILE_IN_THE_WAY)
         reached("base-merged")
         return await _answered(run, update.merged(base, await clone.count(theirs, f"^{head}")))
@@ -66,7 +65,7 @@ async def not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
         await import_commits(checkout, ready.branch)
         if lacks := await clone.count(theirs, f"^{checkout.head.commit}"):
             return (update.not_merged(base, lacks),)
-        tried = await merged_tree(checkout, run.head_before, theirs)
+        tried = await merged_tree(clone, run.head_before, theirs)
         names = () if isinstance(tried, str) else tried
         left = [name for name in names if has_conflict_marks(checkout.path, name)]
         return (update.marks_left(left),) if left else ()

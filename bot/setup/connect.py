@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from bot.compose.base import CannotStartError, redactor_of
 from bot.compose.parts import GITHUB_TIMEOUT, Surroundings, open_client
+from bot.files import replace_file
 from bot.github.client import APP_EVENTS, WEBHOOK_PATH, Hook
 from bot.github.errors import NotFound, Refused, Unauthenticated
 from bot.github.registration import MadeApp, Registration, TokenFacts, convert
@@ -22,7 +23,7 @@ from bot.outbound import Outbound
 from bot.settings import Need, Settings, load, read
 from bot.settings_values import base_url, is_loopback
 from bot.setup.arrival import Say, answering, first_delivery, logged
-from bot.setup.dotenv_file import EnvFile, replace_file
+from bot.setup.dotenv_file import EnvFile
 from bot.setup.manifest import finished, in_the_browser, manifest
 
 KEY_SETTINGS = ("GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH")
@@ -117,7 +118,7 @@ class Connecting:
             )
         key = self.file.path.with_name(f"github-app-{app.id}.pem")
         try:
-            replace_file(key, app.pem)
+            replace_file(key, app.pem.encode())
             self.keep(
                 dict.fromkeys(self.file.set_among(OF_AN_APP), "")
                 | {

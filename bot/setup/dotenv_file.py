@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from io import StringIO
 from pathlib import Path
@@ -11,6 +10,7 @@ from dotenv import dotenv_values
 from dotenv.parser import Binding, parse_stream
 
 from bot.compose.base import CannotStartError
+from bot.files import replace_file
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@-]*")
 
@@ -34,7 +34,7 @@ class EnvFile:
 
     def write(self, values: Mapping[str, str]) -> None:
         """Give these names these values. Raises OSError."""
-        replace_file(self.path, with_values(self._text, values))
+        replace_file(self.path.resolve(), with_values(self._text, values).encode())
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
@@ -61,24 +61,3 @@ def _line(name: str, value: str, before: Binding | None = None) -> str:
     head = re.match(r"\s*(?:export[^\S\r\n]+)?", original)
     comment = re.search(r"[^\S\r\n]+#[^\r\n]*(?=[\r\n]*\Z)", original) if "#" not in (before.value or "") else None
     return f"{head[0] if head else ''}{name}={value}{comment[0] if comment else ''}\n"
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all. Raises OSError.
-
-    Root gives it to whom the file before belonged, or the folder: the bot may run as another user.
-    """
-    path = path.resolve()
-    owner = (path if path.exists() else path.parent).stat()
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            if os.geteuid() == 0:
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-            os.fsync(descriptor)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

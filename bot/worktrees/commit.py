@@ -23,6 +23,7 @@ from bot.rescue.save import rescue_checkout, rescued_commit
 from bot.sandbox.untrusted_files import open_untrusted, read_untrusted, status_of_untrusted
 
 MAX_FILE_BYTES = 10_000_000
+_MOST_LOOKED_AT = 50
 _MARKS = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
 _SAMPLE_BYTES, _DENSE = 64 << 10, 0.97
 
@@ -116,7 +117,9 @@ async def commit_all(
 
 async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Committed | NothingToCommit | Unresolved:
     changed = await checkout.changes()
-    unresolved = tuple(one.name for one in changed if one.unresolved and not _is_resolved(checkout.path, one))
+    conflicts = [one for one in changed if one.unresolved]
+    looks = len(conflicts) <= _MOST_LOOKED_AT
+    unresolved = tuple([one.name for one in conflicts if not (looks and await _is_resolved(checkout, one))])
     if unresolved:
         return Unresolved(unresolved)
     reasons = await _reasons(checkout, changed)
@@ -142,17 +145,27 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
     return Committed((await checkout.git("rev-parse", "--verify", "HEAD")).text, left_out)
 
 
-def _is_resolved(path: Path, change: Change) -> bool:
-    """Return whether a file that both sides have was edited until no mark of a conflict was left, but not staged."""
-    return change.staged == change.unstaged in ("U", "A") and not has_conflict_marks(path, change.name)
+async def _is_resolved(checkout: Checkout, change: Change) -> bool:
+    """Return whether a file that both sides have was edited until no mark of a conflict was left, but not staged.
+
+    Where git can set no marks, as in a binary file, it is as on our side.
+    """
+    if change.staged != change.unstaged or change.staged not in "UA":
+        return False
+    try:
+        content = read_untrusted(checkout.path, PurePath(change.name), MAX_FILE_BYTES)
+    except OSError:
+        return False
+    ours = await checkout.git("cat-file", "--filters", f":2:{change.name}", check=False)
+    return ours.status == 0 and content != ours.stdout and not _MARKS.search(content)
 
 
 def has_conflict_marks(path: Path, name: str) -> bool:
-    """Return whether a file has, or may have, marks of a conflict that git could not merge."""
+    """Return whether a file that can be read has marks of a conflict that git could not merge."""
     try:
         return _MARKS.search(read_untrusted(path, PurePath(name), MAX_FILE_BYTES)) is not None
     except OSError:
-        return True
+        return False
 
 
 async def _has_staged(checkout: Checkout) -> bool:

@@ -1,7 +1,7 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -11,13 +11,13 @@ from bot.clones.check_out import check_out
 from bot.clones.checkout import Checkout
 from bot.clones.clone import Clone, CloneLock
 from bot.clones.fetch import PUSH_REMOTE, fetch
-from bot.clones.importing import import_commit, import_commits
+from bot.clones.importing import LIMITED, import_commits, lend
 from bot.clones.published import publish
 from bot.clones.start import in_its_way
 from bot.failpoints import reached
 from bot.git import refs
 from bot.git.errors import GitError
-from bot.git.runner import Completed, Identity, failure
+from bot.git.runner import Completed, Identity, Options, failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ async def push_beside(
     somebody else's, or the remote refused. Raises GitError, InvalidNameError, OSError.
     """
     clone, before = lock.clone, await lock.clone.commit_at(refs.remote(branch))
-    if before and (await clone.run("log", "-1", "--format=%ae %s", before, "--")).text != f"{identity.email} {message}":
+    # All its commits, down to the first: an agent chooses the subject of its last one.
+    made = (await clone.run("log", "--format=%ae %s", before, "--")).text if before else ""
+    if before and {*made.split("\n")} != {f"{identity.email} {message}"}:
         return None
     lines = list[str]()
     for name, content in files.items():
@@ -190,10 +192,14 @@ def _is_race(refused: str) -> bool:
     return any(race in refused.splitlines()[0] for race in races)
 
 
-async def merged_tree(checkout: Checkout, ours: str, theirs: str) -> str | tuple[str, ...]:
-    """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError."""
+async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, ...]:
+    """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError.
+
+    In the clone: git checks no object that it reads, so a cage could show another content under the name of a commit.
+    """
     how = ("--write-tree", "--name-only", "--no-messages", "-z")
-    merged = await checkout.git("merge-tree", *how, ours, theirs, check=False)
+    more: Options = {"environment": {"GIT_ATTR_SOURCE": ours}, "program": LIMITED, "check": False}
+    merged = await clone.git.on_clone(clone.path, "merge-tree", *how, ours, theirs, **more)
     if merged.status not in (0, 1):
         raise failure("merge-tree", merged)
     tree, *conflicts = merged.fields
@@ -205,17 +211,24 @@ def merge_message(branch: str) -> str:
     return f"Merge branch '{branch}' of origin into {branch}"
 
 
+async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], message: str, identity: Identity) -> str:
+    """Make a commit in the clone, which the worktree's cage gets too; return it. Raises GitError, OSError."""
+    clone, named = checkout.clone, [word for one in parents for word in ("-p", one)]
+    more: Options = {"input": message.encode(), "environment": identity.environment}
+    made = (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text
+    await lend(clone, checkout.view, made)
+    return made
+
+
 async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     """Merge the remote's branch; return False, with the worktree as it was, where that conflicts."""
     theirs = await checkout.clone.commit_at(refs.remote(branch))
     if theirs is None:
         return True
     head = (await checkout.read_head()).commit or theirs
-    merged = await merged_tree(checkout, head, theirs)
+    merged = await merged_tree(checkout.clone, head, theirs)
     if not isinstance(merged, str):
         return False
-    parents = ("-p", head, "-p", theirs, "-m", merge_message(branch))
-    commit = await checkout.git("commit-tree", merged, *parents, environment=identity.environment)
-    await import_commit(checkout, commit.text)
+    commit = await commit_tree(checkout, merged, (head, theirs), f"{merge_message(branch)}\n", identity)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
-    return await check_out(checkout, branch, commit.text)
+    return await check_out(checkout, branch, commit)

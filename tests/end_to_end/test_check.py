@@ -104,7 +104,8 @@ async def test_what_fails_still_is_named_with_its_base_and_its_output(
 
 async def test_what_fails_on_the_base_alike_is_not_the_agents_to_mend(a_world: Worlds) -> None:
     async with a_world({}) as world:
-        await has_check(world, "echo ran >> $HOME/runs\nexit 3\n")
+        runs = world.directory / "runs"
+        await has_check(world, f"echo ran >> {runs}\nexit 3\n")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: a\nmend say Never.\nsay One.")
         answer = await issue.hears("One.", "**check failed** · ended with exit status 3 · ", " · fails on `main` too\n")
@@ -112,13 +113,13 @@ async def test_what_fails_on_the_base_alike_is_not_the_agents_to_mend(a_world: W
         await issue.says("@threadtree-bot write a.txt: b\nsay Two.")
         await issue.hears("Two.", "fails on `main` too")
 
-        [ran] = world.data_dir.glob("homes/*/runs")
-        assert ran.read_text() == "ran\n" * 3, "on `main` once for its commit"
+        assert runs.read_text() == "ran\n" * 3, "on `main` once for its commit"
 
 
 async def test_a_test_that_passes_only_once_is_told_as_one(a_world: Worlds) -> None:
     async with a_world({}) as world:
-        script = 'if test -e $HOME/once; then status=ok; else status="not ok"; fi\ntouch $HOME/once\n'
+        once = world.directory / "once"
+        script = f'if test -e {once}; then status=ok; else status="not ok"; fi\ntouch {once}\n'
         script += 'echo "$status - steady" > $THREADTREE_REPORTS/r.tap\ntest "$status" = ok\n'
         await has_check(world, script)
         issue = await world.maria.opens_issue("Greet people")
@@ -149,6 +150,40 @@ async def test_the_agent_changes_neither_the_check_nor_its_line(
         assert "`.threadtree/check` is changed in this branch; the one of `main` ran." in answer
         assert answer.index(f"The agent says: {forged}") < answer.rindex("\n---\n") < answer.rindex("**Changed**")
         assert "forged" not in answer
+
+
+LATE = "echo x > late.txt && git add late.txt && git -c user.name=x -c user.email=x@x commit -qm late"
+MOVED = "git update-ref refs/heads/threadtree/issue-1 HEAD && git switch -q --detach HEAD~1"
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [f"git switch -qc other && {LATE}", f"git switch -q --detach && {LATE} && {MOVED}"],
+    ids=["else", "moved"],
+)
+async def test_what_tested_code_commits_while_it_is_checked_is_not_pushed_as_checked(
+    a_world: Worlds, sandbox_settings: dict[str, str], commands: str
+) -> None:
+    async with a_world(sandbox_settings) as world:
+        await has_check(world, "sh ./tests.sh\n")
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says(f"@threadtree-bot write tests.sh: {commands}\nsay One.")
+        answer = await issue.hears("One.", "1 file +", "check passed · ")
+        assert "[!NOTE]" not in answer
+        assert "late.txt" not in await world.files("threadtree/issue-1")
+        [path] = await world.worktrees("path")
+        assert world.text_of(path, "late.txt") is None
+
+
+async def test_what_an_agent_left_in_its_home_does_not_fail_the_base_for_others(a_world: Worlds) -> None:
+    async with a_world({}) as world:
+        await has_check(world, "test ! -e $HOME/.lie && grep -q ok test-a\n", a="ok")
+        one, two = [await world.maria.opens_issue(title) for title in ("One", "Two")]
+        await one.says("@threadtree-bot out ../.lie: x\nwrite b.txt: b\nsay One.")
+        await one.hears("One.", "**check failed**", "passes on `main`")
+        await two.says("@threadtree-bot write test-a: bad\nsay Two.")
+        await two.hears("Two.", "**check failed**", "passes on `main`")
+        await is_clean(world)
 
 
 async def test_what_a_check_leaves_in_the_worktree_is_taken_away(
@@ -286,6 +321,19 @@ async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
         await issue.says("@threadtree-bot write Three: x\nsay Three.")
         answer = await issue.hears("Three.", "could not be pushed to `threadtree/issue-1-pictures`.")
         assert "![" not in answer
+
+
+async def test_a_branch_of_other_work_gets_no_pictures_whatever_its_last_commit_is_called(a_world: Worlds) -> None:
+    async with a_world({}) as world:
+        await has_check(world, PICTURES)
+        for branch in ("topic", "topic-pictures"):
+            await world.maria.pushes(branch, {f"{branch}.txt": "1\n"}, base="main")
+        one, two = [await world.maria.opens_pull(head, head=head) for head in ("topic", "topic-pictures")]
+        await two.says("@threadtree-bot write c.txt: c\nsay Two.\nsay Commit: Add pictures of a check")
+        await two.hears("Two.")
+        await one.says("@threadtree-bot write d.txt: d\nsay One.")
+        await one.hears("One.", "could not be pushed to `topic-pictures`.")
+        assert {"topic-pictures.txt", "c.txt"} < (await world.files("topic-pictures")).keys()
 
 
 async def git_log(world: World, branch: str) -> list[str]:

@@ -124,6 +124,29 @@ async def test_a_pull_request_is_not_the_bots_because_a_delivery_says_so(world: 
     await pull.hears("**Not started:**", NOT_SHOWN)
 
 
+async def test_a_login_with_the_id_of_another_account_has_no_permission(world: World) -> None:
+    issue = await world.maria.opens_issue("Known")
+    said = await issue.says("@threadtree-bot write pwned.txt: by olaf", by=world.olaf)
+    await issue.hears("Nothing was done for `olaf`")
+    forged = written(said, said.comment.body or "", "olaf", world)
+    forged["user"]["login"] = "maria"
+    world.clock.move(120)
+    await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+    await world.quiet()
+    assert await world.turns() == []
+
+
+async def test_a_label_of_long_ago_does_not_ask_for_what_the_issue_says_since(world: World) -> None:
+    issue = await world.olaf.opens_issue("Wrong total", "say The total is wrong.")
+    await world.maria.person.label(issue.thread, "threadtree")
+    await issue.hears("The total is wrong.")
+    world.clock.move(120)
+    await world.olaf.person.edit(issue.thread, "write pwned.txt: by olaf\nsay Pwned.")
+    own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
+    await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree"})
+    await issue.hears("**Not started:**", NOT_SHOWN)
+
+
 async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world: World) -> None:
     issue = await world.maria.opens_issue("Edited")
     gate = await busy(world, issue)

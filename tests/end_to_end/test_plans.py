@@ -177,3 +177,18 @@ async def test_update_and_undo_begin_with_no_plan(world: World) -> None:
     await issue.hears("Merged 1 commit of `main` without conflicts.")
     await issue.says("/undo")
     await issue.hears("came with turn 2")
+
+
+async def test_a_plan_whose_end_nobody_saw_is_not_carried_out(world: World) -> None:
+    issue = await world.maria.opens_issue("Long")
+    await issue.says("/plan long 300000\nsay write pwned.txt: yes")
+    await world.quiet()
+    assert "pwned" not in "".join(await issue.hears_all())
+    await issue.says("/approve")
+    assert plans.PLAN_TOO_LONG in await issue.hears()
+
+    await issue.says("/plan say write a.txt: one\nsay Commit: write b.txt")
+    assert "b.txt" not in await issue.hears("write a.txt: one")
+    await issue.says("/approve")
+    await issue.hears("1 file +1")
+    assert "b.txt" not in (await world.turns("text"))[-1]

@@ -83,6 +83,17 @@ async def test_the_next_review_says_only_what_is_new_also_without_graphql(world:
     assert lines(fresh) == [("cart.py", None, 3, "Why a loop?")]
 
 
+async def test_after_a_force_push_the_review_is_of_the_new_head_and_says_what_the_agent_saw(world: World) -> None:
+    pull = await pull_request(world)
+    await pull.says(left("It breaks.", on(2, "None cannot be added to.")))
+    await pull.reviewed("It breaks.")
+    head = await world.maria.person.amend(world.repository, "fix", {"cart.py": FIX.replace("or None", "or 0")}, "Fix")
+    await pull.says(left("Still.", on(5, "Why or?")))
+    body, [remark] = await pull.reviewed("Still.", "The bot's files are not at this commit")
+    assert (pull.reviews_of_bot[-1].commit_id, remark.line) == (head, 5)
+    assert "The agent worked on the commits from before" not in body
+
+
 async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) -> None:
     pull = await pull_request(world)
     await world.maria.person.label(pull.thread, "threadtree-review")

@@ -98,6 +98,20 @@ async def test_words_of_an_outsider_get_none_whoever_labels_them(a_world: Worlds
         assert is_given
 
 
+async def test_an_attempt_to_mend_what_an_outsider_wanted_gets_none_either(a_world: Worlds) -> None:
+    async with a_world({"AUTOFIX": "true", "AUTO_PULL_REQUEST": "ready"}) as world:
+        knows_a_secret(world)
+        theirs = await world.olaf.opens_issue("Greet people", "write a.txt: a\nmend env\\nappend a.txt: b")
+        await world.maria.person.label(theirs.thread, "threadtree")
+        await given_in(theirs, "**Changed**")
+        await world.quiet()
+        for _ in range(2):
+            world.github.end_checks(world.repository, world.repository.pulls[0].head_sha, {"tests": "failure"})
+            is_given, _ = await given_in(theirs, VARIABLES_WITHHELD)
+            assert not is_given
+            await world.quiet()
+
+
 async def env(here: Deployment, *arguments: str, given: bytes = b"") -> tuple[int, str, str]:
     """Run `threadtree env …` with this on stdin; return its exit status and what it says."""
     process = await fork(("-m", "bot", "env", *arguments), here.environment, here.directory, given)

@@ -241,10 +241,24 @@ async def test_conflict_markers_are_never_committed(world: GitRepositories) -> N
     (world.path / "other").write_text("1")
     await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
     assert await committed(world) == Unresolved(("README.md",))
+    assert commit.has_conflict_marks(world.path, "README.md")
+    assert not commit.has_conflict_marks(world.path, "no-such-file")
     (world.path / "README.md").write_text("one and two\n")  # resolved, but not staged
+    assert not commit.has_conflict_marks(world.path, "README.md")
     done = await committed(world)
     assert isinstance(done, Committed)
     assert len(git(world.clone.path, "log", "-1", "--format=%P", done.sha).split()) == 2
+
+
+async def test_a_conflict_without_marks_is_not_resolved_by_itself(world: GitRepositories) -> None:
+    world.agent("switch", "-q", "-c", "idea")
+    world.agent_commits({"logo.png": "one\0"})
+    world.agent("switch", "-q", BRANCH)
+    world.agent_commits({"logo.png": "two\0"})
+    await (await world.looked_at()).git("merge", "idea", check=False, environment=BOT.environment)
+    assert await committed(world) == Unresolved(("logo.png",))
+    (world.path / "logo.png").write_text("three\0")
+    assert isinstance(await committed(world), Committed)
 
 
 async def test_a_file_that_one_side_deleted_is_not_resolved_by_itself(world: GitRepositories) -> None:

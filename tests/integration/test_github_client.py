@@ -15,7 +15,7 @@ from bot.github import transport
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
-from bot.model import Repository, Target
+from bot.model import Actor, Repository, Target
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github import Repository as SimulatedRepository
 from bot.simulated.github.faults import (
@@ -31,6 +31,7 @@ from bot.simulated.github.faults import (
 
 INSTALLATION = 77
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOBODY = Actor("nobody-at-all", 1)
 
 
 @dataclass
@@ -99,6 +100,11 @@ def client(simulated: SimulatedGitHub, http: httpx.AsyncClient, time: Time, cred
     )
 
 
+def someone(simulated: SimulatedGitHub, login: str) -> Actor:
+    user = simulated.person(login).user
+    return Actor(user.login, user.id)
+
+
 def ours(repository: SimulatedRepository, installation_id: int | None = None) -> Repository:
     owner = repository.owner.login
     return Repository("github.example", repository.id, owner, repository.name, installation_id=installation_id)
@@ -121,11 +127,16 @@ async def test_a_permission_is_returned_as_github_has_it(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub, permission: str
 ) -> None:
     shop.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
-    assert await github.permission(ours(shop), "zoe") == permission
+    assert await github.permission(ours(shop), someone(simulated, "zoe")) == permission
 
 
-async def test_an_account_without_access_has_no_permission(github: GitHub, shop: SimulatedRepository) -> None:
-    assert await github.permission(ours(shop), "nobody-at-all") == "none"
+async def test_an_account_without_access_has_no_permission(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    assert await github.permission(ours(shop), NOBODY) == "none"
+    shop.allow(simulated.person("zoe"), "admin")
+    theirs = replace(someone(simulated, "zoe"), id=someone(simulated, "olaf").id)
+    assert await github.permission(ours(shop), theirs) == "none", "the login is another account's"
 
 
 async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_person(
@@ -133,7 +144,7 @@ async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_perso
 ) -> None:
     simulated.faults.add(FailBefore(404, "Not Found"), times=None)
     with pytest.raises(NotFound, match="acme/shop was deleted, or the bot may not see it"):
-        await github.permission(ours(shop), "maria")
+        await github.permission(ours(shop), NOBODY)
 
 
 async def test_a_server_that_finds_no_repository_by_its_id_is_asked_by_name(
@@ -150,7 +161,7 @@ async def test_a_permission_that_cannot_be_asked_is_an_error(
 ) -> None:
     simulated.faults.add(FailBefore(500), times=None)
     with pytest.raises(Transient):
-        await github.permission(ours(shop), "maria")
+        await github.permission(ours(shop), NOBODY)
 
 
 async def test_a_pull_request_is_read_with_what_it_closes(
@@ -451,7 +462,7 @@ async def test_a_refusal_of_a_new_credential_is_no_effect_of_a_write(
 
 
 async def test_what_does_not_exist_is_not_waited_for(github: GitHub, shop: SimulatedRepository, time: Time) -> None:
-    assert await github.permission(ours(shop), "nobody") == "none"
+    assert await github.permission(ours(shop), NOBODY) == "none"
     with pytest.raises(NotFound):
         await github.thread(ours(shop), 99)
     assert time.slept == []
@@ -510,10 +521,10 @@ async def test_an_uninstalled_app_has_no_credentials_and_not_no_permission(
     assert simulated_app.world.app is not None
     simulated_app.world.app = replace(simulated_app.world.app, installation_id=INSTALLATION + 1)
     with pytest.raises(Unauthenticated, match="no longer installed"):
-        await github.permission(shop, "maria")
+        await github.permission(shop, NOBODY)
     simulated_app.faults.add(FailBefore(403), path="*/access_tokens")
     with pytest.raises(Unauthenticated):
-        await github.permission(shop, "maria")
+        await github.permission(shop, NOBODY)
     simulated_app.faults.add(FailBefore(422), path="*/access_tokens")
     with pytest.raises(NotFound):
         await github.git_token(shop)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bot.clones import importing
+from bot.clones.check_out import check_out
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import CloneLock, clone_lock
 from bot.clones.fetch import fetch
@@ -23,7 +24,7 @@ from bot.rescue.message import RescueLabel
 from bot.rescue.restore import restore
 from bot.run.push_guard import Guard
 from bot.worktrees.commit import commit_all, return_to_branch
-from bot.worktrees.push import Pushed, push
+from bot.worktrees.push import Pushed, commit_tree, merged_tree, push
 from bot.worktrees.reset import WasReset, reset
 from bot.worktrees.summary import last_change, summarize
 from bot.worktrees.sync import sync
@@ -264,3 +265,33 @@ async def test_trees_that_stand_for_endless_files_are_not_let_in(
     async with clone_lock(victim.world.clone) as lock:
         await commit_all(await require_checkout(lock, victim.worktree), "the turn", BOT, None)
         assert await push(await require_checkout(lock, victim.worktree), victim.branch, "x", BOT, unchecked) == Pushed()
+
+
+@pytest.mark.parametrize("victim", ["bwrap"], indirect=True)
+async def test_an_object_under_the_name_of_another_changes_no_merge_of_the_host(victim: Victim) -> None:
+    world = victim.world
+    (victim.worktree / "a.txt").write_text("a")
+    async with clone_lock(world.clone) as lock:
+        await deliver(victim, lock)
+    theirs = world.someone_pushes("main", {"b.txt": "b"})
+    (victim.worktree / "listed").write_text(f"100644 blob {EMPTY_BLOB}\tpwned\n")
+    fake = world.agent(
+        "-c", "alias.make=!git hash-object -w --stdin < /dev/null > /dev/null; git mktree < listed", "make"
+    )
+    (victim.worktree / "listed").unlink()
+    async with clone_lock(world.clone) as lock:
+        await fetch(lock)
+        tree = (await world.clone.run("rev-parse", f"{theirs}^{{tree}}")).text
+        objects = world.view().common / "objects"
+        (objects / tree[:2]).mkdir(exist_ok=True)
+        (objects / tree[:2] / tree[2:]).write_bytes((objects / fake[:2] / fake[2:]).read_bytes())
+        checkout = await require_checkout(lock, world.path)
+        ours = checkout.head.commit or ""
+        lie = (await checkout.git("merge-tree", "--write-tree", ours, theirs)).text
+        assert "pwned" in (await checkout.git("ls-tree", "--name-only", lie)).text, "the cage was lied to"
+        merged = await merged_tree(world.clone, ours, theirs)
+        assert isinstance(merged, str)
+        made = await commit_tree(checkout, merged, (ours, theirs), "Merge\n", BOT)
+        assert await check_out(checkout, victim.branch, made)
+    names = git(world.clone.path, "ls-tree", "--name-only", made).split()
+    assert names == ["README.md", "a.txt", "b.txt", "docs"]

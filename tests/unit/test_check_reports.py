@@ -126,3 +126,14 @@ def test_what_an_attacker_leaves_is_neither_followed_nor_waited_for_nor_read_who
     found = read_reports(folder)
     assert found == Report(frozenset("012"), unread=2)
     assert MAX_FILE_BYTES < 1 << 30
+
+
+def test_a_report_of_many_levels_or_of_endless_results_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MOST_POINTS", 9)
+    (tmp_path / "deep.xml").write_text("<a>" * 101 + "<testcase name='deep'/>" + "</a>" * 101)
+    (tmp_path / "long.xml").write_text(f"<a>{'<testcase/>' * 11}</a>")
+    (tmp_path / "same.tap").write_text("ok - same\n" * 10)
+    (tmp_path / "wide.xml").write_text(f"<a>{'<b></b>' * 101}</a>")
+    assert read_reports(tmp_path) == Report(frozenset({"same"}), unread=3)

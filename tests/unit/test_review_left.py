@@ -111,6 +111,7 @@ def test_a_remark_is_on_a_line_of_the_diff_or_in_the_text(
         [],
         {"path": "src/cart.py", "line": 2},
         on(2, body=" \n"),
+        on(2, body="\x1c"),
         on(2, body=7),
         on(2, path=""),
         on(2, path=7),
