@@ -261,7 +261,7 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         ci(world, tests="failure")
         await world.quiet()
         await issue.says("/undo")
-        await issue.hears("Took back what turn 2")
+        await issue.hears("what turn 2 (maria's request) pushed")
         await world.quiet()
         ci(world, tests="failure")
         await world.quiet()
