@@ -32,7 +32,7 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
     """Return how the checks and statuses of a commit ended. A status that waits is not waited for, nor a job that waits
     for a person's approval.
 
-    What the bot may not read is not green. A server that does not know suites or statuses (404) has none.
+    A server that does not know suites or statuses (404) has none.
     """
     runs, are_all = await _runs(github, repository, sha)
     ends = [(run["name"], run.get("conclusion")) for run in runs]
@@ -48,8 +48,8 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
         except Refused:
             are_all = False
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    green = are_all and not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
-    return Checks(running, failed, green)
+    green = not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
+    return Checks(running, failed, green, is_part=not are_all)
 
 
 async def read_failed_checks(

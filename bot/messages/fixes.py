@@ -6,8 +6,6 @@ from bot.messages.formatting import format_count, format_list, inline_code, url_
 
 SUMMARY = "mends failing checks of what the bot pushes here: `/autofix on`, `/autofix off`; alone it shows which holds"
 NOTHING_PUSHED = "Nothing was pushed, so the checks do not run again, and the bot makes no further attempt by itself."
-GREEN = "**Checks pass now.**"
-GREEN_BUT_FOR_BASE = "**Checks pass now**, but for those that fail on the base too."
 FORBIDDEN = "Nobody can switch this on here: the bot's operator, or `.threadtree/config.toml`, set `autofix` to false."
 
 
@@ -23,6 +21,14 @@ def gave_up(head: str, url: str, names: Collection[str], attempts: int, base: st
     return (
         f"{format_list(sorted(names))} still {verb} on {_commit(head, url)} after {tries}, and not on "
         f"{inline_code(base)}: the bot stops here until somebody asks it again."
+    )
+
+
+def passing(*, but_for_base: bool = False, is_part: bool = False) -> str:
+    """Return the line below the answer to the last attempt. `is_part`: the bot may not read all checks."""
+    which = "Checks that the bot may read" if is_part else "Checks"
+    return (
+        f"**{which} pass now**, but for those that fail on the base too." if but_for_base else f"**{which} pass now.**"
     )
 
 
