@@ -31,25 +31,33 @@ async def tell_of_conflicts(pool: Pool, github: GitHub, clock: Callable[[], date
     """
     due = await rows.take_unchecked(pool, clock(), MOST_AT_ONCE)
     for repository, pulls in groupby(sorted(due, key=lambda one: one.repository.id), lambda one: one.repository):
-        await _ask(pool, github, repository, [pull.number for pull in pulls], clock)
+        numbers = [pull.number for pull in pulls]
+        try:
+            found = await github.mergeable(repository, numbers)
+        except GitHubError as problem:
+            # One that is gone is enough. Its answer does not say which.
+            _log.info("conflicts-asked-one-by-one", repository=repository.full_name, problem=str(problem))
+            await _ask_one_by_one(pool, github, repository, numbers, clock)
+        else:
+            for number, pull in zip(numbers, found, strict=True):
+                await persist(pool, _note, repository, number, pull, clock())
 
 
-async def _ask(
+async def _ask_one_by_one(
     pool: Pool, github: GitHub, repository: Repository, numbers: Sequence[int], clock: Callable[[], datetime]
 ) -> None:
-    try:
-        found = await github.mergeable(repository, numbers)
-    except GitHubError as problem:
-        if isinstance(problem, NotFound) and len(numbers) > 1:
-            for number in numbers:  # one of them is gone, which the answer does not tell
-                await _ask(pool, github, repository, [number], clock)
+    for at, number in enumerate(numbers):
+        try:
+            pull = await github.pull(repository, number)
+        except (NotFound, Refused) as problem:
+            _log.warning("conflict-unknown", repository=repository.full_name, number=number, problem=str(problem))
+        except GitHubError as problem:
+            _log.warning("conflicts-unknown", repository=repository.full_name, problem=str(problem))
+            for left in numbers[at:]:
+                await rows.check_soon(pool, repository, clock(), left)
             return
-        _log.warning("conflicts-unknown", repository=repository.full_name, numbers=numbers, problem=str(problem))
-        for number in [] if isinstance(problem, NotFound | Refused) else numbers:
-            await rows.check_soon(pool, repository, clock(), number)
-        return
-    for number, pull in zip(numbers, found, strict=True):
-        await persist(pool, _note, repository, number, pull, clock())
+        else:
+            await persist(pool, _note, repository, number, pull.as_mergeable, clock())
 
 
 async def _note(connection: Connection, repository: Repository, number: int, pull: Mergeable, now: datetime) -> None:
