@@ -34,8 +34,8 @@ async def tell_of_conflicts(pool: Pool, github: GitHub, clock: Callable[[], date
         numbers = [pull.number for pull in pulls]
         try:
             found = await github.mergeable(repository, numbers)
-        except GitHubError as problem:
-            # One that is gone is enough. Its answer does not say which.
+        except (GitHubError, LookupError, TypeError, ValueError) as problem:
+            # One that is gone is enough, or a server that does not tell it. Its answer does not say which.
             _log.info("conflicts-asked-one-by-one", repository=repository.full_name, problem=str(problem))
             await _ask_one_by_one(pool, github, repository, numbers, clock)
         else:

@@ -162,3 +162,12 @@ async def test_one_that_vanished_holds_no_others_back(own: Own) -> None:
     await own.push("main", "total = None\n")
     await own.is_asked()
     assert await own.said() == [TOLD]
+
+
+async def test_where_graphql_tells_something_else_rest_is_asked(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def query(*_: object, **__: object) -> dict[str, object]:
+        return {"repository": {}}
+
+    monkeypatch.setattr(own.github, "query", query)
+    await own.push("main", "total = None\n")
+    assert await own.is_asked() == 1
