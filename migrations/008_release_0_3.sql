@@ -108,6 +108,7 @@ alter table turns add column undoes bigint;                -- the turn whose cha
 
 alter table conversations add column autofix boolean;      -- what the thread's people chose; null: the repository's rule
 alter table requests add column mends text;                -- nobody asked: the checks of this commit failed, `context` names them
+alter table turns add column met_push boolean not null default false; -- its push merges what people pushed while it ran
 create index turns_by_pushed_head on turns (pushed_head) where pushed_head is not null;
 
 -- Outcomes.

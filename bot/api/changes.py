@@ -7,7 +7,7 @@ from bot.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, 
 from bot.api.rows import AskedDelivery, AskedOfNodes, AskedOperation, PrunedSessions, StoppedTurn, TouchedWorktree
 from bot.model import Rescue
 from bot.operations.asked import Pruning, Repairing, SessionPruning, age_of
-from bot.store import deliveries, listings, operations, requests, rescues, retention, turns
+from bot.store import deliveries, fixes, listings, operations, requests, rescues, retention, turns
 from bot.store.operations import NodeOperationKind, OperationKind
 from bot.store.turns import TurnThread
 
@@ -239,6 +239,8 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
             now=call.ctx.clock(),
             turn_id=asked.id,
         )
+        # A run rings at its end; what waited has none.
+        await fixes.ring(call.connection, place.thread_ref.conversation_id, autofix=True)
     if not stopped:
         raise CallError(409, f"Turn {asked.id} has ended, or is being stopped already.")
     return StoppedTurn(turn=asked.id)

@@ -33,8 +33,6 @@ from bot.worktrees.remove import unlink_worktree
 T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"
 """The variable that names the folder for reports and pictures."""
-_BEGUN = "begun"
-"""The file that tells, while a check runs on a result, of which commit, since when, and what was uncommitted then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +75,35 @@ async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checke
     ctx, began = check.ctx, time.time()
     async with clone_lock(ctx.clone(worktree.folder)) as lock:
         before = await (await require_checkout(lock, ctx.directory(worktree.path))).changed_files()
-    check.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (check.scratch / _BEGUN).write_bytes(os.fsencode("\0".join([head, str(began), *before])))
+    note = ctx.check_note(worktree.id)
+    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    note.write_bytes(os.fsencode("\0".join([head, str(began), *before])))
+
+    async def take_away() -> tuple[str, ...]:
+        async with clone_lock(ctx.clone(worktree.folder)) as lock:
+            return await undo(ctx, lock, worktree)
+
     try:
         done = await _run(check, worktree, ctx.home(check.conversation_id))
     finally:
         # Also where it was stopped.
-        left = await asyncio.shield(undo(ctx, worktree, check.scratch))
+        left = await asyncio.shield(take_away())
     return replace(done, left=left)
 
 
-async def undo(ctx: NodeContext, worktree: WorktreeRow, scratch: Path) -> tuple[str, ...]:
-    """Take away what the check of a turn left in the worktree, also one that was cut off; do nothing where none began.
-    Return the names of the files that are still there. Raises GitError, OSError.
+async def undo(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> tuple[str, ...]:
+    """Take away what a check left in the worktree, also one that was cut off; do nothing where none began. Return the
+    names of the files that are still there. Raises GitError, OSError.
     """
-    note = scratch / _BEGUN
+    note = ctx.check_note(worktree.id)
     if not note.exists():
         return ()
     head, began, *before = os.fsdecode(note.read_bytes()).split("\0")
-    async with clone_lock(ctx.clone(worktree.folder)) as lock:
-        checkout = await require_checkout(lock, ctx.directory(worktree.path))
-        await checkout.unblock()
-        left = await _undo(checkout, worktree.branch, head, set(before), float(began))
+    checkout = await require_checkout(lock, ctx.directory(worktree.path))
+    await checkout.unblock()
+    left = await _undo(checkout, worktree.branch, head, set(before), float(began))
     note.unlink()
-    _remove_empty(scratch)
+    _remove_empty(note.parent)
     return left
 
 

@@ -23,9 +23,12 @@ from bot.store.fixes import OwnHead
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """The checks of what a turn pushed to mend them pass, or those that fail do so on the base too."""
+    """The checks of what a turn pushed to mend them pass, or those that fail do so on the base too. `is_part`: of those
+    that the bot may read.
+    """
 
     on_base_too: bool
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def judge(
     if names := tuple(sorted(head.failed - on_base)):
         return Failing(names, base, own.attempts + 1 if own.attempts < most else None)
     if own.is_fix and head.green:
-        return Passing(on_base_too=bool(head.failed))
+        return Passing(bool(head.failed), head.is_part)
     return "no check fails that passes on the base"
 
 
@@ -63,7 +66,7 @@ async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | No
     rules = parts.rules
     if own is not None:
         rules = await known_rules(parts.pool, parts.rules, own.repository)
-        is_wanted = not rules.forbids_autofix and (rules.autofix if own.autofix is None else own.autofix)
+        is_wanted = rules.mends(own.autofix)
         found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
     async with parts.pool.acquire() as connection, connection.transaction():
         if not await deliveries.end(connection, guid):
@@ -76,7 +79,7 @@ async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | No
         if not await conversations.first_seen(connection, fixes.effect(own.repository, head, what)):
             return "seen to before"
         if isinstance(found, Passing):
-            line = words.GREEN_BUT_FOR_BASE if found.on_base_too else words.GREEN
+            line = words.passing(but_for_base=found.on_base_too, is_part=found.is_part)
             await thread_comments.add_line(connection, own.thread_ref, own.turn_id, line)
             return "checks pass"
         await _mend(parts, connection, own, rules, head, found)

@@ -257,7 +257,7 @@ class Decider(Parts):
                 await close(connection, self.server_url, repository, thread.number, at, self.clock())
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
-                await outcomes.forget_outcome(connection, repository, thread.number)
+                await outcomes.forget_outcome(connection, repository, thread.number, at)
                 await check_soon(connection, repository, self.clock(), thread.number)
                 await reopen(connection, repository, thread.number, at)
                 return "reopened"

@@ -29,14 +29,16 @@ _JOB = re.compile(r"/job/([0-9]+)")
 
 
 async def read_checks(github: GitHub, repository: Repository, sha: str) -> Checks:
-    """Return how the checks and statuses of a commit ended. A status that waits is not waited for.
+    """Return how the checks and statuses of a commit ended. A status that waits is not waited for, nor a job that waits
+    for a person's approval.
 
-    What the bot may not read is not green. A server that does not know suites or statuses (404) has none.
+    A server that does not know suites or statuses (404) has none.
     """
     runs, are_all = await _runs(github, repository, sha)
     ends = [(run["name"], run.get("conclusion")) for run in runs]
-    running = any(run["status"] != "completed" for run in runs)
-    if not running and are_all:
+    states = {run["status"] for run in runs}
+    running = bool(states - {"completed", "waiting"})
+    if not running and are_all and "waiting" not in states:
         # Between a job and the next one that needs it, none runs. Each app has a suite, also one that checks nothing.
         suites = await _listed(github, repository, f"{_COMMIT}/check-suites", "check_suites", if_there=True, sha=sha)
         running = any(one["status"] != "completed" and one.get("latest_check_runs_count") for one in suites)
@@ -46,8 +48,8 @@ async def read_checks(github: GitHub, repository: Repository, sha: str) -> Check
         except Refused:
             are_all = False
     failed = frozenset(storable(name) for name, end in ends if end in _FAILED)
-    green = are_all and not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
-    return Checks(running, failed, green)
+    green = not running and bool(ends) and all(end in _GREEN | _FAILED for _, end in ends)
+    return Checks(running, failed, green, is_part=not are_all)
 
 
 async def read_failed_checks(

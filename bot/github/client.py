@@ -222,17 +222,12 @@ class GitHub:
         return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
 
     async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
-        """Return whether these pull requests can be merged, in their order: one request for all, or one for each of a
-        server whose GraphQL does not tell it.
-        """
+        """Return whether these pull requests can be merged, in their order: one request for all."""
         fields = "title headRefOid baseRefName state mergeable"
         pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
         document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
-        try:
-            found = (await self.query(repository, document))["repository"]
-            return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
-        except (GitHubError, LookupError, TypeError, ValueError):
-            return tuple([(await self.pull(repository, number)).as_mergeable for number in numbers])
+        found = (await self.query(repository, document))["repository"]
+        return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""

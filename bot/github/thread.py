@@ -60,11 +60,15 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The checks and statuses of a commit: whether some run, which failed so far, and whether all others ended well."""
+    """The checks and statuses of a commit: whether some run, which failed so far, and whether all others ended well.
+
+    `is_part`: the bot may not read some.
+    """
 
     running: bool = False
     failed: frozenset[str] = frozenset()
     green: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

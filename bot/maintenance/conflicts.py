@@ -1,6 +1,6 @@
 """A pull request of the bot that got a conflict with its base says so once. No webhook tells that: GitHub is asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import groupby
 
@@ -11,7 +11,7 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
 from bot.handlers.context import save_thread
 from bot.messages import update
-from bot.model import Repository, Target, Thread
+from bot.model import Repository, Thread
 from bot.node.transactions import persist
 from bot.reply import thread_comments
 from bot.store import pull_requests as rows
@@ -35,12 +35,29 @@ async def tell_of_conflicts(pool: Pool, github: GitHub, clock: Callable[[], date
         try:
             found = await github.mergeable(repository, numbers)
         except GitHubError as problem:
+            # One that is gone is enough. Its answer does not say which.
+            _log.info("conflicts-asked-one-by-one", repository=repository.full_name, problem=str(problem))
+            await _ask_one_by_one(pool, github, repository, numbers, clock)
+        else:
+            for number, pull in zip(numbers, found, strict=True):
+                await persist(pool, _note, repository, number, pull, clock())
+
+
+async def _ask_one_by_one(
+    pool: Pool, github: GitHub, repository: Repository, numbers: Sequence[int], clock: Callable[[], datetime]
+) -> None:
+    for at, number in enumerate(numbers):
+        try:
+            pull = await github.pull(repository, number)
+        except (NotFound, Refused) as problem:
+            _log.warning("conflict-unknown", repository=repository.full_name, number=number, problem=str(problem))
+        except GitHubError as problem:
             _log.warning("conflicts-unknown", repository=repository.full_name, problem=str(problem))
-            for number in [] if isinstance(problem, NotFound | Refused) else numbers:
-                await rows.check_soon(pool, repository, clock(), number)
-            continue
-        for number, pull in zip(numbers, found, strict=True):
-            await persist(pool, _note, repository, number, pull, clock())
+            for left in numbers[at:]:
+                await rows.check_soon(pool, repository, clock(), left)
+            return
+        else:
+            await persist(pool, _note, repository, number, pull.as_mergeable, clock())
 
 
 async def _note(connection: Connection, repository: Repository, number: int, pull: Mergeable, now: datetime) -> None:
@@ -50,5 +67,5 @@ async def _note(connection: Connection, repository: Repository, number: int, pul
         await rows.check_soon(connection, repository, now, number)
     elif await rows.is_new_conflict(connection, repository, number, pull.head, pull.mergeable == "CONFLICTING"):
         thread_ref, _ = await save_thread(connection, repository, Thread(number, "pull", pull.title, None))
-        await thread_comments.reply(connection, thread_ref, Target("pull"), update.conflicts(pull.base))
+        await thread_comments.tell(connection, thread_ref, update.conflicts(pull.base))
         _log.info("conflict-told", conversation=f"{repository.full_name}#{number}", head=pull.head)

@@ -6,8 +6,6 @@ from bot.messages.formatting import format_count, format_list, inline_code, url_
 
 SUMMARY = "mends failing checks of what the bot pushes here: `/autofix on`, `/autofix off`; alone it shows which holds"
 NOTHING_PUSHED = "Nothing was pushed, so the checks do not run again, and the bot makes no further attempt by itself."
-GREEN = "**Checks pass now.**"
-GREEN_BUT_FOR_BASE = "**Checks pass now**, but for those that fail on the base too."
 FORBIDDEN = "Nobody can switch this on here: the bot's operator, or `.threadtree/config.toml`, set `autofix` to false."
 
 
@@ -26,6 +24,14 @@ def gave_up(head: str, url: str, names: Collection[str], attempts: int, base: st
     )
 
 
+def passing(*, but_for_base: bool = False, is_part: bool = False) -> str:
+    """Return the line below the answer to the last attempt. `is_part`: the bot may not read all checks."""
+    which = "Checks that the bot may read" if is_part else "Checks"
+    return (
+        f"**{which} pass now**, but for those that fail on the base too." if but_for_base else f"**{which} pass now.**"
+    )
+
+
 def request(head: str, failed: int) -> str:
     """Return what the agent is asked. The names and the logs are foreign: they stand above, as material."""
     those = "The check that is told above has" if failed == 1 else "The checks that are told above have"
@@ -37,6 +43,8 @@ def request(head: str, failed: int) -> str:
 
 
 FAILS_NO_MORE = "The checks that failed do not fail any more."
+SWITCHED_OFF = "Failing checks are not mended here any more."
+NOT_OPEN = "The pull request of this branch is not open any more."
 
 
 def moved_on(head: str) -> str:

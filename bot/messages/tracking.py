@@ -69,7 +69,9 @@ class PullRequestLink:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The push of a turn to `branch`, with the pages of the branch and of the diff; `head` is the commit pushed."""
+    """The push of a turn to `branch`, with the pages of the branch and of the diff; `head` is the commit pushed, and
+    `merged` whether it merges what people pushed meanwhile.
+    """
 
     branch: str
     branch_url: str
@@ -79,6 +81,7 @@ class Changes:
     deletions: int
     pull_request: PullRequestLink | None = None
     head: str = ""
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,8 @@ async def _perform(ctx: NodeContext, operation: Operation, held: AsyncExitStack)
     operation = now
     if operation.outcome is not None:  # an earlier attempt was cut off while the script ran
         return Outcome("done", operation.outcome, script=await script_for(ctx, lock, operation, fresh=True))
+    # The files are others from now on: none of them is of a check that was cut off.
+    ctx.check_note(operation.worktree.id).unlink(missing_ok=True)
     match kind:
         case "create":
             return await create_worktree(ctx, lock, operation)

@@ -132,6 +132,7 @@ async def _remove(
             await _put_back(ctx, worktree.id, result.why)
         return result
     await asyncio.to_thread(metadata.delete, path)
+    ctx.check_note(worktree.id).unlink(missing_ok=True)
     reached("metadata-deleted")
     size = await rescue_size(lock.clone, result.rescue, result.kept)
     await persist(ctx.pool, _finish, ctx, removal, label, result, size)

@@ -67,6 +67,11 @@ async def reply(
     return row_id
 
 
+async def tell(connection: Connection, thread_ref: ThreadRef, words: str) -> None:
+    """Post a comment on a pull request that answers nothing: its text asks as before."""
+    await outbox.enqueue_comment(connection, thread_ref, Target("pull"), words, FINAL)
+
+
 async def answer_inline(
     connection: Connection, thread_ref: ThreadRef, comment_id: int, words: str, asked_by: int
 ) -> None:

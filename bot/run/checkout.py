@@ -6,6 +6,7 @@ from typing import assert_never
 
 import structlog
 
+from bot.check.running import undo
 from bot.clones.admin import Missing
 from bot.clones.checkout import require_checkout
 from bot.clones.clone import CheckoutRefused, CloneLock, DefaultBranch, clone_lock
@@ -173,6 +174,12 @@ async def _prepare(
         require_room(ctx)
         return await _made(ctx, lock, turn)
     found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
+    if isinstance(found, Missing):
+        ctx.check_note(turn.worktree.id).unlink(missing_ok=True)
+    elif ctx.check_note(turn.worktree.id).exists():
+        # A check was cut off, in this turn or in one that did not go on.
+        await undo(ctx, lock, turn.worktree)
+        found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
     turn, switched = await switch_if_needed(ctx, lock, turn, found)
     if switched:
         found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)

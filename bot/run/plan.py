@@ -23,11 +23,11 @@ Seen = tuple[str | None, tuple[tuple[Change, int, int], ...]]
 async def settle_mode(run: TurnRun, confirmed: Confirmed) -> None:
     """Let a turn that works only plan, where its words or the repository's rules want that; say why.
 
-    What answers the question of a plan is planned too; what was approved is carried out. Raises ClaimLostError,
-    GitHubError.
+    What answers the question of a plan is planned too; what was approved is carried out, and so are commands. Raises
+    ClaimLostError, GitHubError.
     """
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
-    if turn.mode == "review" or turn.plan_of is not None:
+    if turn.mode not in ("work", "plan") or turn.plan_of is not None:
         return
     before = await plans.newest(ctx.pool, turn.conversation_id, turn.id)
     follows = before if before is not None and is_open(before) else None

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from bot.agents.driver import AgentDone, Cancelled
-from bot.check.running import Check, Checked, check_commit, check_result, undo
+from bot.check.running import Check, Checked, check_commit, check_result
 from bot.clones.clone import Clone, CloneLock, StoppedError
 from bot.failpoints import reached
 from bot.git import refs
@@ -57,10 +57,6 @@ class Proof:
     """How the first check ended, and its commit."""
     _seconds: float = field(default=0, init=False)
     _pictures: Mapping[str, bytes] = field(default_factory=dict, init=False)
-
-    async def undo(self) -> None:
-        """Take away what a check left that was cut off in an earlier run of the turn. Raises GitError, OSError."""
-        await undo(self.run.ctx, self._row, self._scratch)
 
     @property
     def _row(self) -> WorktreeRow:

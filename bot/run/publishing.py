@@ -91,11 +91,11 @@ async def publish(
         if ready.branch is None:
             base = turn.pinned_sha or turn.worktree.start_sha or head_before
             return (await as_patch(checkout, base)).decode("utf-8", "replace") or None, told
-        branch = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
-        changed = await _changes(ctx, lock, turn, branch, head_before) if branch else None
+        branch, merged = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
+        changed = await _changes(ctx, lock, turn, branch, head_before, merged=merged) if branch else None
         if changed is not None:
             await proof.show_pictures(lock, ready.branch)
-        if changed is not None and (names := await _live_commits(lock.clone, turn, changed.branch, head_before)):
+        if changed is not None and (names := await _live_commits(lock.clone, turn, changed.head, head_before)):
             told.append(notices.live_commits(names))
         return changed, told
 
@@ -118,8 +118,10 @@ async def _commit(
 
 async def _push(
     ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, branch: str, guard: Guard, told: list[str], *, is_new: bool
-) -> str | None:
-    """Push; return the branch on GitHub that now has the work, or None if nothing was pushed."""
+) -> tuple[str | None, bool]:
+    """Push; return the branch on GitHub that now has the work, or None if nothing was pushed; and whether what people
+    pushed meanwhile was merged.
+    """
     park_as = f"{branch}-turn-{turn.id}"
 
     async def check(commit: str, target: str) -> None:
@@ -133,40 +135,45 @@ async def _push(
         result = await push(checkout, branch, park_as, ctx.author, check, is_new=is_new)
     except PushWithheldError as withheld:
         told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
-        return None
+        return None, False
     match result:
-        case NothingToPush() | Pushed():
-            return branch
+        case NothingToPush():
+            return branch, False
+        case Pushed(merged=merged):
+            return branch, merged
         case Parked(branch=parked, name_taken=taken):
             page = links.branch_page(_web(ctx, turn), parked)
             told.append(notices.pushed_elsewhere(parked, page, branch, excluded=taken))
-            return parked
+            return parked, False
         case Rejected(detail=detail):
             _log.warning("push-rejected", branch=branch, detail=detail)
             told.append(notices.push_failed(branch, detail))
-            return None
+            return None, False
         case _:
             assert_never(result)
 
 
 async def _changes(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, head_before: str
+    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, head_before: str, *, merged: bool
 ) -> Changes | None:
     """Return what the turn changed on GitHub since the commit it began at, also where an earlier run of it pushed."""
     after = await lock.clone.commit_at(refs.remote(branch))
+    # What people pushed on top meanwhile is here too, once a turn of another thread has fetched it.
+    after = after and (await lock.clone.commit_at(refs.local(branch)) or after)
     if after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
         return None
     stat = await changes(lock.clone, head_before, after)
     web = _web(ctx, turn)
     branch_url, diff_url = links.branch_page(web, branch), links.diff_page(web, head_before, after)
-    return Changes(branch, branch_url, diff_url, stat.files, stat.insertions, stat.deletions, head=after)
+    counts = stat.files, stat.insertions, stat.deletions
+    return Changes(branch, branch_url, diff_url, *counts, head=after, merged=merged)
 
 
-async def _live_commits(clone: Clone, turn: ClaimedTurn, branch: str, head_before: str) -> list[str]:
-    """Return the short names of the branch's new commits whose messages do something on GitHub."""
+async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
+    """Return the short names of the new commits up to `head` whose messages do something on GitHub."""
     base = turn.worktree.repository.default_branch
     known = (f"^{refs.remote(base)}",) if base and await clone.commit_at(refs.remote(base)) else ()
-    new = ("--max-count=200", f"{head_before}..{refs.remote(branch)}", *known, "--")
+    new = ("--max-count=200", f"{head_before}..{head}", *known, "--")
     listed = await clone.run("log", "--format=%h %B", "-z", *new)
     messages = (one.partition(" ") for one in listed.fields)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.number)]

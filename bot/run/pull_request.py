@@ -52,7 +52,8 @@ async def pull_request_of(
     GitHub, and on a pull request. Raises ClaimLostError.
     """
     turn, branch = run.turn, changes.branch
-    await run.write(record_push, turn.claim, branch, changes.head, await _net(run, ready, changes.head))
+    net = await _net(run, ready, changes.head)
+    await run.write(record_push, turn.claim, branch, changes.head, net, merged=changes.merged)
     try:
         async with asyncio.timeout(LONGEST_WAIT_SECONDS):
             pulls = await (asked if branch == ready.branch else _pulls_of(run, branch))

@@ -9,10 +9,11 @@ from bot.messages import notices, reasons, tracking, worktree_replies
 from bot.messages.commit_message import split_subject
 from bot.messages.formatting import plain
 from bot.messages.tracking import TurnResult
+from bot.node.repository_rules import known_rules
 from bot.reply import thread_comments
 from bot.run import notify
 from bot.run.context import TurnContext
-from bot.store import claims, conversations, nodes, operations, takeover, turns
+from bot.store import claims, conversations, fixes, nodes, operations, takeover, turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
 
@@ -89,5 +90,7 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
     )
     await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
+    rules = await known_rules(connection, ctx.rules, repository)
+    await fixes.ring(connection, place.thread_ref.conversation_id, autofix=rules.autofix)
     _log.warning("turn-interrupted", turn=claim.turn_id)
     return True

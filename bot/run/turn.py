@@ -49,6 +49,7 @@ from bot.run.update import merge_base, not_merged
 from bot.run.waiting import Wait, after, passing
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
+from bot.store.fixes import chosen as chosen_autofix
 from bot.store.plans import is_by_outsider
 from bot.store.turns import ClaimedTurn, ClaimLostError, Use
 from bot.tasks import concurrently, unless
@@ -238,15 +239,27 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
     if (asked := await confirmed) is None:
         return ready
     await settle_mode(run, asked)
-    clone = ctx.clone(turn.worktree.folder)
-    if turn.mends is not None and (not ready.branch or await clone.commit_at(refs.remote(ready.branch)) != turn.mends):
-        return TurnResult("refused", fixes.moved_on(turn.mends))
+    if turn.mends is not None and (why := await _mends_no_more(run, turn.mends, ready.branch)) is not None:
+        return TurnResult("refused", why)
     if turn.mode != "undo":  # which asks no agent
         run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
     if run.cap is not None:
         # An agent that worked before the turn was cut off is not asked again, but its work is published.
         return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
+
+
+async def _mends_no_more(run: TurnRun, head: str, branch: str | None) -> str | None:
+    """Return why a turn that waited is not to mend the checks of `head` by now. Raises GitError, GitHubError."""
+    ctx, turn = run.ctx, run.turn
+    clone, repository = ctx.clone(turn.worktree.folder), turn.worktree.repository
+    if not branch or await clone.commit_at(refs.remote(branch)) != head:
+        return fixes.moved_on(head)
+    if turn.retry_of is not None:  # a person asks
+        return None
+    if not ctx.rules.mends(await chosen_autofix(ctx.pool, turn.conversation_id)):
+        return fixes.SWITCHED_OFF
+    return None if any(one.is_open for one in await ctx.github.pulls_of(repository, branch)) else fixes.NOT_OPEN
 
 
 async def _choose_agent(run: TurnRun) -> None:
@@ -326,7 +339,6 @@ async def _deliver(
     if turn.mode in READ_ONLY:
         return TurnResult("done", answer=text)
     rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
-    await proof.undo()
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
         changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
         run.notices += told

@@ -36,7 +36,11 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
             return TurnResult("refused", update.NO_BASE)
         await import_commits(checkout, branch)
         if await clone.is_ancestor(theirs, head):
-            return await _answered(run, update.nothing_new(base))
+            if turn.began_with is not None:  # its agent was cut off after it had merged
+                run.turn = replace(turn, request=update.request(f"origin/{base}", False))
+                return None
+            new = await clone.count(theirs, f"^{run.head_before}")
+            return await _answered(run, update.merged(base, new) if new else update.nothing_new(base))
         tree = await merged_tree(clone, head, theirs)
         if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
             conflicts = () if isinstance(tree, str) else tree

@@ -16,7 +16,8 @@ from bot.store.deliveries import NewDelivery
 class OwnHead:
     """A head that the bot pushed to `branch` for the turn `turn_id`, which `requested_by` asked for by `target`.
 
-    `is_fix`: that turn was to mend the checks of the head before; `attempts` such turns came since a person asked.
+    `is_fix`: that turn was to mend the checks of the head before; `attempts` such turns came since a person asked, or
+    pushed while one of them ran.
     `autofix` is what the thread's people chose, None for the repository's rule. `folder` is the clone's.
     """
 
@@ -50,8 +51,10 @@ select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, 
        r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
        (select count(*) from requests f
         where f.conversation_id = c.id and f.mends is not null
-          and f.turn_id >= (select coalesce(max(p.turn_id), 0) from requests p
-                            where p.conversation_id = c.id and (p.mends is null or p.retry_of is not null))
+          and f.turn_id >= (select coalesce(max(p.turn_id + s.met_push::integer), 0)
+                            from requests p join turns s on s.id = p.turn_id
+                            where p.conversation_id = c.id
+                              and (p.mends is null or p.retry_of is not null or s.met_push))
        ) as attempts, b.*
 from turns t
 join requests r on r.turn_id = t.id and r.mode <> 'undo' -- what a person takes back is not mended
@@ -60,6 +63,7 @@ join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
                  and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
 where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open'
+  and t.stop_requested_at is null -- a stop that came too late for the push
   and not exists (select from turns o where o.state in ('queued', 'running')
                                         and (o.conversation_id = c.id or o.worktree_id = w.id))
   and not exists (select from turns o where o.pushed_to = t.pushed_to and o.id > t.id
@@ -73,7 +77,7 @@ async def own_head(connection: Pool | Connection, platform: str, repository_id: 
     """
 
 
-async def chosen(connection: Connection, conversation_id: int) -> bool | None:
+async def chosen(connection: Connection | Pool, conversation_id: int) -> bool | None:
     """Return whether the thread's people want failing checks to be mended; None where they chose nothing."""
     asked = f"select {CHOSEN} from conversations c where id = $1"  # noqa: S608 - of constants
     found: bool | None = await connection.fetchval(asked, conversation_id)
@@ -96,8 +100,17 @@ async def choose(connection: Connection, conversation_id: int, autofix: bool) ->
 
 
 LAST_PUSHED = """
-(select t.pushed_head from turns t
- where t.conversation_id = c.id and t.pushed_head is not null order by t.id desc limit 1)
+(select (array_agg(t.pushed_head order by t.id desc))[1]
+ from (select c.id
+       union select w.id from conversations w where w.worktree_id = c.worktree_id
+       union select i.id from pull_requests p
+             join conversations i on (i.platform, i.repository_id, i.number) = (p.platform, p.repository_id, p.closes)
+             where (p.platform, p.repository_id, p.number) = (c.platform, c.repository_id, c.number)) o
+ join turns t on t.conversation_id = o.id
+ where t.pushed_head is not null)
+"""
+"""The head that was pushed last for the thread `c`, for one that shares its worktree, or for the issue for which the
+bot opened it.
 """
 
 
@@ -124,7 +137,7 @@ where c.id = $1 and coalesce({CHOSEN}, $2)
 
 
 async def ring(connection: Connection, conversation_id: int, *, autofix: bool) -> None:
-    """Let the checks of what the conversation pushed last be looked at, last in the caller's transaction.
+    """Let the checks of what was pushed last be looked at, last in the caller's transaction: a turn there has ended.
 
     What GitHub told of them came perhaps before the push was recorded, or while something ran. `autofix` is the rule
     where the thread's people chose nothing.

@@ -9,13 +9,14 @@ from bot.store.scope import Scope
 
 
 @statement("""
--- Rewritten: the last commit is not the one that the bot pushed last. The same close may be told twice.
+-- Rewritten: the last commit is not the one that the bot pushed last. Closes may be told twice, and in any order.
 insert into outcomes (platform, repository_id, number, branch, opened_at, merged, rewritten, closed_at)
 select $1, $2, $3, $4, $6, $7::timestamptz is not null, last.pushed_head <> $5, coalesce($7, $8)
 from (select pushed_head from turns where pushed_to = $4 and (queue_platform, queue_repository_id) = ($1, $2)
       order by id desc limit 1) last
 on conflict (platform, repository_id, number) do update
    set merged = excluded.merged, rewritten = excluded.rewritten, closed_at = excluded.closed_at
+   where outcomes.closed_at <= excluded.closed_at
 """)
 async def record_outcome(connection: Connection, repository: Repository, pull: ClosedPull, closed_at: datetime) -> None:
     """Record what became of a pull request, if the bot pushed to its branch."""
@@ -26,9 +27,9 @@ async def record_revert(connection: Connection, repository: Repository, number: 
     """Record that a merged pull request was taken back by another one that was merged."""
 
 
-@statement("delete from outcomes where (platform, repository_id, number) = ($1, $2, $3)")
-async def forget_outcome(connection: Connection, repository: Repository, number: int) -> None:
-    """Forget what became of a pull request: it is open again."""
+@statement("delete from outcomes where (platform, repository_id, number) = ($1, $2, $3) and closed_at <= $4")
+async def forget_outcome(connection: Connection, repository: Repository, number: int, reopened_at: datetime) -> None:
+    """Forget what became of a pull request: it was opened again after that."""
 
 
 @statement("""

@@ -30,14 +30,16 @@ class OwnPull:
 
 
 @under_claim("""
-update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5 where id = $1 and claim = $2 returning id
+update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5, met_push = met_push or $6
+where id = $1 and claim = $2 returning id
 """)
 async def record_push(
-    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None
+    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None, *, merged: bool
 ) -> None:
     """Record that the turn's changes are on this branch on GitHub, up to `head`. Raises ClaimLostError.
 
-    `net`: the files that the branch changes, and its commits ahead of its base and behind.
+    `net`: the files that the branch changes, and its commits ahead of its base and behind. `merged`: so is what people
+    pushed meanwhile.
     """
 
 
@@ -112,7 +114,7 @@ async def take_unchecked(connection: Pool, now: datetime, most: int) -> list[Unc
 
 
 @statement("""
-update pull_requests set check_at = $3::timestamptz + interval '1 minute'
+update pull_requests set check_at = least(check_at, $3::timestamptz + interval '1 minute')
 where (platform, repository_id, number) = ($1, $2, $4)
    or ((platform, repository_id) = ($1, $2) and $4::integer is null and check_at is not null)
 """)

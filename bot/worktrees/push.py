@@ -22,7 +22,9 @@ from bot.git.runner import Completed, Identity, Options, failure
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The remote took the branch."""
+    """The remote took the branch. `merged`: after newer commits of the remote were merged."""
+
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ async def push(
         if refused is None:
             reached("branch-pushed")
             await branch_history.record_pushed(lock, branch, tip)
-            return Pushed()
+            return Pushed(merged)
         await fetch(lock)
         if await in_its_way(clone, "refs/remotes/origin/", branch) is not None:
             other = branch.replace("/", "-")

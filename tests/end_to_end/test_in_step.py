@@ -219,3 +219,27 @@ async def test_branch_names_are_never_options_or_patterns(world: World) -> None:
         assert (await world.files((await world.branches())[head]))["feature.txt"] == "1\n2"
         path = (await world.worktrees("path"))[-1]
         assert names_in(path) == {".git", "README.md", "feature.txt"}
+
+
+async def test_a_push_by_a_person_is_not_claimed_by_a_turn_that_changes_nothing(world: World) -> None:
+    issue = await world.maria.opens_issue("One")
+    await issue.says("@threadtree-bot write one.txt: one")
+    await issue.hears("**Changed**")
+    await world.quiet()
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot wait {gate}\nsay Nothing.")
+    await issue.sees_working()
+    pushed = await world.maria.pushes("threadtree/issue-1", {"mine.txt": "mine\n"})
+    other = await world.maria.opens_issue("Two")
+    await other.says("@threadtree-bot say Hi.")
+    await other.hears("Hi.")
+    gate.open()
+    answer = await issue.hears("Nothing.")
+    await world.quiet()
+    heads = [row["pushed_head"] for row in await world.turns()]
+    assert pushed not in heads
+    assert "**Changed**" not in answer
+    await issue.says("/undo")
+    await issue.hears("Took back by one commit what turn 1")
+    files = await world.files("threadtree/issue-1")
+    assert ("one.txt" in files, files["mine.txt"]) == (False, "mine")

@@ -61,3 +61,18 @@ async def test_a_reopened_pull_request_and_those_of_people_are_not_among_them(wo
     await pull.reopens()
     await world.quiet()
     assert await rows(world) == []
+
+
+async def test_what_github_tells_late_undoes_nothing(world: World) -> None:
+    _, pull = await with_pull(world, "One", "one.txt")
+    await pull.closes()
+    await pull.reopens()
+    world.clock.move(10)
+    await pull.merges()
+    await world.quiet()
+    await world.database.execute("update deliveries set state = 'failed' where event = 'pull_request'")
+    for action in ("closed", "reopened"):
+        told = [one for one in world.github.deliveries if (one.event, one.action) == ("pull_request", action)]
+        await world.github.redeliver(told[0].guid)
+    await world.quiet()
+    assert [row["state"] for row in await rows(world)] == ["merged"]

@@ -181,3 +181,15 @@ async def test_a_plan_whose_end_nobody_saw_is_not_carried_out(world: World) -> N
     await issue.says("/approve")
     await issue.hears("1 file +1")
     assert "b.txt" not in (await world.turns("text"))[-1]
+
+
+async def test_update_and_undo_begin_with_no_plan(world: World) -> None:
+    issue = await world.maria.opens_issue("Greet people")
+    await issue.says("@threadtree-bot write a.txt: one")
+    await issue.hears("**Changed**")
+    await world.maria.pushes("main", {".threadtree/config.toml": 'require_plan = "always"\n'})
+    await issue.says("/undo")
+    await issue.hears("Took back by one commit what turn 1")
+    await issue.says("/update")
+    await issue.hears("Merged 1 commit of `main` without conflicts.")
+    assert set(await world.files("threadtree/issue-1")) == {"README.md", ".threadtree/config.toml"}

@@ -11,7 +11,7 @@ import pytest
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.maintenance.conflicts import tell_of_conflicts
-from bot.model import Repository
+from bot.model import Repository, Target
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
 from bot.simulated.github.person import Person
@@ -19,6 +19,7 @@ from bot.simulated.github.server import SimulatedGitHub
 from bot.store import pull_requests as rows
 from bot.store.conversations import save_codebase
 from bot.store.database import Pool, database
+from bot.store.recoveries import was_answered
 from tests.support.clock import HandMovedClock
 
 TOLD = (
@@ -105,6 +106,9 @@ async def test_a_conflict_is_told_once_while_it_lasts_and_never_twice_of_one_hea
     assert await own.said() == [TOLD] * 2
     [thread] = await own.pool.fetch("select number, kind, title, state from conversations")
     assert tuple(thread) == (own.pull.number, "pull", "Empty carts", "open"), "nobody had asked anything there"
+    async with own.pool.acquire() as connection:
+        place = own.repository, own.pull.number, Target("pull")
+        assert not await was_answered(connection, *place), "what its text asks is still to be answered"
 
 
 async def test_what_github_does_not_know_or_tell_is_asked_again_soon_and_a_closed_one_no_more(own: Own) -> None:
@@ -140,3 +144,21 @@ async def test_what_github_does_not_know_or_tell_is_asked_again_soon_and_a_close
         assert await own.check_at() is None, "another one was closed"
         await rows.check_soon(connection, own.repository, own.clock(), own.pull.number)
     assert await own.check_at() is not None, "it is open again"
+
+
+async def test_closes_that_follow_each_other_do_not_put_the_question_off(own: Own) -> None:
+    await own.ask()
+    for _ in range(3):
+        own.clock.move(30)
+        async with own.pool.acquire() as connection:
+            await rows.check_soon(connection, own.repository, own.clock(), None)
+    await own.ask()
+    assert own.simulated.requests
+
+
+async def test_one_that_vanished_holds_no_others_back(own: Own) -> None:
+    async with own.pool.acquire() as connection:
+        await rows.adopt(connection, own.repository, 999, "threadtree/issue-9", 9, None, "")
+    await own.push("main", "total = None\n")
+    await own.is_asked()
+    assert await own.said() == [TOLD]

@@ -130,7 +130,7 @@ async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
         world.someone_pushes("feature", {"a": "3"})
         async with clone_lock(world.clone) as lock:
             checkout = await require_checkout(lock, world.path)
-            assert await push(checkout, "feature", "feature-turn-1", BOT, unchecked) == Pushed()
+            assert await push(checkout, "feature", "feature-turn-1", BOT, unchecked) == Pushed(merged=True)
         world.someone_pushes("second", {"c": "1"}, start="origin/feature")
         async with clone_lock(world.clone) as lock:
             await fetch(lock)

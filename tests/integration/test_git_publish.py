@@ -397,7 +397,7 @@ async def test_a_branch_without_a_commit_of_its_own_is_not_pushed(world: GitRepo
 async def test_the_work_is_merged_with_a_simultaneous_push(world: GitRepositories) -> None:
     mine = world.agent_commits({"mine": "1"})
     theirs = world.someone_pushes(BRANCH, {"theirs": "1"}, start="origin/main")
-    assert await pushed(world) == Pushed()
+    assert await pushed(world) == Pushed(merged=True)
     assert git(world.remote, "rev-parse", f"{BRANCH}^1", f"{BRANCH}^2").split() == [mine, theirs]
     assert (world.path / "theirs").exists()
 
@@ -417,7 +417,7 @@ async def test_a_merge_that_is_cut_off_is_no_work_and_is_done_again(world: GitRe
         await put_back(await require_checkout(lock, world.path))
     assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
 
-    assert await pushed(world) == Pushed()
+    assert await pushed(world) == Pushed(merged=True)
     assert (world.path / "README.md").read_text() == "theirs\n"
 
 

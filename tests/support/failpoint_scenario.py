@@ -71,7 +71,7 @@ class Scenario(ABC):
         for body, phrase in zip(bodies, phrases, strict=True):
             assert phrase in body, body
 
-    async def pushed(self, branch: str, **files: str) -> None:
+    async def pushed(self, branch: str, **files: str | None) -> None:
         """Check the text of these files (without `.txt`) on GitHub's branch."""
         found = await self.here.repository.git.files(branch)
         assert {name: found.get(f"{name}.txt") for name in files} == files

@@ -9,7 +9,7 @@ from bot.store.fixes import OwnHead
 
 THREAD = ThreadRef(Repository("github.example", 1, "acme", "shop"), 5)
 RED = Checks(failed=frozenset({"tests", "lint"}), green=True)
-UNREAD = Checks(failed=RED.failed)
+UNKNOWN = Checks(failed=RED.failed)
 GREEN = Checks(green=True)
 
 
@@ -29,7 +29,7 @@ def pushed(attempts: int) -> OwnHead:
         (1, GREEN, set(), Passing(on_base_too=False)),
         (0, RED, {"tests", "lint"}, str),
         (1, RED, {"tests", "lint", "other"}, Passing(on_base_too=True)),
-        (1, UNREAD, {"tests", "lint"}, str),
+        (1, UNKNOWN, {"tests", "lint"}, str),
         (0, RED, set(), Failing(("lint", "tests"), "main", 1)),
         (0, RED, {"lint"}, Failing(("tests",), "main", 1)),
         (1, RED, {"lint"}, Failing(("tests",), "main", 2)),

@@ -405,7 +405,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "failing-checks-queued": f"{tracking.queued(0)}\n\n{ATTEMPT}",
     "failing-checks-mended": replace(RAN, notices=(ATTEMPT,), asked=FOR_CHECKS),
     "failing-checks-pass": "\n\n".join(
-        (*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,), asked=FOR_CHECKS)), fixes.GREEN)
+        (*tracking.final(replace(RAN, notices=(SECOND_ATTEMPT,), asked=FOR_CHECKS)), fixes.passing())
     ),
     "failing-checks-not-mended": replace(
         RAN,

@@ -156,7 +156,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check run of a commit, made by GitHub Actions; without a conclusion it runs."""
+    """A check run of a commit, made by GitHub Actions. Without a conclusion it runs; `waiting`: for an approval."""
 
     id: int
     name: str
@@ -164,6 +164,10 @@ class Check:
     title: str = ""
     summary: str = ""
     log: str = ""
+
+    @property
+    def status(self) -> str:
+        return self.conclusion if self.conclusion == "waiting" else "completed" if self.conclusion else "in_progress"
 
 
 @dataclass(frozen=True, slots=True)

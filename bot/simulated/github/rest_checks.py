@@ -19,7 +19,7 @@ async def list_check_suites(call: Call) -> Response:
     """Each app that may write checks has a suite: one that checks nothing waits for ever."""
     repository, sha = call.repository(), call.text("sha")
     checks = repository.checks.get(sha, [])
-    is_over = sha not in repository.busy_suites and all(check.conclusion for check in checks)
+    is_over = sha not in repository.busy_suites and all(check.status == "completed" for check in checks)
     ours = {"id": 1, "status": "completed" if is_over else "in_progress", "latest_check_runs_count": len(checks)}
     idle = {"id": 2, "status": "queued", "latest_check_runs_count": 0}
     return answer({"total_count": 2, "check_suites": [ours, idle]})
@@ -79,7 +79,7 @@ def end_checks(
     """
     for name, conclusion in conclusions.items():
         repository.report_check(sha, check := Check(acts.world.next_id(), name, conclusion, log=log))
-        if conclusion:
+        if check.status == "completed":
             acts.emit(
                 "check_run",
                 repository,
@@ -87,7 +87,7 @@ def end_checks(
                 action="completed",
                 check_run=_check_run(check) | {"head_sha": sha, "pull_requests": []},
             )
-    if all(check.conclusion for check in repository.checks[sha]):
+    if all(check.status == "completed" for check in repository.checks[sha]):
         about = {"id": acts.world.next_id(), "head_sha": sha, "status": "completed", "conclusion": None}
         suite = about | {"app": {"slug": "github-actions"}, "pull_requests": []}
         acts.emit("check_suite", repository, repository.owner, action="completed", check_suite=suite)
@@ -99,8 +99,8 @@ def _check_run(check: Check) -> dict[str, object]:
     return {
         "id": check.id,
         "name": check.name,
-        "status": "completed" if check.conclusion else "in_progress",
-        "conclusion": check.conclusion or None,
+        "status": check.status,
+        "conclusion": check.conclusion if check.status == "completed" else None,
         "app": {"slug": "github-actions"},
         "output": {"title": check.title or None, "summary": check.summary or None},
     }

@@ -213,7 +213,9 @@ class SimulatedGitHub:
         log: str = "",
         source: Repository | None = None,
     ) -> None:
-        """Let checks of a commit, by their names, end so; an empty conclusion: it runs. `source` is a fork's."""
+        """Let checks of a commit, by their names, end so; an empty conclusion: it runs. `source` is a fork's.
+        `waiting`: for an approval.
+        """
         end_checks(self._acts, repository, sha, conclusions, log, source)
 
     def set_webhook(
