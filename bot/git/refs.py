@@ -9,6 +9,8 @@ from bot.model import IssueBranch
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
 FETCHED_PREFIX = "refs/threadtree/fetched/"
+# The host's merges with what others pushed, each by its own name: an agent can make one that looks like it.
+MERGED_PREFIX = "refs/threadtree/merged/"
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"

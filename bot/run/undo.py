@@ -20,7 +20,7 @@ from bot.run.update import base_of
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.worktrees.commit import return_to_branch, stage
-from bot.worktrees.push import commit_tree, merge_message, merged_tree
+from bot.worktrees.push import commit_tree, merged_tree
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -91,7 +91,7 @@ async def _reverting(
     `base` is the branch's base.
     """
     clone = checkout.clone
-    last = await _last_of_its_own(checkout, change)
+    last = await _last_of_its_own(clone, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
     theirs = await clone.commit_at(refs.remote(base)) if base else None
@@ -113,12 +113,10 @@ async def _reverting(
     return await commit_tree(checkout, tree, (tip,), words, author), commits
 
 
-async def _last_of_its_own(checkout: Checkout, change: ChangeOfTurn) -> str:
-    """Return the last commit of the change: a push that met other commits ends with a merge of them."""
-    shown = await checkout.clone.run("log", "-1", "--format=%s%n%P", change.pushed_head, "--", check=False)
-    subject, _, parents = shown.text.partition("\n")
-    first, _, others = parents.partition(" ")
-    return first if others and subject == merge_message(change.pushed_to or "") else change.pushed_head
+async def _last_of_its_own(clone: Clone, change: ChangeOfTurn) -> str:
+    """Return the last commit of the change: a push that met other commits ends with the host's merge of them."""
+    merged = await clone.commit_at(f"{refs.MERGED_PREFIX}{change.pushed_head}")
+    return (merged and await clone.commit_at(f"{merged}^1")) or change.pushed_head
 
 
 async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:

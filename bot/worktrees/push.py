@@ -206,11 +206,6 @@ async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, 
     return tuple(sorted(set(conflicts))) if merged.status else tree
 
 
-def merge_message(branch: str) -> str:
-    """Return the message of the merge with what others pushed to the branch."""
-    return f"Merge branch '{branch}' of origin into {branch}"
-
-
 async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], message: str, identity: Identity) -> str:
     """Make a commit in the clone, which the worktree's cage gets too; return it. Raises GitError, OSError."""
     clone, named = checkout.clone, [word for one in parents for word in ("-p", one)]
@@ -229,6 +224,8 @@ async def _merge(checkout: Checkout, branch: str, identity: Identity) -> bool:
     merged = await merged_tree(checkout.clone, head, theirs)
     if not isinstance(merged, str):
         return False
-    commit = await commit_tree(checkout, merged, (head, theirs), f"{merge_message(branch)}\n", identity)
+    message = f"Merge branch '{branch}' of origin into {branch}\n"
+    commit = await commit_tree(checkout, merged, (head, theirs), message, identity)
+    await checkout.clone.run("update-ref", f"{refs.MERGED_PREFIX}{commit}", commit)
     # What is cut off there is known, and no ignored file is overwritten: `git merge` does neither.
     return await check_out(checkout, branch, commit)

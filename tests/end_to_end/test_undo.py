@@ -1,7 +1,9 @@
 """`/undo`: what the last request changed is taken back, and nothing else."""
 
 import re
+from pathlib import Path
 
+from tests.support.git_repositories import git
 from tests.support.world import Talk, World
 
 
@@ -89,6 +91,24 @@ async def test_later_commits_of_people_stay_and_a_conflict_is_named(world: World
     await issue.says("/undo")
     await issue.hears("**Not started:**", "Later commits changed the same lines as turn 1", "`hello.txt`")
     assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello, by hand"
+
+
+async def test_a_merge_of_the_agent_that_looks_like_one_of_the_bot_is_taken_back_too(world: World) -> None:
+    issue = await changed(world, "write hello.txt: hello")
+    gate = world.gate()
+    await issue.says(f"@threadtree-bot write more.txt: more\ncommit More\nwrite evil.txt: evil\nwait {gate}")
+    await issue.sees("Last step: `Wait for")
+    [path] = await world.worktrees("path")
+    like = "Merge branch 'threadtree/issue-1' of origin into threadtree/issue-1"
+    git(Path(path), "add", "evil.txt")
+    made = git(Path(path), "commit-tree", git(Path(path), "write-tree"), "-p", "HEAD", "-p", "HEAD~1", "-m", like)
+    git(Path(path), "reset", "--hard", "-q", made)
+    gate.open()
+    await issue.hears("**Changed**", "2 files +2")
+
+    await issue.says("/undo")
+    await issue.hears("Took back by one commit what turn 2", "2 files +0 −2")
+    assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "hello.txt"]
 
 
 async def test_what_people_pushed_while_the_agent_worked_stays(world: World) -> None:
