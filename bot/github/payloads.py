@@ -162,7 +162,8 @@ class Envelope:
     `lock_key` names the conversation for machines (a rename keeps it), `conversation` for people. `text` is what was
     written, where nothing else in the delivery can concern the bot; None where something else can, or cannot be read.
     `sender` is the id of the account that caused it. `on_pull_of` is the login of who opened the pull request on which
-    a review, or an inline comment, is new.
+    a review, or an inline comment, is new. `kept` is what is read of a check that ended, in the same form: checks are
+    many, and their payloads are large.
     """
 
     action: str | None
@@ -172,6 +173,7 @@ class Envelope:
     text: str | None = None
     sender: int | None = None
     on_pull_of: str | None = None
+    kept: Json | None = None
 
 
 def is_used_event(event: str) -> bool:
@@ -192,8 +194,12 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         return Envelope(action, None, None, is_used and event not in CHECKS)
     if event in CHECKS:
         head = _checked_head(event, fields)
+        about = {"id": repository.id, "name": repository.name, "owner": {"login": repository.owner}}
+        told = {"head_sha": head, "head_repository": {"id": repository.id}}
+        kept = {"action": action, "repository": about, event: told}
         # Of a lock of its own: checks are many, and people do not wait for them.
-        return Envelope(action, None, f"{platform}/{repository.id}@{head}", is_used and head is not None)
+        lock_key = f"{platform}/{repository.id}@{head}"
+        return Envelope(action, None, lock_key, is_used and head is not None, kept=kept)
     text = None
     if is_used and (event in _TEXTS or action in ("opened", "edited")):
         body = _at(fields, _TEXTS.get(event, (_thread_key(fields),))[0], "body")

@@ -85,7 +85,7 @@ def delivery_of(
         about.conversation,
         # A delivery that names no conversation gets a lock of its own; decide finds out what is wrong with it.
         about.lock_key or f"{platform}/{guid}",
-        content,
+        content if about.kept is None else orjson.dumps(about.kept),
         sender=about.sender,
     )
 

@@ -2,6 +2,7 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from bot.github.events import Addressed, ChecksEnded, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import envelope, read
 from bot.model import Actor, Repository, Target, Thread
+from bot.receive.delivery import delivery_of
 from tests.recorded import INSTALL, Recorded, recorded_payloads
 
 ALICE = {"login": "alice", "id": 7, "type": "User"}
@@ -374,6 +376,11 @@ def test_checks_that_ended_ring_for_their_commit_and_say_nothing_else(event: str
     )
     told = envelope(event, ended, "github.com")
     assert (told.used, told.lock_key, told.sender) == (True, f"github.com/99@{'a' * 40}", None)
+    kept = delivery_of("g-1", event, orjson.dumps(ended | {"large": "x" * 9000}), "github.com").body or b""
+    assert len(kept) < 300
+    assert read(event, orjson.loads(kept), "github.com") == ChecksEnded(
+        Repository("github.com", 99, "acme", "shop"), "a" * 40
+    )
 
     others = [ended | {"action": "created"}, ended | {event: about | {"head_sha": "../main"}}, {"action": "completed"}]
     if event == "workflow_run":
