@@ -19,6 +19,7 @@ from bot.model import Repository
 MOST_LOGS = 3
 LOG_BYTES = 4_000
 _COMMIT = "/commits/{sha}"
+_MOST_RUNS = 20
 _MOST_PAGES = 10
 """GitHub lists the check runs of the newest thousand suites at most."""
 _FAILED = {"failure", "timed_out", "error"}
@@ -83,7 +84,7 @@ async def _runs(github: GitHub, repository: Repository, sha: str) -> tuple[list[
         return await _listed(github, repository, f"{_COMMIT}/check-runs", "check_runs", sha=sha), True
     except (NotFound, Refused):
         found = list[Any]()
-        for run in await _listed(github, repository, "/actions/runs", "workflow_runs", head_sha=sha):
+        for run in (await _listed(github, repository, "/actions/runs", "workflow_runs", head_sha=sha))[:_MOST_RUNS]:
             jobs = await _listed(github, repository, "/actions/runs/{run}/jobs", "jobs", run=str(run["id"]))
             found += jobs if run["status"] == "completed" else [*jobs, {**run, "conclusion": None}]
         return found, False

@@ -115,8 +115,8 @@ async def _reverting(
 
 async def _last_of_its_own(clone: Clone, change: ChangeOfTurn) -> str:
     """Return the last commit of the change: a push that met other commits ends with the host's merge of them."""
-    merged = await clone.commit_at(f"{refs.MERGED_PREFIX}{change.pushed_head}")
-    return (merged and await clone.commit_at(f"{merged}^1")) or change.pushed_head
+    is_merge = change.met_push or await clone.commit_at(f"{refs.MERGED_PREFIX}{change.pushed_head}")
+    return (is_merge and await clone.commit_at(f"{change.pushed_head}^1")) or change.pushed_head
 
 
 async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:

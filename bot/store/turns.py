@@ -131,13 +131,17 @@ class TurnThread:
 
 @dataclass(frozen=True, slots=True)
 class ChangeOfTurn:
-    """What a turn did to its worktree: it began at `head_before`; the last push was up to `pushed_head`, if any."""
+    """What a turn did to its worktree: it began at `head_before`; the last push was up to `pushed_head`, if any.
+
+    `met_push`: that is a merge with what people pushed while it ran.
+    """
 
     id: int
     requested_by: str
     head_before: str
     pushed_to: str | None
     pushed_head: str
+    met_push: bool = False
 
 
 class ClaimLostError(Exception):
@@ -182,7 +186,7 @@ async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -
 
 @statement("""
 -- Without those that were taken back.
-select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head
+select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head, t.met_push
 from turns t join requests r on r.turn_id = t.id
 where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode in ('work', 'update')
   and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')

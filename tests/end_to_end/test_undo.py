@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.git_repositories import git
 from tests.support.world import Talk, World
 
@@ -111,7 +113,8 @@ async def test_a_merge_of_the_agent_that_looks_like_one_of_the_bot_is_taken_back
     assert sorted(await world.files("threadtree/issue-1")) == ["README.md", "hello.txt"]
 
 
-async def test_what_people_pushed_while_the_agent_worked_stays(world: World) -> None:
+@pytest.mark.parametrize("known_by", ["the clone", "the row"])
+async def test_what_people_pushed_while_the_agent_worked_stays(world: World, known_by: str) -> None:
     issue = await changed(world, "write hello.txt: hello")
     gate = world.gate()
     await issue.says(f"@threadtree-bot write more.txt: more\nwait {gate}")
@@ -119,6 +122,11 @@ async def test_what_people_pushed_while_the_agent_worked_stays(world: World) -> 
     await world.maria.pushes("threadtree/issue-1", {"by-hand.txt": "by hand\n"})
     gate.open()
     await issue.hears("**Changed**")
+    if known_by == "the clone":  # the process was killed right after the push
+        await world.database.execute("update turns set met_push = false")
+    else:  # the clone was fetched anew
+        clone = world.data_dir / "repos" / "acme" / "shop.git"
+        git(clone, "update-ref", "-d", git(clone, "for-each-ref", "--format=%(refname)", "refs/threadtree/merged/"))
 
     await issue.says("/undo")
     await issue.hears("Took back by one commit what turn 2", "1 file +0 −1")
