@@ -5,7 +5,6 @@ The code that is checked can write there what it likes: what is read is bounded,
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -76,17 +75,25 @@ def read_reports(folder: Path) -> Report:
     )
 
 
-def read_pictures(folder: Path) -> dict[str, bytes]:
-    """Return the first pictures in a folder (PNG, JPEG, GIF, WebP), at any depth, by names that mean nothing to git."""
-    found: dict[str, bytes] = {}
+def read_pictures(folder: Path) -> tuple[dict[str, bytes], int]:
+    """Return the first pictures in a folder (PNG, JPEG, GIF, WebP), at any depth, by names that mean nothing to git.
+
+    And how many files with such an ending are not among them.
+    """
+    found, left_out = dict[str, bytes](), 0
     entries = islice(entries_below(folder), MOST_ENTRIES)
     for path in sorted(PurePath(entry.path).relative_to(folder) for entry in entries):
-        if path.suffix.lower() in _PICTURES and len(found) < MOST_PICTURES:
-            with suppress(OSError):
-                data = read_untrusted(folder, path, MAX_PICTURE_BYTES)
-                if _PICTURE.match(data):
-                    found[f"{len(found) + 1}-{_NOT_IN_NAMES.sub('-', path.stem)[:60]}{path.suffix.lower()}"] = data
-    return found
+        if path.suffix.lower() not in _PICTURES:
+            continue
+        try:
+            data = read_untrusted(folder, path, MAX_PICTURE_BYTES) if len(found) < MOST_PICTURES else b""
+        except OSError:
+            data = b""
+        if _PICTURE.match(data):
+            found[f"{len(found) + 1}-{_NOT_IN_NAMES.sub('-', path.stem)[:60]}{path.suffix.lower()}"] = data
+        else:
+            left_out += 1
+    return found, left_out
 
 
 def _take_in(found: dict[str, Outcome], name: str, passed: Outcome, *, is_room: bool) -> None:

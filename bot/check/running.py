@@ -62,6 +62,7 @@ class Checked:
     report: Report
     left: tuple[str, ...] = ()
     pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    unshown: int = 0
 
 
 class _DiskFullError(OSError):
@@ -175,8 +176,8 @@ async def _run(check: Check, worktree: WorktreeRow, home: Path) -> Checked:
         seconds = time.monotonic() - began
         reached("check-ended")
         report = await asyncio.to_thread(read_reports, reports)
-        pictures = await asyncio.to_thread(read_pictures, reports)
-        return Checked(failure, output, seconds, report, pictures=pictures)
+        pictures, unshown = await asyncio.to_thread(read_pictures, reports)
+        return Checked(failure, output, seconds, report, pictures=pictures, unshown=unshown)
     finally:
         await asyncio.shield(_empty(ctx, reports))
 

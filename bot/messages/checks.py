@@ -18,13 +18,16 @@ AFTER = "**After the check**"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a check ended: `failure` is a clause, None where it passed; the names of tests are foreign text."""
+    """How a check ended: `failure` is a clause, None where it passed; the names of tests are foreign text. `unread` are
+    reports, `unshown` pictures.
+    """
 
     failure: str | None
     passed: Collection[str] = frozenset()
     failed: Collection[str] = frozenset()
     skipped: int = 0
     unread: int = 0
+    unshown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ def _comparison(ran: Ran, base: Base | None) -> list[str]:
     lines += [f"Failed: {format_list(sorted(failed))}."] if failed else []
     reports = format_count(ran.unread, "report")
     lines += [f"{reports} could not be read: too large, or neither JUnit XML nor TAP."] if ran.unread else []
+    pictures = format_count(ran.unshown, "more picture")
+    lines += [f"{pictures} not shown: at most 8 are, PNG, JPEG, GIF or WebP of up to 1 MB."] if ran.unshown else []
     return lines
 
 

@@ -197,8 +197,8 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         unfetched = Counter({f"left out: {why}": number for why, number in Counter(task.unfetched).items()})
         read.append(_counted(len(task.attachments), "attachment", unfetched))
     if task.code_context:
-        place = task.fence.block('from="the diff"', Foreign(task.code_context))
-        blocks.append(f"# The place in the code that the request is about\n\n{place}")
+        place = task.fence.block('from="the code"', Foreign(task.code_context))
+        blocks.append(f"# What in the code the request is about\n\n{place}")
     if task.review is not None:
         inline = set(task.review.inline)
         blocks += [block for block in [before(task.fence, task.review)] if block]

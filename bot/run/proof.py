@@ -205,4 +205,4 @@ class Proof:
 
 def _ran(done: Checked) -> Ran:
     report = done.report
-    return Ran(done.failure, report.passed, report.failed, report.skipped, report.unread)
+    return Ran(done.failure, report.passed, report.failed, report.skipped, report.unread, done.unshown)

@@ -315,6 +315,7 @@ async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
             commit = (await world.branches())["threadtree/issue-1-pictures"]
             address = f"{world.github.server_url}/acme/shop/raw/{commit}"
             shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png", "4-zoom.gif")]
+            assert "\n3 more pictures not shown: at most 8 are, PNG, JPEG, GIF or WebP of up to 1 MB.\n" in answer
             assert f"\n\n{' '.join(shown)}\n" in answer
         assert await git_log(world, "threadtree/issue-1-pictures") == ["Add pictures of a check"] * 2
         await world.maria.pushes("threadtree/issue-1-pictures", {"mine.txt": "mine\n"})
