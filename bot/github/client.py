@@ -175,7 +175,9 @@ class GitHub:
         if answer is None:
             await self.as_named_now(repository)
             return "none"
-        is_them = (answer.get("user") or {}).get("id") == person.id
+        # GitHub always says whose it is, null for nobody's. A server that knows no such word is believed without it.
+        account = answer.get("user", {})
+        is_them = account is not None and account.get("id", person.id) == person.id
         return answers.permission(answer) if is_them else "none"
 
     async def may_read(self, repository: Repository, login: str) -> bool:

@@ -139,6 +139,24 @@ async def test_an_account_without_access_has_no_permission(
     assert await github.permission(ours(shop), theirs) == "none", "the login is another account's"
 
 
+@pytest.mark.parametrize(
+    ("whose", "permission"),
+    [
+        ({}, "write"),
+        ({"user": {"login": NOBODY.login}}, "write"),
+        ({"user": None}, "none"),
+        ({"user": {"id": 2}}, "none"),
+    ],
+)
+async def test_a_permission_counts_for_the_account_that_the_answer_is_about(
+    simulated: SimulatedGitHub, shop: SimulatedRepository, time: Time, whose: dict[str, object], permission: str
+) -> None:
+    answering = httpx.MockTransport(lambda _: httpx.Response(200, json={"permission": "write", **whose}))
+    async with httpx.AsyncClient(transport=answering) as http:
+        github = client(simulated, http, time, TokenCredentials(simulated.bot_token))
+        assert await github.permission(ours(shop), NOBODY) == permission
+
+
 async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_person(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
