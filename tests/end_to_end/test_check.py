@@ -96,7 +96,7 @@ async def test_what_fails_still_is_named_with_its_base_and_its_output(
         assert "\nFailed, and passes on `main`: `test-a`.\n" in answer
         assert "\nFailed, and fails on `main` too: `test-b`.\n" in answer
         assert "\nPasses now, and fails on `main`: `test-c`.\n" in answer
-        assert "\nThe agent was told once, and worked on.\n" in answer
+        assert "\nThe agent was told once, and changed nothing.\n" in answer
         assert "<summary>The end of the check's output</summary>\n\n```\nlooked at the tests\n```" in answer
         assert (await world.turns("state")) == ["done"]
         assert (await world.files("threadtree/issue-1"))["test-a"] == "bad", "it is pushed all the same"
