@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
 from inspect import signature
@@ -112,6 +112,11 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
                 # Its COMMIT or ROLLBACK was cancelled, as when the process stops. asyncpg would log that as an error.
                 await self.execute("rollback", timeout=timeout)
             await super().reset(timeout=timeout)
+
+        async def close(self, *, timeout: float | None = None) -> None:
+            # A lost one is closed in any case. The pool lets it go in a task of which it forgets the error.
+            with suppress(*DATABASE_AWAY):
+                await super().close(timeout=timeout)
 
         def get_reset_query(self) -> str:
             # A round trip at each return to the pool. Without a lock nothing is set that it would reset.
