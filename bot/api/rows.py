@@ -509,7 +509,7 @@ class OutcomeSums(Row):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def cost_usd_per_merge(self) -> float | None:
-        """Of all requests, also of those whose pull request was not merged."""
+        """Return the cost of all requests, also of those whose pull request was not merged, for each merge."""
         return self.cost_usd / self.merged if self.cost_usd is not None and self.merged else None
 
 

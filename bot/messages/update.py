@@ -10,7 +10,7 @@ NOTHING = "There is no branch here yet, so there is nothing to update. The next 
 NO_BASE = "Nothing is pushed from here, or the branch has no base, so nothing can be merged into it."
 IGNORED_FILE_IN_THE_WAY = "A file that git ignores is in the place of one of the base. Remove it, then write `/retry`."
 SUBJECT = "Merge the base branch"
-"""Of the commit with what an agent left uncommitted."""
+"""The subject of the commit with what an agent left uncommitted."""
 _MOST_NAMES = 50
 
 
