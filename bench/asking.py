@@ -19,12 +19,12 @@ from unittest.mock import patch
 from starlette.types import Message, Receive, Scope, Send
 
 from bench import timed_agent
-from bot.clones.shared_blocks import MARK
 from bot.demo.pair import agent_in_a_folder
 from bot.postgres.embedded import embedded_postgres
 from bot.simulated.github.model import Issue, Repository
 from bot.simulated.github.server import SimulatedGitHub
 from bot.simulated.github.traffic import LoggedRequest, Traffic
+from bot.tree.clone.shared_blocks import MARK
 from tests.support.patience import eventually
 from tests.support.processes import Deployment, children_of, deployment
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import orjson
 
-from bot.receive.delivery import sign
+from bot.inbox.delivery import sign
 from tests.recorded import recorded_payloads
 
 BODY_BYTES = 14_000

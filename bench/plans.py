@@ -11,10 +11,12 @@ from typing import Any
 import asyncpg
 import orjson
 
+from bot.operator.api import listings
 from bot.postgres.embedded import embedded_postgres
-from bot.store import costs, deliveries, listings, outbox, requests
+from bot.store import costs, deliveries, requests
 from bot.store.database import Connection
 from bot.store.migrate import migrate
+from bot.thread import outbox_rows as outbox
 from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
 
 LIMIT_MS = 20.0

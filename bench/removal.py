@@ -11,9 +11,9 @@ from pathlib import Path
 from bench.repository import Repository, git
 from bench.sweep import fill_up
 from bot import failpoints
-from bot.clones.clone import clone_lock
-from bot.rescue.save import Rescued, save_rescue
-from bot.worktrees.remove import Remote, Removed, remove
+from bot.tree.clone.clone import clone_lock
+from bot.tree.remove import Remote, Removed, remove
+from bot.tree.rescue.save import Rescued, save_rescue
 
 REMOVAL_LIMIT_MS = 50.0
 """Limit of a removal after the rescue, at any size."""

@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
-from bot.clones.clone import CheckoutRefused, Clone, CloneLock, clone_at, clone_lock
-from bot.clones.fetch import update
-from bot.git.refs import rescue_ref
-from bot.git.runner import Git
 from bot.model import IssueBranch, worktree_path
-from bot.rescue.message import RescueLabel
-from bot.worktrees.create import create
+from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, clone_at, clone_lock
+from bot.tree.clone.fetch import update
+from bot.tree.create import create
+from bot.tree.git.refs import rescue_ref
+from bot.tree.git.runner import Git
+from bot.tree.rescue.message import RescueLabel
 
 FILES_PER_FOLDER = 100
 GIT = Git(protocols=("file",))

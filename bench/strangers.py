@@ -12,7 +12,7 @@ from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from bot.receive.delivery import sign
+from bot.inbox.delivery import sign
 
 KINDS = ("unsigned", "forged", "slow", "connections", "large")
 LARGE_BYTES = 24 << 20

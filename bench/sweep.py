@@ -15,9 +15,7 @@ import asyncpg
 
 from bench.repository import Repository, git, worktree_rows
 from bot import failpoints
-from bot.clones import metadata
-from bot.clones.metadata import Metadata
-from bot.maintenance import prune
+from bot.care import prune
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
 from bot.operations import remove
@@ -26,6 +24,8 @@ from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store.database import database
 from bot.store.migrate import migrate
+from bot.tree.clone import metadata
+from bot.tree.clone.metadata import Metadata
 from tests.support.retention import policy_for
 
 OF_EACH_DUE, CONSTANT = 4, 40

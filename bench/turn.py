@@ -26,17 +26,17 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from bench.repository import git, stream
-from bot import process
 from bot.agents.acp import AcpDriver
-from bot.compose.parts import Surroundings
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
-from bot.git.runner import Git
 from bot.postgres.embedded import embedded_postgres
-from bot.run.prompt import make_prompt
+from bot.sandbox import process
+from bot.serve.parts import Surroundings
 from bot.simulated.github.model import Issue, Repository
 from bot.simulated.github.server import SimulatedGitHub
 from bot.simulated.github.traffic import Traffic
 from bot.store.migrate import migrate
+from bot.tree.git.runner import Git
+from bot.turn.prompting import make_prompt
 
 PATIENCE_SECONDS = 120.0
 MOST_PROCESSES = 60
@@ -222,8 +222,8 @@ def _metered(meter: _Meter) -> Iterator[None]:
         return await opened(self, *args)
 
     with (
-        patch("bot.git.runner.start", start),
-        patch("bot.run.asking.make_prompt", meter.noted(meter.bot, make_prompt)),
+        patch("bot.tree.git.runner.start", start),
+        patch("bot.turn.asking.make_prompt", meter.noted(meter.bot, make_prompt)),
         patch.object(Git, "run", timed_run),
         patch.object(AcpDriver, "open", meter.noted(meter.others, open_)),
         patch.object(AcpDriver, "prompt", meter.noted(meter.others, AcpDriver.prompt)),

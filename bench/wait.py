@@ -21,8 +21,8 @@ import orjson
 from bench.asking import Asked, Stage, stage
 from bench.repository import git, make_large
 from bench.timed_agent import write_binaries
-from bot.clones.shared_blocks import can_share_blocks
 from bot.simulated.github.model import Issue, Repository
+from bot.tree.clone.shared_blocks import can_share_blocks
 
 LATENCY_SECONDS = 0.15
 """What a typical request to GitHub's API takes."""

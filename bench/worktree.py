@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.repository import Repository, git
-from bot.clones.clone import clone_lock
-from bot.clones.packing import pack_whole
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.packing import pack_whole
 
 # Limits for smaller repositories would measure the start of processes.
 _LARGE = 20_000

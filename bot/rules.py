@@ -14,9 +14,16 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from bot.messages import repository_rules as words
 from bot.model import AutoPullRequest
-from bot.network.rules import WEB_PORTS, Destination, NotReachableError, is_public, parse_target, require_public_name
+from bot.sandbox.net.rules import (
+    WEB_PORTS,
+    Destination,
+    NotReachableError,
+    is_public,
+    parse_target,
+    require_public_name,
+)
+from bot.thread import repository_rules as words
 
 RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from bot import settings_values as values
 from bot.agents.presets import PRESETS, model_variables
-from bot.maintenance.retention_rules import Kind, RetentionPolicy
+from bot.care.retention_rules import Kind, RetentionPolicy
 from bot.model import BRANCH_PREFIX
 from bot.rules import Dollars, ModelName
 
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
 
     @property
     def outbound(self) -> tuple[str | None, str, Path | None]:
-        """The arguments of `bot.outbound.Outbound`, whose import takes memory."""
+        """The arguments of `bot.sandbox.outbound.Outbound`, whose import takes memory."""
         proxy = self.https_proxy.get_secret_value() if self.https_proxy else None
         return proxy, self.no_proxy, self.ssl_cert_file
 

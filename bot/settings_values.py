@@ -20,11 +20,11 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import AfterValidator, BeforeValidator, DirectoryPath, Field, SecretStr, ValidationInfo
 
 from bot.agents.mcp import McpServer, read_servers
-from bot.git.refs import is_branch
 from bot.logs import LogFormat, LogLevel
 from bot.model import AutoPullRequest
-from bot.network.rules import WEB_PORTS, Destination, NotReachableError, parse_target
 from bot.rules import PERSON_OR_TEAM
+from bot.sandbox.net.rules import WEB_PORTS, Destination, NotReachableError, parse_target
+from bot.tree.git.refs import is_branch
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of the agent's variables whose values are secrets."""

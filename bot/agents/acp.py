@@ -15,8 +15,8 @@ from bot.agents.mcp import for_acp
 from bot.agents.presets import PLANNING, SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver
-from bot.messages import reasons
 from bot.sandbox.cage import command_of
+from bot.thread import reasons
 
 Check = Callable[[str | None], Awaitable[None]]
 

@@ -19,7 +19,7 @@ from bot.agents.acp_progress import AcpProgress, Answered, FormAsked, Item, Plan
 from bot.agents.driver import Block, Failed
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Inbox, Link
-from bot.messages import reasons
+from bot.thread import reasons
 
 _STEERING = "_session/steering"
 """An extension of the protocol that an agent announces in `_meta`; claude-agent-acp and codex-acp have it."""

@@ -11,9 +11,9 @@ from acp import schema
 
 from bot.agents.driver import AgentEvent, Cancelled, Failed, Outcome, Usage
 from bot.agents.prompt_loop import PromptProgress
-from bot.messages import reasons
-from bot.messages.questions import Question
-from bot.messages.tracking import PlanEntry
+from bot.thread import reasons
+from bot.thread.questions import Question
+from bot.thread.tracking import PlanEntry
 
 _RAW_OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout")
 

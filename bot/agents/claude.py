@@ -17,8 +17,8 @@ from bot.agents.claude_progress import ASKS_PERSON, COST_TOLD, PROPOSES_PLAN, Cl
 from bot.agents.driver import Block, CannotOpenError, Failed, Launch, SessionOpened
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver, Inbox, Link
-from bot.messages import reasons
 from bot.tasks import unless
+from bot.thread import reasons
 
 START_SECONDS = 60.0
 # What Claude Code writes to stderr when it cannot continue a session.

@@ -11,9 +11,9 @@ import claude_agent_sdk as sdk
 
 from bot.agents.driver import AgentDone, AgentEvent, Failed, Usage
 from bot.agents.prompt_loop import PromptProgress
-from bot.messages import reasons
-from bot.messages.questions import Question
-from bot.messages.tracking import PlanEntry
+from bot.thread import reasons
+from bot.thread.questions import Question
+from bot.thread.tracking import PlanEntry
 
 _TITLES = ("command", "file_path", "path", "pattern", "url", "query", "description")
 _STATUSES: dict[str, Literal["pending", "in_progress", "completed"]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bot.agents.mcp import McpServer
-from bot.messages.tracking import PlanEntry
+from bot.thread.tracking import PlanEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import structlog
 from bot.agents.driver import CannotOpenError, Launch
 from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
 from bot.agents.prompt_loop import AgentDriver
-from bot.messages import reasons
 from bot.sandbox.untrusted_files import list_untrusted
+from bot.thread import reasons
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]

@@ -10,8 +10,8 @@ import structlog
 
 from bot.agents.driver import Launch
 from bot.json_values import UNCOUNTED_BYTES, has_many_values, storable
-from bot.messages import reasons
-from bot.process import OutputTail, ProcessGroup, start
+from bot.sandbox.process import OutputTail, ProcessGroup, start
+from bot.thread import reasons
 
 # asyncio's default of 64 kB is less than one diff of a big file.
 MAX_LINE_BYTES = 2 * 1024 * 1024

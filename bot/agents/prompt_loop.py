@@ -12,10 +12,10 @@ import structlog
 from bot.agents import driver
 from bot.agents.driver import AgentEvent, Block, CannotOpenError, Failed, Outcome, PromptLimits, TimedOut
 from bot.agents.process import AgentProcess
-from bot.messages import reasons
-from bot.messages.questions import Question, question_back
-from bot.messages.tracking import PlanEntry
 from bot.tasks import concurrently, unless_stopped
+from bot.thread import reasons
+from bot.thread.questions import Question, question_back
+from bot.thread.tracking import PlanEntry
 
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_PLAN_ENTRIES = 50

@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 from xml.parsers import expat
 
-from bot.messages.formatting import one_line
 from bot.sandbox.untrusted_files import entries_below, read_untrusted
+from bot.thread.formatting import one_line
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 8 << 20, 32 << 20
 MOST_ENTRIES, MOST_TESTS, MOST_POINTS, DEEPEST = 2000, 20_000, 100_000, 100

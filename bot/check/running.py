@@ -10,15 +10,7 @@ from pathlib import Path, PurePath
 from typing import NoReturn, TypeVar
 
 from bot.check.reports import Report, read_pictures, read_reports
-from bot.clones import trash
-from bot.clones.checkout import Checkout, require_checkout
-from bot.clones.clone import CheckoutRefused, CloneLock, clone_lock
 from bot.failpoints import reached
-from bot.git import refs
-from bot.git.errors import GitError, GitProblem
-from bot.lfs.objects import provide
-from bot.lfs.pointers import filter_lines
-from bot.messages import notices
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.room import require_room
@@ -27,8 +19,16 @@ from bot.node.setup_script import run_in_worktree, script_on, set_up
 from bot.sandbox.cage import Bind
 from bot.sandbox.untrusted_files import leads_out, remove_untrusted, status_of_untrusted
 from bot.tasks import unless
-from bot.worktrees.create import recreate
-from bot.worktrees.remove import unlink_worktree
+from bot.thread import notices
+from bot.tree.clone import trash
+from bot.tree.clone.checkout import Checkout, require_checkout
+from bot.tree.clone.clone import CheckoutRefused, CloneLock, clone_lock
+from bot.tree.create import recreate
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError, GitProblem
+from bot.tree.lfs.objects import provide
+from bot.tree.lfs.pointers import filter_lines
+from bot.tree.remove import unlink_worktree
 
 T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from bot.care.backup import back_up, require_restorable
+from bot.care.backup import restore as bring_back
 from bot.cli.running import database_url, run
-from bot.maintenance.backup import back_up, require_restorable
-from bot.maintenance.backup import restore as bring_back
 from bot.node.variables import FOLDER
 from bot.settings import Need, load
 

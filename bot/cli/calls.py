@@ -16,18 +16,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bot.api import changes, lists
-from bot.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
-from bot.api.rows import Row, WholeTurn, to_json
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
 from bot.cli.running import fail, run_on_database
-from bot.compose.base import api_context
-from bot.messages.formatting import format_dollars
 from bot.operations.asked import Asked, SessionPruning
+from bot.operator.api import changes, lists
+from bot.operator.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
+from bot.operator.api.rows import Row, WholeTurn, to_json
+from bot.serve.base import api_context
 from bot.settings import load
 from bot.store import audit as stored_audit
 from bot.store.database import Connection
+from bot.thread.formatting import format_dollars
 
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000

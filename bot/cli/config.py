@@ -6,19 +6,19 @@ from urllib.parse import urlsplit
 
 import typer
 
+from bot.care import upkeep_rows as upkeep
 from bot.cli.calls import print_json, print_table
 from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
-from bot.compose.parts import rules_of
-from bot.git.errors import GitError
-from bot.messages import repository_rules as words
-from bot.messages.formatting import plain
 from bot.model import Repository
 from bot.node.context import NodeContext
 from bot.node.repository_rules import config_in, stored
 from bot.rules import CONFIG_PATH, KEYS, RULE_OF, SETTINGS, Found, Rules, stored_config, within
+from bot.serve.parts import rules_of
 from bot.settings import SERVE, Settings, doubtful_names, load, read
-from bot.store import upkeep
+from bot.thread import repository_rules as words
+from bot.thread.formatting import plain
+from bot.tree.git.errors import GitError
 
 config = command_group()
 _OTHER_SETTINGS = {"agent": "agent", "model": "agent_model"}

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from bot.agents.presets import model_variables
+from bot.care import upkeep_rows as upkeep
 from bot.cli.calls import print_json, print_table, record
 from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
@@ -18,7 +19,6 @@ from bot.node.context import NodeContext
 from bot.node.variables import MAX_BYTES, set_variable, set_variables, unset_variable
 from bot.redaction import SHORTEST_SECRET
 from bot.settings import Settings
-from bot.store import upkeep
 
 T = TypeVar("T")
 env = command_group()

@@ -5,15 +5,15 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from bot.care.prune import prune
 from bot.cli.running import fail, run, run_on_node
-from bot.clones import trash
 from bot.locks import is_locked
-from bot.maintenance.prune import prune
 from bot.node.context import NodeContext
 from bot.node.room import spaces
 from bot.operations.asked import Pruning
 from bot.settings import Settings, load
 from bot.store import rescues
+from bot.tree.clone import trash
 
 _KEPT = ("repos", "kept")
 _STAYS = """What stays:

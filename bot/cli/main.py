@@ -34,10 +34,10 @@ _COMMANDS = {
         "Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID.",
     ),
     "setup": (
-        "bot.cli.setup",
+        "bot.cli.setup.command",
         "Connect the bot to GitHub by an App made in the browser, or by a token; writes .env.",
     ),
-    "doctor": ("bot.cli.doctor", "Check settings, database, GitHub, sandbox, model and agents."),
+    "doctor": ("bot.cli.doctor.command", "Check settings, database, GitHub, sandbox, model and agents."),
     "demo": (
         "bot.cli.processes",
         "Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent.",

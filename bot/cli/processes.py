@@ -95,8 +95,8 @@ def web(end_with: EndWith = None) -> None:
     # The faster loop is for the web process alone: on it, an agent that only closes its output goes unnoticed.
     import uvloop
 
-    from bot.compose.base import redactor_of
-    from bot.compose.web import run_web
+    from bot.serve.base import redactor_of
+    from bot.serve.web import run_web
 
     async def serving(dsn: str, stopping: asyncio.Event) -> None:
         await unless_stopped(stopping, run_web(settings, dsn, redactor_of(settings), _say_address))
@@ -109,9 +109,9 @@ def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None)
     settings = load(needs=WORKER)
     if no_worktree_prune:
         settings = settings.model_copy(update={"worktree_prune_enabled": False})
-    from bot.compose.base import redactor_of
-    from bot.compose.parts import Surroundings
-    from bot.compose.process import run_worker
+    from bot.serve.base import redactor_of
+    from bot.serve.parts import Surroundings
+    from bot.serve.process import run_worker
 
     async def working(dsn: str, stopping: asyncio.Event) -> None:
         await run_worker(settings, dsn, redactor_of(settings), stopping, Surroundings())
@@ -177,9 +177,9 @@ def receive(
     event: Annotated[str, typer.Option(help="GitHub's name of the event, such as issue_comment.")],
 ) -> None:
     """Store a payload file as a delivery with a new GUID, as if GitHub had sent it, and print the GUID."""
-    from bot.compose.base import CannotStartError
-    from bot.receive.delivery import delivery_of
-    from bot.receive.inbox import Inbox, Unavailable
+    from bot.inbox.delivery import delivery_of
+    from bot.inbox.inbox import Inbox, Unavailable
+    from bot.serve.base import CannotStartError
     from bot.store.database import database
 
     body = file.read_bytes()
@@ -200,14 +200,14 @@ def receive(
 
 def recover(json: Json = False) -> None:
     """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
-    from bot.compose.base import redactor_of, require_current_schema
-    from bot.compose.parts import Surroundings, open_client
-    from bot.compose.process import policy_of
     from bot.github.client import GitHub
-    from bot.messages.formatting import format_count
-    from bot.receive.recover import Recovered
-    from bot.receive.recover import recover as recover_missed
+    from bot.inbox.recover import Recovered
+    from bot.inbox.recover import recover as recover_missed
+    from bot.serve.base import redactor_of, require_current_schema
+    from bot.serve.parts import Surroundings, open_client
+    from bot.serve.process import policy_of
     from bot.store.database import database
+    from bot.thread.formatting import format_count
 
     settings = load(needs=frozenset({Need.GITHUB}))
 

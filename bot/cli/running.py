@@ -52,7 +52,7 @@ def run_on_database(work: Callable[["Connection"], Awaitable[T]], *, logs: bool 
 
 def run_on_node(work: Callable[["NodeContext"], Awaitable[T]], *, logs: bool = False) -> T:
     """Run a command that works on this node's worktrees; with `logs` by LOG_LEVEL and LOG_FORMAT, as workers log."""
-    from bot.compose.parts import node_context
+    from bot.serve.parts import node_context
     from bot.settings import ON_NODE, load
 
     async def opened(settings: "Settings") -> T:
@@ -76,11 +76,11 @@ def explained(error: Exception) -> tuple[Sequence[str], int] | None:
     """Return the lines and the exit status for an error that the operator can correct; None for a bug."""
     import asyncpg
 
-    from bot.compose.base import CannotStartError
+    from bot.care.backup import BackupError
     from bot.github.errors import GitHubError
-    from bot.maintenance.backup import BackupError
     from bot.node.identity import NodeInUseError
     from bot.postgres.files import EmbeddedPostgresError
+    from bot.serve.base import CannotStartError
     from bot.settings import SettingsError
     from bot.store.database import DATABASE_AWAY
     from bot.store.migrate import MigrationError

@@ -10,30 +10,30 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from bot.api import changes
-from bot.api.calls import THREAD, Endpoint
-from bot.api.rows import AskedOperation, Rescue, WorktreeOnDisk
+from bot.care.prune import prune
+from bot.care.repair import repair
 from bot.cli import calls
 from bot.cli.calls import call, correctable, items_of, option, print_json, print_rows, print_table
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
-from bot.clones import trash
-from bot.clones.clone import reading
-from bot.compose.parts import jobs_of_node
 from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import Nodes
-from bot.maintenance.prune import prune
-from bot.maintenance.repair import repair
-from bot.messages.formatting import format_count
 from bot.node.context import NodeContext
 from bot.operations import execute
 from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
+from bot.operator.api import changes, listings
+from bot.operator.api.calls import THREAD, Endpoint
+from bot.operator.api.listings import FoundWorktree
+from bot.operator.api.rows import AskedOperation, Rescue, WorktreeOnDisk
+from bot.serve.parts import jobs_of_node
 from bot.settings import load
-from bot.store import listings, operations
-from bot.store.listings import FoundWorktree
+from bot.store import operations
 from bot.store.scope import EVERYTHING
-from bot.worktrees.summary import summarize
+from bot.thread.formatting import format_count
+from bot.tree.clone import trash
+from bot.tree.clone.clone import reading
+from bot.tree.summary import summarize
 
 _ID = re.compile(r"[0-9]{1,18}")
 Conversation = Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]

@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.compose.base import CannotStartError
 from bot.demo import main_job, nothing_is_lost
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.stage import Stage, StoryBrokeError
 from bot.postgres.embedded import embedded_postgres
 from bot.sandbox.cage import Unusable, cage_for
+from bot.serve.base import CannotStartError
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.migrate import migrate
 

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from bot.demo.stage import GATE, Stage, is_gone
-from bot.messages import notices, replies
 from bot.simulated.github.model import Issue, Pull
+from bot.thread import notices, replies
 
 
 async def tell(stage: Stage) -> None:

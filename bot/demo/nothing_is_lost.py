@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 from bot.demo.stage import Stage, is_gone
-from bot.messages import notices, worktree_replies
 from bot.model import Saved
 from bot.simulated.github.model import Issue, Pull
+from bot.thread import notices, worktree_replies
 
 ONE_FILE = Saved(files=1, commits=0)
 

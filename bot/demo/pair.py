@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bot
-from bot.compose.parts import Surroundings
-from bot.compose.process import run_both
+from bot.serve.parts import Surroundings
+from bot.serve.process import run_both
 from bot.settings import SERVE, Settings, load
 from bot.simulated.github.server import SimulatedGitHub
 

@@ -10,11 +10,11 @@ import asyncpg
 
 from bot.demo.pair import Pair
 from bot.demo.report import Report
-from bot.messages.marker import turn_marker
 from bot.simulated.github.git import BareRepository
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
+from bot.thread.marker import turn_marker
 
 PATIENCE_SECONDS = 120.0
 GATE = "go"

@@ -19,7 +19,7 @@ from gidgethub.sansio import create_headers, decipher_response, format_url
 from bot import counters
 from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify, classify_graphql
-from bot.outbound import why_unreachable
+from bot.sandbox.outbound import why_unreachable
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]

@@ -2,11 +2,11 @@
 
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import one_of
-from bot.messages import agent_choice as words
-from bot.messages import fixes as fix_words
-from bot.network.model_answers import is_model_name
 from bot.rules import Chosen
+from bot.sandbox.net.model_answers import is_model_name
 from bot.store import conversations, fixes
+from bot.thread import agent_choice as words
+from bot.thread import fixes as fix_words
 
 USUAL = "default"
 """The word that takes a choice back."""

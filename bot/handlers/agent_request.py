@@ -5,13 +5,12 @@ from datetime import timedelta
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.messages import agent_choice, notices, reasons, replies, tracking
-from bot.messages.formatting import plain
-from bot.messages.tracking import TurnResult
 from bot.model import Target, TurnMode
-from bot.reply import thread_comments
 from bot.store import messages, operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
+from bot.thread import agent_choice, notices, reasons, replies, thread_comments, tracking
+from bot.thread.formatting import plain
+from bot.thread.tracking import TurnResult
 
 COLLECTED_FOR = timedelta(minutes=1)
 """So long a single remark on the bot's pull request waits for further ones of the same person."""

@@ -19,11 +19,11 @@ from bot.handlers.choose_worktree import (
     new_worktree,
 )
 from bot.handlers.context import Nodes, ThreadContext, save_thread
-from bot.messages import notices
 from bot.model import HeadBranch, Repository, worktree_path
 from bot.store import conversations, nodes, sharing, worktrees
 from bot.store.database import Pool
 from bot.tasks import concurrently
+from bot.thread import notices
 
 YOUNG_PULL_SECONDS = 60
 CLOSING_REFERENCES_SECONDS = 10.0

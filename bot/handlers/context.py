@@ -4,16 +4,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.authority import Policy
 from bot.github.answers import Permission
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
-from bot.messages import replies
 from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
-from bot.reply import thread_comments
 from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection
+from bot.thread import replies, thread_comments
+from bot.thread.authority import Policy
 
 
 @dataclass(frozen=True, slots=True)

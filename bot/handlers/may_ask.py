@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from bot.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.github.client import GitHub
 from bot.github.people import is_one_of
 from bot.model import Actor, Repository
+from bot.thread.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Denied, Policy, before_asking_github, by_permission
 
 
 async def may_ask(

@@ -4,14 +4,14 @@ import asyncio
 
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
-from bot.messages import plans as words
-from bot.messages.agent_answer import answer_parts
-from bot.messages.commit_message import split_subject
-from bot.messages.questions import TO_ANSWER
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.plans import carry_out
 from bot.store import plans
 from bot.store.plans import Plan
+from bot.thread import plans as words
+from bot.thread.agent_answer import answer_parts
+from bot.thread.commit_message import split_subject
+from bot.thread.questions import TO_ANSWER
 
 
 def is_open(plan: Plan | None) -> bool:

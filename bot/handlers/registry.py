@@ -9,7 +9,6 @@ from bot.handlers.parsing import Command, UnknownCommand
 from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
 from bot.handlers.stop import STOP
 from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
-from bot.messages import pull_requests, replies, tracking, undo, update
 from bot.model import TurnMode
 from bot.rules import Chosen
 from bot.store import conversations, plans, requests
@@ -17,6 +16,7 @@ from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.operations import PullRequestAsked
 from bot.store.pull_requests import thread_to_open_for
+from bot.thread import pull_requests, replies, tracking, undo, update
 
 _RECORDED: Final = frozenset(
     {"stop", "stop all", "retry", "reset", *(f"worktree {verb}" for verb in WORKTREE_VERBS if verb != "list")}

@@ -5,14 +5,13 @@ from datetime import datetime, timedelta
 
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import one_of
-from bot.messages import reasons, replies, tracking, worktree_replies
-from bot.messages.commit_message import split_subject
-from bot.messages.formatting import plain
-from bot.messages.tracking import TurnResult
 from bot.model import Repository, ThreadRef
-from bot.reply import thread_comments
 from bot.store import conversations, fixes, operations, requests
 from bot.store.database import Connection
+from bot.thread import reasons, replies, thread_comments, tracking, worktree_replies
+from bot.thread.commit_message import split_subject
+from bot.thread.formatting import plain
+from bot.thread.tracking import TurnResult
 
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""

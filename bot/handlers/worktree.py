@@ -4,9 +4,9 @@ from typing import Literal
 
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import one_of
-from bot.messages import replies, worktree_replies
 from bot.store import conversations, operations, rescues, worktrees
 from bot.store.operations import PullRequestAsked, RequestedBy
+from bot.thread import replies, worktree_replies
 
 WORKTREE_VERBS = ("list", "reset", "remove", "restore", "prune")
 

@@ -7,8 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from bot.clones.clone import Clone, clone_at
-from bot.git.runner import Git
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
 from bot.model import WorktreeRow
@@ -16,6 +14,8 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store.database import Pool
+from bot.tree.clone.clone import Clone, clone_at
+from bot.tree.git.runner import Git
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import orjson
 import structlog
 
-from bot.messages import notices
 from bot.node.transactions import persist
 from bot.store import nodes
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.nodes import NodeSelf
+from bot.thread import notices
 
 FILE = "node.json"
 LOOKS, LOOK_SECONDS = 4, 3.0

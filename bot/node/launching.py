@@ -11,13 +11,13 @@ from typing import Literal
 from bot.agents.driver import Launch
 from bot.agents.mcp import McpServer, for_claude, for_codex
 from bot.agents.presets import Preset, variables_of
-from bot.clones.checkout import view_of
-from bot.clones.clone import Clone
-from bot.network.egress import Outside
-from bot.network.models import ModelRoute
-from bot.network.turn_network import NetworkMode, open_network
 from bot.sandbox.cage import Bind, agent_environment
 from bot.sandbox.disk import DiskWatch
+from bot.sandbox.net.egress import Outside
+from bot.sandbox.net.models import ModelRoute
+from bot.sandbox.net.turn_network import NetworkMode, open_network
+from bot.tree.clone.checkout import view_of
+from bot.tree.clone.clone import Clone
 
 Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
 """Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""

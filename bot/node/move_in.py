@@ -11,10 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones.admin import admin_directories, recorded, write
-from bot.clones.clone import clone_lock
 from bot.failpoints import reached
 from bot.node.context import NodeContext
+from bot.tree.clone.admin import admin_directories, recorded, write
+from bot.tree.clone.clone import clone_lock
 
 _log = structlog.get_logger()
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from bot.clones.clone import Clone, Irregular
-from bot.git import refs
-from bot.messages import repository_rules as words
 from bot.model import Repository
 from bot.rules import CONFIG_PATH, MAX_CONFIG_BYTES, Config, Found, Rules, read_config, stored_config, within
 from bot.store import conversations
 from bot.store.conversations import StoredConfig
 from bot.store.database import Connection, Pool
+from bot.thread import repository_rules as words
+from bot.tree.clone.clone import Clone, Irregular
+from bot.tree.git import refs
 
 
 async def known_rules(database: Connection | Pool, operators: Rules, repository: Repository) -> Rules:

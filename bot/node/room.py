@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bot.clones import trash
-from bot.messages import reasons
 from bot.node.context import NodeContext
+from bot.thread import reasons
+from bot.tree.clone import trash
 
 _BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees"}
 """Kinds of what takes space, with their folders in DATA_DIR: these have a folder for each repository."""

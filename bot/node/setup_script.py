@@ -17,17 +17,17 @@ from pathlib import Path
 import structlog
 
 from bot.agents.driver import Launch
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import CheckoutRefused, Clone, CloneLock, Irregular, clone_lock
-from bot.clones.fetch import remote_default_branch
 from bot.failpoints import reached
-from bot.messages import notices, reasons
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.process import OutputTail, ProcessGroup, start
 from bot.redaction import Redactor
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import watched
+from bot.sandbox.process import OutputTail, ProcessGroup, start
+from bot.thread import notices, reasons
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, Irregular, clone_lock
+from bot.tree.clone.fetch import remote_default_branch
 
 SCRIPT = ".threadtree/setup"
 LIMIT_SECONDS = 600.0

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from rich.filesize import decimal
 
-from bot.messages.formatting import format_count
+from bot.thread.formatting import format_count
 
 REPOSITORY: Final = r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}"
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -6,24 +6,24 @@ from dataclasses import dataclass
 
 import structlog
 
-from bot.clones.checkout import Valid, inspect
-from bot.clones.clone import CheckoutRefused, Clone, CloneLock
-from bot.clones.fetch import NoAccess, update
-from bot.clones.metadata import record_use
-from bot.clones.start import start_again
-from bot.git import refs
-from bot.messages import reasons, worktree_replies
 from bot.model import Saved
 from bot.node.context import NodeContext
 from bot.node.room import require_room
 from bot.operations.set_up import script_for
 from bot.operations.shared import ImpossibleError, Outcome, record_rescue, rescue_size
-from bot.rescue.message import RescueLabel, read_rescue
 from bot.store import worktrees
 from bot.store.database import Connection
 from bot.store.operations import Operation
-from bot.worktrees.create import Created, create, recreate
-from bot.worktrees.reset import reset
+from bot.thread import reasons, worktree_replies
+from bot.tree.clone.checkout import Valid, inspect
+from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
+from bot.tree.clone.fetch import NoAccess, update
+from bot.tree.clone.metadata import record_use
+from bot.tree.clone.start import start_again
+from bot.tree.create import Created, create, recreate
+from bot.tree.git import refs
+from bot.tree.rescue.message import RescueLabel, read_rescue
+from bot.tree.reset import reset
 
 _log = structlog.get_logger()
 

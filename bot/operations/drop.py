@@ -3,17 +3,17 @@
 import asyncio
 from pathlib import Path
 
-from bot.clones import trash
-from bot.clones.clone import CloneLock
 from bot.failpoints import reached
-from bot.messages import worktree_replies
 from bot.model import Rescue
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.shared import Outcome, failed
-from bot.rescue.message import drop_rescue
 from bot.store import rescues
 from bot.store.operations import Operation
+from bot.thread import worktree_replies
+from bot.tree.clone import trash
+from bot.tree.clone.clone import CloneLock
+from bot.tree.rescue.message import drop_rescue
 
 
 async def drop_for_operator(ctx: NodeContext, lock: CloneLock, operation: Operation) -> Outcome:

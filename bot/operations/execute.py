@@ -10,10 +10,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from bot import counters
-from bot.clones.clone import clone_lock
 from bot.failpoints import reached
-from bot.messages import worktree_replies
-from bot.messages.formatting import plain
 from bot.model import ThreadRef
 from bot.node.context import NodeContext
 from bot.node.repository_rules import known_rules
@@ -25,11 +22,13 @@ from bot.operations.remove import delete_trashed, remove_decided, remove_worktre
 from bot.operations.restore import restore_worktree
 from bot.operations.set_up import only_here, run_script, script_for, with_setup
 from bot.operations.shared import ImpossibleError, Outcome, failed, judged, merged_head
-from bot.reply import thread_comments
 from bot.store import conversations, operations, turns
 from bot.store.database import Connection
 from bot.store.operations import Operation, OperationStatus
 from bot.store.turns import ClaimLostError
+from bot.thread import thread_comments, worktree_replies
+from bot.thread.formatting import plain
+from bot.tree.clone.clone import clone_lock
 
 POLL_SECONDS = 0.5
 

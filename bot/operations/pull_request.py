@@ -10,12 +10,9 @@ from typing import TypeVar
 import structlog
 
 from bot import failpoints
-from bot.clones.clone import clone_lock
 from bot.github.answers import Pull
 from bot.github.client import GitHub
 from bot.github.errors import Refused, Transient
-from bot.messages import commit_message, links, pull_requests, tracking
-from bot.messages.pull_requests import Answer, Described
 from bot.model import Repository, ThreadRef
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
@@ -23,13 +20,16 @@ from bot.operations.create import fetch_for
 from bot.operations.shared import Outcome
 from bot.prompt.description import ask_for_description
 from bot.prompt.foreign import Fence
-from bot.reply.outbox import write_in_line
 from bot.store import fixes, operations
 from bot.store import pull_requests as rows
 from bot.store.database import Connection
 from bot.store.operations import Operation, RequestedBy
 from bot.store.pull_requests import OwnPull
-from bot.worktrees.proposal import NothingNew, NotOnGitHub, Proposal, net_diff, proposal_of
+from bot.thread import commit_message, links, pull_requests, tracking
+from bot.thread.outbox import write_in_line
+from bot.thread.pull_requests import Answer, Described
+from bot.tree.clone.clone import clone_lock
+from bot.tree.proposal import NothingNew, NotOnGitHub, Proposal, net_diff, proposal_of
 
 MOST_ATTEMPTS = 4
 LONGEST_PAUSE_SECONDS = 120.0

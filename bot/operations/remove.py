@@ -8,26 +8,25 @@ from pathlib import Path
 
 import structlog
 
-from bot.clones import metadata, trash
-from bot.clones.clone import CloneLock, clone_lock
-from bot.clones.fetch import fetch
 from bot.failpoints import reached
-from bot.git.errors import GitError, GitProblem
-from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
-from bot.messages import reasons, tracking, worktree_replies
 from bot.model import Saved, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
-from bot.reply import thread_comments
-from bot.rescue.message import RescueLabel
 from bot.store import conversations, removals, rescues, retention
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.store.operations import Operation
 from bot.store.removals import DecidedRemoval, Removal
-from bot.worktrees.remove import NotRemoved, Remote, Removed, remove
+from bot.thread import reasons, thread_comments, tracking, worktree_replies
+from bot.tree.clone import metadata, trash
+from bot.tree.clone.clone import CloneLock, clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.git.errors import GitError, GitProblem
+from bot.tree.git.refs import InvalidNameError
+from bot.tree.remove import NotRemoved, Remote, Removed, remove
+from bot.tree.rescue.message import RescueLabel
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
 USED_AGAIN = NotRemoved("It is used again, or is being removed already.", in_use=True)

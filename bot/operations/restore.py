@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from bot.clones import trash
-from bot.clones.clone import CloneLock
-from bot.messages import notices, worktree_replies
 from bot.model import Rescue
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.operations.create import make, record_checkout
 from bot.operations.shared import Outcome, failed
-from bot.rescue.restore import RestoreRefusedError, restore
 from bot.store import rescues, worktrees
 from bot.store.database import Connection
 from bot.store.operations import Operation
+from bot.thread import notices, worktree_replies
+from bot.tree.clone import trash
+from bot.tree.clone.clone import CloneLock
+from bot.tree.rescue.restore import RestoreRefusedError, restore
 
 
 async def restore_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation) -> Outcome:

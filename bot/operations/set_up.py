@@ -11,10 +11,7 @@ from typing import NoReturn
 
 import structlog
 
-from bot.clones.clone import CloneLock
-from bot.git.errors import GitError
 from bot.locks import try_lock
-from bot.messages import notices, worktree_replies
 from bot.node.context import NodeContext
 from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.transactions import persist
@@ -25,6 +22,9 @@ from bot.store.failures import log_failure
 from bot.store.operations import Operation
 from bot.store.turns import ClaimLostError
 from bot.tasks import unless
+from bot.thread import notices, worktree_replies
+from bot.tree.clone.clone import CloneLock
+from bot.tree.git.errors import GitError
 
 STOP_POLL_SECONDS = 2.0
 _log = structlog.get_logger()

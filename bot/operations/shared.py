@@ -8,21 +8,21 @@ from typing import Literal
 
 import structlog
 
-from bot.clones import trash
-from bot.clones.clone import Clone
-from bot.git.errors import GitError
-from bot.git.refs import InvalidNameError
 from bot.github.errors import GitHubError
-from bot.messages import notices, worktree_replies
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.setup_script import SetUp
 from bot.operations.asked import PruneReport, Repaired
-from bot.rescue.message import RescueLabel, rescue_bytes
-from bot.rescue.save import Rescued
 from bot.store import rescues
 from bot.store.database import Connection
 from bot.store.operations import Operation
+from bot.thread import notices, worktree_replies
+from bot.tree.clone import trash
+from bot.tree.clone.clone import Clone
+from bot.tree.git.errors import GitError
+from bot.tree.git.refs import InvalidNameError
+from bot.tree.rescue.message import RescueLabel, rescue_bytes
+from bot.tree.rescue.save import Rescued
 
 _log = structlog.get_logger()
 

@@ -10,8 +10,6 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
 from bot.github.thread import FailedCheck, PullRequest, ReviewThread, Text, WholeThread
-from bot.messages.formatting import format_count
-from bot.messages.tracking import NOTHING_NEW
 from bot.prompt.foreign import Fence, Foreign, Told
 from bot.prompt.hidden import drop_invisible
 from bot.prompt.plans import ONLY_A_PLAN
@@ -21,6 +19,8 @@ from bot.prompt.sections import Entry, Section, fit, shortened
 from bot.prompt.sections import attribute as _attribute
 from bot.prompt.sections import line as _line
 from bot.prompt.selection import LeftOut, Scope, select, select_description
+from bot.thread.formatting import format_count
+from bot.thread.tracking import NOTHING_NEW
 
 BUDGET_CHARACTERS = 160_000
 """About 40,000 tokens: room for a long thread, and enough left of a context window for the work."""

@@ -1,8 +1,8 @@
 """What the agent is asked where the repository's check fails on its work. Pure."""
 
-from bot.messages.checks import Ran
 from bot.prompt.foreign import Fence, Foreign
 from bot.prompt.hidden import drop_invisible
+from bot.thread.checks import Ran
 
 _MOST_NAMES = 30
 _ASK = """\

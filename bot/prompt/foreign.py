@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from bot.messages.formatting import one_line
 from bot.prompt.hidden import drop_invisible
+from bot.thread.formatting import one_line
 
 
 @dataclass(frozen=True, slots=True)

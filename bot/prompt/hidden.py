@@ -5,7 +5,7 @@ import unicodedata
 from dataclasses import dataclass, field
 
 from bot.markdown import MarkdownError, Node, attribute, is_block, walk_visible
-from bot.messages.formatting import code_block, inline_code, one_line
+from bot.thread.formatting import code_block, inline_code, one_line
 
 _MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "del": "~~", "s": "~~"}
 # These languages change what GitHub shows of a block; the name of any other is not shown.

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from bot.clones.check_out import EMPTY_TREE
-from bot.clones.clone import Clone
-from bot.git import refs
 from bot.prompt.builder import InstructionFile, Instructions
 from bot.rules import CONFIG_PATH
+from bot.tree.clone.check_out import EMPTY_TREE
+from bot.tree.clone.clone import Clone
+from bot.tree.git import refs
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 NAMES_OF_AGENT = {"gemini": ("GEMINI.md",)}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bot.messages.formatting import one_line
 from bot.prompt.foreign import Fence, Foreign
 from bot.prompt.hidden import drop_invisible
+from bot.thread.formatting import one_line
 
 _SHORTEST_CUT_CHARACTERS = 200
 _NEWEST_FOR_ONE_OLDEST = 3

@@ -2,7 +2,7 @@
 
 A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits. Removals and
 operations are jobs too, one for each worktree. Turns wait in our own table; a bell for them is a notification whose
-payload is the node. Each may get lost, so workers also look by themselves (`bot.worker`).
+payload is the node. Each may get lost, so workers also look by themselves (`bot.serve.worker`).
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ async def ring(connection: Connection, writer: str) -> None:
     """Enqueue the writer's doorbell, in the caller's transaction, unless one waits already.
 
     Otherwise each row of a burst, or of hours without a worker, would leave a job of its own. The one that waits may
-    end before this transaction does: a row that nobody rang for is found by `bot.store.outbox.forgotten_writers`.
+    end before this transaction does: a row that nobody rang for is found by `bot.thread.outbox_rows.forgotten_writers`.
     """
     bell = outbox_bell(writer)
     bell_waits = "select exists (select from procrastinate_jobs where lock = $1 and status = 'todo')"
@@ -79,7 +79,7 @@ async def defer(connection: Connection, job: NewJob) -> None:
 
 
 def chore(node: str, name: str) -> NewJob:
-    """Return the job of a chore (see `bot.worker`) that is due before its time."""
+    """Return the job of a chore (see `bot.serve.worker`) that is due before its time."""
     return NewJob(f"chores:{node}", "chore", None, {"name": name})
 
 

@@ -150,7 +150,7 @@ async def test_the_cost_of_the_session_is_reported(stage: Stage) -> None:
 
 
 async def test_the_cost_is_told_while_it_works_and_after_an_interruption_it_finishes(stage: Stage) -> None:
-    """What a soft stop needs (bot.run.caps)."""
+    """What a soft stop needs (bot.turn.caps)."""
     told = Heard(lambda event: isinstance(event, Usage) and bool(event.session_cost_usd))
     called = Heard(lambda event: isinstance(event, ToolEnded))
     heard = told if stage.preset.tells_cost == "while it works" else called

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bot.agents.driver import Launch
 from bot.agents.presets import NotInstalled, command_of
-from bot.doctor.checks import try_agent
+from bot.cli.doctor.checks import try_agent
 from tests.agents.conftest import Stage
 
 

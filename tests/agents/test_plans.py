@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.messages import plans
+from bot.thread import plans
 from tests.agents.conftest import AGENTS
 from tests.agents.test_whole_way import patience, settings_of
 from tests.support.models.server import SimulatedModels

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from bot.agents.presets import NotInstalled, command_of, preset
-from bot.compose.parts import Surroundings
 from bot.demo.pair import running_bot, settings_for
-from bot.messages import tracking
+from bot.serve.parts import Surroundings
 from bot.simulated.github.server import SimulatedGitHub
+from bot.thread import tracking
 from tests.agents.conftest import AGENTS, END_SECONDS, KEY
 from tests.agents.install import PROGRAMS, node_folder
 from tests.agents.planted import plant

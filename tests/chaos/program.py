@@ -10,16 +10,17 @@ from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import ModuleType
 
-from bot import failpoints, settings, worker
+from bot import failpoints, settings
 from bot.cli import processes
 from bot.cli.main import main
-from bot.decide import decider
 from bot.github import transport
+from bot.inbox import decider
 from bot.node import identity, transactions
-from bot.reply import outbox, pacing
-from bot.run import turn_run, waiting
+from bot.serve import worker
 from bot.settings import Settings
 from bot.store import engine
+from bot.thread import outbox, pacing
+from bot.turn import turn_run, waiting
 
 NODE_TIMEOUT_SECONDS = 4.0
 """Shorter than the settings allow."""

@@ -317,7 +317,7 @@ async def test_nothing_follows_a_stop_that_came_too_late_for_the_push(
         await connection.execute("update turns set stop_requested_at = now() where id = $1", claim.turn_id)
         await record(connection, claim, *values, merged=merged)
 
-    monkeypatch.setattr("bot.run.pull_request.record_push", stopped_now)
+    monkeypatch.setattr("bot.turn.pull_request.record_push", stopped_now)
     ci(world, tests="failure")
     await issue.hears("Attempt 1 of 3", "**Changed**")
     await world.quiet()

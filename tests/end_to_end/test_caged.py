@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.compose.base import CannotStartError
-from bot.compose.parts import Surroundings
-from bot.compose.process import run_both
 from bot.demo.pair import settings_for
+from bot.serve.base import CannotStartError
+from bot.serve.parts import Surroundings
+from bot.serve.process import run_both
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.clock import HandMovedClock

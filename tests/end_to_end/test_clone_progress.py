@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from bot.run import progress
 from bot.simulated.github.faults import Trickle
+from bot.turn import progress
 from tests.support.world import World
 
 

@@ -1,7 +1,7 @@
 """The slash commands: each does what it says, and only `/retry` starts a turn."""
 
-from bot.clones.clone import clone_at, clone_lock
-from bot.git.runner import Git
+from bot.tree.clone.clone import clone_at, clone_lock
+from bot.tree.git.runner import Git
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from bot.receive.delivery import sign
+from bot.inbox.delivery import sign
 from bot.simulated.github.faults import FailBefore, Held
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Said, Talk, World

@@ -25,13 +25,13 @@ from typer.testing import CliRunner
 
 from bot.cli.main import app
 from bot.cli.running import explained
-from bot.compose.base import CannotStartError, redactor_of
-from bot.compose.parts import Surroundings, open_client
+from bot.cli.setup.manifest import Browser, manifest
 from bot.github.client import APP_EVENTS, APP_PERMISSIONS, GitHub
 from bot.github.errors import NotFound, Transient
 from bot.github.registration import MadeApp
+from bot.serve.base import CannotStartError, redactor_of
+from bot.serve.parts import Surroundings, open_client
 from bot.settings import Need, load
-from bot.setup.manifest import Browser, manifest
 from bot.simulated.github import serving
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.fork_server import Forked, fork

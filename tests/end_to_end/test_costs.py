@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.messages import notices
 from bot.prompt import remarks
-from bot.run import caps
+from bot.thread import notices
+from bot.turn import caps
 from tests.support.world import World, open_world
 
 MOST_OF_A_STORY = timedelta(minutes=10)

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Dialog, Page, Request, ViewportSize, async_playwright, expect
 
-from bot.dashboard.app import VIEWS
+from bot.operator.dashboard.app import VIEWS
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World

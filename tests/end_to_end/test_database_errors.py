@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bot.store import upkeep
+from bot.care import upkeep_rows as upkeep
 from bot.store.database import Connection
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.world import World

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import arriving
-from bot.clones.arriving import _receive
-from bot.clones.clone import Clone
 from bot.simulated.github.faults import Held
+from bot.tree.clone import arriving
+from bot.tree.clone.arriving import _receive
+from bot.tree.clone.clone import Clone
 from tests.support.git_repositories import git
 from tests.support.patience import until_true
 from tests.support.world import Talk, World

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.checkout import ReadableCheckout, look_at
-from bot.clones.clone import clone_at
-from bot.git.runner import Git
-from bot.run import turn
 from bot.sandbox.cage import NO_CAGE
 from bot.simulated.github.faults import FailBefore, Faults, Held, Latency
 from bot.simulated.github.git_http import Backend
 from bot.simulated.github.model import Repository
+from bot.tree.clone.checkout import ReadableCheckout, look_at
+from bot.tree.clone.clone import clone_at
+from bot.tree.git.runner import Git
+from bot.turn import turn
 from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.git_repositories import git, usable_cage
 from tests.support.patience import until_exists, until_true

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.lfs import objects
 from bot.simulated.github.faults import FailBefore
+from bot.tree.lfs import objects
 from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
 from tests.support.git_repositories import lfs_pointer, require_git_lfs
 from tests.support.world import Talk, World

@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from bot import counters
+from bot.care.measures_rows import save_counts
 from bot.github.payloads import is_used_event
-from bot.metrics import metrics_route
-from bot.receive.delivery import sign
-from bot.receive.endpoint import COUNTED_TOO
+from bot.inbox.delivery import sign
+from bot.inbox.endpoint import COUNTED_TOO
+from bot.serve.metrics import metrics_route
 from bot.store.database import database
-from bot.store.measures import save_counts
 from tests.end_to_end.conftest import Worlds
 from tests.support.patience import eventually
 from tests.support.world import Gate, World

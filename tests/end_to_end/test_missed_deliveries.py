@@ -6,16 +6,16 @@ from typing import Literal
 
 import pytest
 
-from bot import worker
-from bot.authority import Policy
 from bot.github import client
 from bot.github.client import GitHub
-from bot.receive import acts, recover
+from bot.inbox import acts, recover
+from bot.serve import worker
 from bot.simulated.github import graphql
 from bot.simulated.github.faults import FailBefore, PrimaryRateLimit
 from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.database import Pool
+from bot.thread.authority import Policy
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 

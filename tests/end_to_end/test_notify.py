@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bot.messages.questions import TO_ANSWER
-from bot.run import notify
 from bot.simulated.github import serving
+from bot.thread.questions import TO_ANSWER
+from bot.turn import notify
 from tests.end_to_end.conftest import Worlds
 from tests.support.patience import until_true
 

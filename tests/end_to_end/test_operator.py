@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bot import worker
+from bot.serve import worker
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 

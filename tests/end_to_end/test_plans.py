@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bot.compose import parts
-from bot.messages import plans
-from bot.messages.notices import VARIABLES_WITHHELD
 from bot.rules import RequirePlan, Rules
+from bot.serve import parts
 from bot.settings import Settings
+from bot.thread import plans
+from bot.thread.notices import VARIABLES_WITHHELD
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.end_to_end.test_variables import knows_a_secret

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bot import worker
-from bot.clones import metadata
-from bot.clones.metadata import Metadata
+from bot.serve import worker
 from bot.simulated.github.faults import FailBefore
-from bot.worktrees.commit import MAX_FILE_BYTES
+from bot.tree.clone import metadata
+from bot.tree.clone.metadata import Metadata
+from bot.tree.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 

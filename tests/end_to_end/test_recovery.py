@@ -5,7 +5,7 @@ import shutil
 import pytest
 from structlog.testing import capture_logs
 
-from bot.messages import notices
+from bot.thread import notices
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import SecretStr
 
 from bot.cli.config import shown_rules
-from bot.compose.parts import node_context
-from bot.doctor.services import database_checks
+from bot.cli.doctor.services import database_checks
 from bot.rules import CONFIG_PATH, KEYS
+from bot.serve.parts import node_context
 from bot.simulated.github.git import NewCommit
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World

@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 
 from bot.agents.process import AgentProcess
-from bot.reply import pacing
-from bot.run import progress
 from bot.simulated.github.faults import Held
 from bot.simulated.github.traffic import LoggedRequest
+from bot.thread import pacing
+from bot.turn import progress
 from tests.support.world import Talk, World
 
 NEW_THREAD = ["GET issues/N"]

@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from bot.receive.delivery import sign
+from bot.inbox.delivery import sign
 from bot.simulated.github.model import Comment
 from bot.store.deliveries import replay
 from bot.store.engine import MAX_STALLS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bot.prompt.builder import Built, Task, build_prompt
-from bot.run import prompt
+from bot.turn import prompting as prompt
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_remarks import opened_by_the_bot
 from tests.support.world import World

@@ -5,9 +5,9 @@ import json
 import stat
 from pathlib import Path
 
-from bot.messages.notices import VARIABLES_WITHHELD
 from bot.model import Repository
 from bot.node.variables import set_variable
+from bot.thread.notices import VARIABLES_WITHHELD
 from tests.end_to_end.conftest import Worlds
 from tests.support.fork_server import fork
 from tests.support.processes import Deployment, deployment

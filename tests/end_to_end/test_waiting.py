@@ -8,13 +8,13 @@ import pytest
 
 from bot.agents.acp import AcpDriver
 from bot.github import auth
-from bot.messages.tracking import MODEL_REFUSES
-from bot.network.model_answers import ModelAnswers
 from bot.node import room
-from bot.run import asking, ending, turn
-from bot.run.turn_run import TurnRun
-from bot.run.waiting import Wait
+from bot.sandbox.net.model_answers import ModelAnswers
 from bot.simulated.github.faults import FailBefore, Held, PrimaryRateLimit
+from bot.thread.tracking import MODEL_REFUSES
+from bot.turn import asking, ending, turn
+from bot.turn.turn_run import TurnRun
+from bot.turn.waiting import Wait
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 

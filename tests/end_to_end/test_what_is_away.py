@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from bot.clones import fetch
-from bot.decide import decider
-from bot.git.errors import GitError, GitProblem
+from bot.inbox import decider
 from bot.simulated.github.faults import DropBefore, FailBefore, Fault
+from bot.tree.clone import fetch
+from bot.tree.git.errors import GitError, GitProblem
 from tests.support.world import World
 
 MINUTES, DAY = 15 * 60, 24 * 3600 + 60

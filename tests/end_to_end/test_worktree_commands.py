@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.compose.parts import jobs_of_node, node_context
-from bot.messages import worktree_replies
 from bot.node.context import NodeContext
 from bot.operations import execute
+from bot.serve.parts import jobs_of_node, node_context
 from bot.store import operations
 from bot.store.operations import OperationKind, OperationStatus, RequestedBy
+from bot.thread import worktree_replies
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.patience import until_true

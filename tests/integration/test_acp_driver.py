@@ -34,8 +34,8 @@ from bot.agents.driver import (
 )
 from bot.agents.mcp import McpServer
 from bot.agents.prompt_loop import AgentDriver
-from bot.messages.tracking import PlanEntry
 from bot.sandbox.cage import agent_argv, agent_environment
+from bot.thread.tracking import PlanEntry
 from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)

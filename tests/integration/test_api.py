@@ -16,11 +16,11 @@ from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from bot.api.app import api_routes, openapi
-from bot.api.calls import ApiContext, Calls
-from bot.api.events import NAMES, News
-from bot.api.rows import Delivery, Row, Session, Turn, Worktree
-from bot.compose.web import NO_API, NO_DASHBOARD
+from bot.operator.api.app import api_routes, openapi
+from bot.operator.api.calls import ApiContext, Calls
+from bot.operator.api.events import NAMES, News
+from bot.operator.api.rows import Delivery, Row, Session, Turn, Worktree
+from bot.serve.web import NO_API, NO_DASHBOARD
 from bot.store.database import Pool, database
 from tests.support.doorbells import Rung
 from tests.support.node_id import record
@@ -554,7 +554,7 @@ async def test_what_github_must_be_asked_about_becomes_a_delivery_for_a_worker(a
 
 async def test_a_database_that_hangs_is_a_503(api: Api, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as impatient:
-        impatient.setattr("bot.api.app.CALL_SECONDS", 0.2)
+        impatient.setattr("bot.operator.api.app.CALL_SECONDS", 0.2)
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute("lock table turns")
             await api("GET", "/api/turns", 503)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import asyncpg
 
-from bot.store.backup import load_rows, save_rows
+from bot.care.backup_rows import load_rows, save_rows
 from bot.store.migrate import load_migrations, migrate, missing_migrations
 from tests.support.postgres import execute
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.care.expire import expire
 from bot.check import running
 from bot.check.reports import Report
 from bot.check.running import Check, Checked, check_commit, check_result
-from bot.maintenance.expire import expire
 from bot.sandbox.cage import Cage
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node

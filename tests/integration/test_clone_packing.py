@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bot.clones import arriving
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch_ref
-from bot.clones.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole, was_packed
-from bot.git.runner import Completed, Git
-from bot.rescue.message import RescueLabel, drop_rescue
-from bot.rescue.save import Rescued, save_rescue
+from bot.tree.clone import arriving
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch_ref
+from bot.tree.clone.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole, was_packed
+from bot.tree.git.runner import Completed, Git
+from bot.tree.rescue.message import RescueLabel, drop_rescue
+from bot.tree.rescue.save import Rescued, save_rescue
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bot.compose.base import redactor_of
-from bot.compose.parts import Surroundings, open_client, outbound_of
-from bot.doctor.services import github_checks, model_checks
-from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Git
+from bot.cli.doctor.services import github_checks, model_checks
 from bot.github.client import GitHub
-from bot.network.egress import Outside
-from bot.network.turn_network import Network, open_network
-from bot.outbound import Outbound
 from bot.sandbox.cage import Bind
+from bot.sandbox.net.egress import Outside
+from bot.sandbox.net.turn_network import Network, open_network
+from bot.sandbox.outbound import Outbound
+from bot.serve.base import redactor_of
+from bot.serve.parts import Surroundings, open_client, outbound_of
 from bot.settings import SERVE, Settings, load
+from bot.tree.git.errors import GitError, GitProblem
+from bot.tree.git.runner import Git
 from tests.support.company import FILES, GITHUB, MODELS, PASSWORD, Company, company
 from tests.support.git_repositories import SEARCH_PATH, usable_cage
 from tests.support.network import PUBLIC, SimulatedInternet, caged, run, site

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bot.care.conflicts import tell_of_conflicts
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
-from bot.maintenance.conflicts import tell_of_conflicts
 from bot.model import Repository, Target
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.git.credential_server import GitConfig, authorise, credential_server, requested_repository
-from bot.git.errors import GitError, GitProblem, problem_of
-from bot.git.runner import Git
+from bot.tree.git.credential_server import GitConfig, authorise, credential_server, requested_repository
+from bot.tree.git.errors import GitError, GitProblem, problem_of
+from bot.tree.git.runner import Git
 from tests.support.patience import PATIENCE_SECONDS
 
 TOKEN = "ghs_" + "s3cret" * 5

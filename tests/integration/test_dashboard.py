@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 
-from bot.api.app import api_routes
-from bot.api.calls import ApiContext, Calls
-from bot.api.events import News
-from bot.dashboard.app import VIEWS, dashboard_routes
-from bot.dashboard.login import Login
+from bot.operator.api.app import api_routes
+from bot.operator.api.calls import ApiContext, Calls
+from bot.operator.api.events import News
+from bot.operator.dashboard.app import VIEWS, dashboard_routes
+from bot.operator.dashboard.login import Login
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
 from tests.support.postgres import execute

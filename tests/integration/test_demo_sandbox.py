@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.compose.base import CannotStartError
 from bot.demo.command import choose_sandbox
 from bot.demo.report import Report
+from bot.serve.base import CannotStartError
 from tests.support.git_repositories import SEARCH_PATH, usable_cage
 
 FORBIDDEN = "bwrap: No permissions to create a new namespace, likely because the kernel does not allow it"

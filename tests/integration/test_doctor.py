@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.cli.doctor import examined
+from bot.cli.doctor.command import examined
+from bot.cli.doctor.services import Check
 from bot.demo.pair import agent_in_a_folder
-from bot.doctor.services import Check
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store import deliveries
 from bot.store.database import Pool

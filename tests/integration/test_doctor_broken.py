@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bot.agents import presets
-from bot.cli.doctor import examined, show
+from bot.cli.doctor.command import examined, show
 from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub

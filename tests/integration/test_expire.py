@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bot.clones import trash
-from bot.clones.checkout import all_entries
-from bot.clones.clone import clone_lock
-from bot.maintenance.clones import care_for_clones
-from bot.maintenance.expire import expire
-from bot.maintenance.repair import NO_WORKTREE, repair
-from bot.rescue.message import RescueLabel, drop_rescue, list_rescues
-from bot.rescue.save import Rescued, save_rescue
+from bot.care.clones import care_for_clones
+from bot.care.expire import expire
+from bot.care.repair import NO_WORKTREE, repair
 from bot.store import conversations, rescues, retention, turns
+from bot.tree.clone import trash
+from bot.tree.clone.checkout import all_entries
+from bot.tree.clone.clone import clone_lock
+from bot.tree.rescue.message import RescueLabel, drop_rescue, list_rescues
+from bot.tree.rescue.save import Rescued, save_rescue
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows

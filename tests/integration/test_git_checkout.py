@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.admin import admin_directory
-from bot.clones.check_out import check_out, put_back
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.git.errors import GitError
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import save_rescue
+from bot.tree.clone.admin import admin_directory
+from bot.tree.clone.check_out import check_out, put_back
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.git.errors import GitError
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.save import save_rescue
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"

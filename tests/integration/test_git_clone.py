@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.arriving import fetch_beside
-from bot.clones.clone import CheckoutRefused, DefaultBranch, clone_at, clone_lock
-from bot.clones.fetch import complete, fetch, remote_default_branch, update
-from bot.git import refs
-from bot.git.errors import GitError
 from bot.model import IssueBranch
+from bot.tree.clone.arriving import fetch_beside
+from bot.tree.clone.clone import CheckoutRefused, DefaultBranch, clone_at, clone_lock
+from bot.tree.clone.fetch import complete, fetch, remote_default_branch, update
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
 from tests.support.patience import until_true
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones import branch_history
-from bot.clones.admin import Missing
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import NoAccess, Updated, replace_if_damaged, update
-from bot.git import refs
-from bot.git.errors import GitError
 from bot.model import IssueBranch
-from bot.worktrees.commit import return_to_branch
-from bot.worktrees.create import Created, Reopened, recreate, reopen
+from bot.tree.clone import branch_history
+from bot.tree.clone.admin import Missing
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import NoAccess, Updated, replace_if_damaged, update
+from bot.tree.commit import return_to_branch
+from bot.tree.create import Created, Reopened, recreate, reopen
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError
 from tests.support.git_repositories import BOT, LABEL, RESCUE, SANDBOXES, GitRepositories, git, lose_published
 
 BRANCH = "threadtree/issue-1"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch
-from bot.git.runner import Completed, Git
 from bot.model import DetachedHead, HeadBranch, IssueBranch
-from bot.worktrees.push import NothingToPush, Parked, Pushed, PushResult, push
-from bot.worktrees.sync import (
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.git.runner import Completed, Git
+from bot.tree.push import NothingToPush, Parked, Pushed, PushResult, push
+from bot.tree.sync import (
     BranchDeleted,
     Continued,
     Dirty,

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from bot.clones.status import statuses
 from bot.model import IssueBranch
-from bot.worktrees.summary import Summary, last_change, summarize
+from bot.tree.clone.status import statuses
+from bot.tree.summary import Summary, last_change, summarize
 from tests.support.git_repositories import SANDBOXES, GitRepositories
 
 BRANCH = "threadtree/issue-1"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import CheckoutRefused, clone_lock
-from bot.messages import reasons
 from bot.model import HeadBranch, IssueBranch
-from bot.rescue.message import RescueLabel
-from bot.worktrees.commit import Committed, commit_all
-from bot.worktrees.push import Parked, Pushed, push
-from bot.worktrees.reset import WasReset, reset
+from bot.thread import reasons
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import CheckoutRefused, clone_lock
+from bot.tree.commit import Committed, commit_all
+from bot.tree.push import Parked, Pushed, push
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.reset import WasReset, reset
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git, unchecked
 
 FILES = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.clone import Clone, reading
-from bot.git.objects import Objects
+from bot.tree.clone.clone import Clone, reading
+from bot.tree.git.objects import Objects
 from tests.support.git_repositories import GitRepositories, git
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.worktrees.proposal import TEMPLATE_BYTES, NothingNew, NotOnGitHub, Proposal, proposal_of
+from bot.tree.proposal import TEMPLATE_BYTES, NothingNew, NotOnGitHub, Proposal, proposal_of
 from tests.support.git_repositories import GitRepositories, git
 
 BRANCH = "threadtree/issue-1"

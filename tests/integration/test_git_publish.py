@@ -8,26 +8,19 @@ from typing import Any, Unpack
 
 import pytest
 
-from bot.clones import branch_history
-from bot.clones.check_out import put_back
-from bot.clones.checkout import Checkout, Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.published import publish
-from bot.git.errors import GitError, GitProblem
-from bot.git.runner import Completed, Git, Identity, Options
 from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.sandbox.view import PUBLISHED, View
-from bot.worktrees import commit
-from bot.worktrees.commit import (
-    Committed,
-    NothingToCommit,
-    StrayWork,
-    Unresolved,
-    commit_all,
-    return_to_branch,
-)
-from bot.worktrees.push import (
+from bot.tree import commit
+from bot.tree.clone import branch_history
+from bot.tree.clone.check_out import put_back
+from bot.tree.clone.checkout import Checkout, Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.published import publish
+from bot.tree.commit import Committed, NothingToCommit, StrayWork, Unresolved, commit_all, return_to_branch
+from bot.tree.git.errors import GitError, GitProblem
+from bot.tree.git.runner import Completed, Git, Identity, Options
+from bot.tree.push import (
     DiffStat,
     NothingToPush,
     Parked,
@@ -182,7 +175,7 @@ async def test_a_push_is_noted_although_a_git_of_the_first_try_was_killed(
             raise GitError(GitProblem.KILLED, "pack-objects", "ended by a signal: -9")
         await publish(*args)
 
-    monkeypatch.setattr("bot.worktrees.push.publish", fails_once)
+    monkeypatch.setattr("bot.tree.push.publish", fails_once)
 
     assert await pushed(world) == Pushed()
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import trash
-from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch
-from bot.rescue.message import RescueLabel
-from bot.worktrees.create import Created
-from bot.worktrees.remove import NotRemoved, Remote, Removed, remove
+from bot.tree.clone import trash
+from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.create import Created
+from bot.tree.remove import NotRemoved, Remote, Removed, remove
+from bot.tree.rescue.message import RescueLabel
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.patience import until_true
@@ -757,7 +757,7 @@ def test_two_simultaneous_deletions_empty_the_trash(tmp_path: Path) -> None:
 EMPTY = [
     sys.executable,
     "-c",
-    "import asyncio, sys; from pathlib import Path; from bot.clones.trash import empty_trash;"
+    "import asyncio, sys; from pathlib import Path; from bot.tree.clone.trash import empty_trash;"
     "print(asyncio.run(empty_trash(Path(sys.argv[1]))))",
 ]
 

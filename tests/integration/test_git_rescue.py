@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.clone import clone_lock
-from bot.git import refs
-from bot.git.errors import GitError
-from bot.rescue.message import RescuedCommits, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
-from bot.rescue.message import write as write_message
-from bot.rescue.save import KeepDirectory, Rescued, save_rescue
+from bot.tree.clone.clone import clone_lock
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError
+from bot.tree.rescue.message import RescuedCommits, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
+from bot.tree.rescue.message import write as write_message
+from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, photo, write
 

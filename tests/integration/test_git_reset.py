@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import trash
-from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import CheckoutRefused, clone_lock
-from bot.clones.fetch import fetch
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.rescue.message import RescueLabel
-from bot.worktrees.reset import WasReset, reset
+from bot.tree.clone import trash
+from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.clone import CheckoutRefused, clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.reset import WasReset, reset
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.clone import clone_lock
-from bot.clones.importing import lend
-from bot.git.errors import GitError
 from bot.model import DetachedHead, Saved
-from bot.rescue.message import RescueLabel
-from bot.rescue.restore import Restored, RestoreRefusedError, progress_file, restore
-from bot.rescue.save import KeepDirectory, Rescued, save_rescue
-from bot.worktrees.remove import rescue_first, unlink_worktree
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.importing import lend
+from bot.tree.git.errors import GitError
+from bot.tree.remove import rescue_first, unlink_worktree
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.restore import Restored, RestoreRefusedError, progress_file, restore
+from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo, write
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bot.git import runner
-from bot.git.errors import GitError, GitProblem, redact
-from bot.git.runner import Completed, Git, Identity
 from bot.sandbox.view import open_view
+from bot.tree.git import runner
+from bot.tree.git.errors import GitError, GitProblem, redact
+from bot.tree.git.runner import Completed, Git, Identity
 from tests.support.git_repositories import GIT, git
 from tests.support.patience import PATIENCE_SECONDS, until_true
 

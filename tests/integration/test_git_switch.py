@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch
-from bot.git import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
-from bot.worktrees.sync import switch, sync
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.git import refs
+from bot.tree.sync import switch, sync
 from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"

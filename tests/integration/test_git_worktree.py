@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.admin import Missing
-from bot.clones.checkout import Valid, inspect
-from bot.clones.clone import CheckoutRefused
-from bot.messages import reasons
 from bot.model import DetachedHead, HeadBranch, IssueBranch
-from bot.worktrees.create import Created
+from bot.thread import reasons
+from bot.tree.clone.admin import Missing
+from bot.tree.clone.checkout import Valid, inspect
+from bot.tree.clone.clone import CheckoutRefused
+from bot.tree.create import Created
 from tests.support.git_repositories import SANDBOXES, GitRepositories, git
 
 AWKWARD = {"with space.txt": "1", "line\nbreak": "2", "ünïcödé/→": "3", "-dash": "4", ":(glob)*": "5", '"quoted"': "6"}

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.clones.admin import Missing, real_path, register
-from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import CheckoutRefused, clone_lock
-from bot.clones.fetch import update
-from bot.git.errors import GitError, GitProblem
 from bot.locks import try_lock
-from bot.messages import reasons
 from bot.model import DetachedHead, IssueBranch
-from bot.run.waiting import passing
-from bot.worktrees.create import Created, Reopened, recreate, reopen
+from bot.thread import reasons
+from bot.tree.clone.admin import Missing, real_path, register
+from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.clone import CheckoutRefused, clone_lock
+from bot.tree.clone.fetch import update
+from bot.tree.create import Created, Reopened, recreate, reopen
+from bot.tree.git.errors import GitError, GitProblem
+from bot.turn.waiting import passing
 from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
 
 

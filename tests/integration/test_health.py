@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from bot.health import HEARTBEAT_MAX_AGE_SECONDS, health_routes
+from bot.serve.health import HEARTBEAT_MAX_AGE_SECONDS, health_routes
 from bot.store.database import Pool, database
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import execute
@@ -163,7 +163,7 @@ async def test_an_error_of_our_own_is_not_taken_for_the_databases(
     async def broken(_: object) -> tuple[str, ...]:
         raise LookupError
 
-    monkeypatch.setattr("bot.health.missing_migrations", broken)
+    monkeypatch.setattr("bot.serve.health.missing_migrations", broken)
     async with health_of(database_url) as get:
         with pytest.raises(LookupError):
             await get("/readyz")

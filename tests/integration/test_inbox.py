@@ -13,8 +13,8 @@ import asyncpg
 import orjson
 import pytest
 
+from bot.inbox.inbox import Floods, Inbox, Unavailable
 from bot.postgres.embedded import embedded_postgres
-from bot.receive.inbox import Floods, Inbox, Unavailable
 from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.deliveries import NewDelivery

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bot.clones.clone import reading
 from bot.prompt.builder import Instructions
 from bot.prompt.instructions import FILE_BYTES, read_instructions
+from bot.tree.clone.clone import reading
 from tests.support.git_repositories import GitRepositories, commit_and_push, git
 
 FILES = {

@@ -9,14 +9,14 @@ from typing import Literal
 
 import pytest
 
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.status import statuses
-from bot.lfs.objects import Provided, provide, staging
-from bot.lfs.pointers import Pointer, pointers_in
 from bot.model import IssueBranch
-from bot.rescue.restore import restore
-from bot.rescue.save import Rescued, save_rescue
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.status import statuses
+from bot.tree.lfs.objects import Provided, provide, staging
+from bot.tree.lfs.pointers import Pointer, pointers_in
+from bot.tree.rescue.restore import restore
+from bot.tree.rescue.save import Rescued, save_rescue
 from tests.support.git_repositories import LABEL, SANDBOXES, GitRepositories, git, lfs_pointer, require_git_lfs
 
 CONTENT, CHANGED = b"\x89the picture\r\n", b"\x89another picture\r\n"

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from bot import counters
-from bot.metrics import metrics_route
+from bot.care.measures_rows import save_counts
+from bot.serve.metrics import metrics_route
 from bot.store.database import Pool, database
-from bot.store.measures import save_counts
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
@@ -251,7 +251,7 @@ async def test_what_an_outage_keeps_from_the_rows_is_added_later(pool: Pool, mon
     counters.DISK_FREE_BYTES.labels("here").set(1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "bot.store.measures.ADD",
+            "bot.care.measures_rows.ADD",
             "select pg_terminate_backend(pg_backend_pid()), $1::text[], $2::text[], $3::float8[], $4::bool",
         )
         await save_counts(pool)
@@ -264,7 +264,7 @@ async def test_what_an_outage_keeps_from_the_rows_is_added_later(pool: Pool, mon
 
 
 async def test_a_database_that_hangs_is_a_503(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bot.metrics.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("bot.serve.metrics.ANSWER_SECONDS", 0.2)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("lock table counters")
         transport = httpx.ASGITransport(Starlette(routes=[metrics_route(pool)]))

@@ -5,17 +5,17 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from bot.clones import trash
-from bot.git import refs
+from bot.care import upkeep_rows as upkeep
+from bot.care.clones import care_for_clones
+from bot.care.prune import prune
+from bot.care.repair import repair
 from bot.handlers import stop as closing
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import ParsedComment
-from bot.maintenance.clones import care_for_clones
-from bot.maintenance.prune import prune
-from bot.maintenance.repair import repair
-from bot.store import upkeep
 from bot.store.retention import delete_old_sessions
+from bot.tree.clone import trash
+from bot.tree.git import refs
 from tests.support.git_repositories import git
 from tests.support.histories.database import history_database
 from tests.support.histories.inventory import refs_of

@@ -14,10 +14,10 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from bot.network import egress, sockets
-from bot.network.egress import Outside, egress_proxy, is_of_this_host, system_dialer
-from bot.network.rules import Destination
-from bot.network.sockets import connect_private, private_socket
+from bot.sandbox.net import egress, sockets
+from bot.sandbox.net.egress import Outside, egress_proxy, is_of_this_host, system_dialer
+from bot.sandbox.net.rules import Destination
+from bot.sandbox.net.sockets import connect_private, private_socket
 from tests.support.network import ALSO_PUBLIC, PUBLIC, Handler, SimulatedInternet, site, status_of
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
-from bot.network import models
-from bot.network.model_answers import ModelAnswers
-from bot.network.models import KeyMask, ModelRoute, model_proxy, swap_key
-from bot.network.sockets import connect_private, private_socket
+from bot.sandbox.net import models
+from bot.sandbox.net.model_answers import ModelAnswers
+from bot.sandbox.net.models import KeyMask, ModelRoute, model_proxy, swap_key
+from bot.sandbox.net.sockets import connect_private, private_socket
 from tests.support.network import site
 from tests.support.patience import PATIENCE_SECONDS
 

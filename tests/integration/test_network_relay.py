@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.network import relay, sockets
-from bot.network.sockets import loopback_socket, private_socket, serving
+from bot.sandbox.net import relay, sockets
+from bot.sandbox.net.sockets import loopback_socket, private_socket, serving
 from tests.support.network import run
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from bot.agents.presets import ANTHROPIC
-from bot.network import egress
-from bot.network.models import ModelRoute
-from bot.network.turn_network import Network, open_network
+from bot.sandbox.net import egress
+from bot.sandbox.net.models import ModelRoute
+from bot.sandbox.net.turn_network import Network, open_network
 from tests.support.git_repositories import usable_cage
 from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, run, site
 

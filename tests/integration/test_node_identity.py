@@ -10,9 +10,7 @@ from typing import Literal
 
 import pytest
 
-from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import clone_lock
-from bot.maintenance.repair import repair
+from bot.care.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
 from bot.node.move_in import move_in
@@ -21,7 +19,9 @@ from bot.sandbox.cage import sandbox_for
 from bot.store import nodes, operations
 from bot.store.database import Pool, database
 from bot.store.operations import RequestedBy
-from bot.worktrees.create import Created, create, recreate
+from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.clone import clone_lock
+from bot.tree.create import Created, create, recreate
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bot.run.runner import Runner
+from bot.serve.worker import STOP_ASKED, listen
 from bot.store import jobs
 from bot.store.database import Pool
 from bot.store.jobs import ring_for_work
-from bot.worker import STOP_ASKED, listen
+from bot.turn.runner import Runner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import held
 

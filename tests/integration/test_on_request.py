@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bot.maintenance.on_request import work_on_node
-from bot.maintenance.repair import repair
-from bot.maintenance.retention_rules import RetentionPolicy
+from bot.care.on_request import work_on_node
+from bot.care.repair import repair
+from bot.care.retention_rules import RetentionPolicy
 from bot.store import operations, rescues
 from bot.store.operations import NodeOperationKind, by_operator
 from bot.store.scope import EVERYTHING
@@ -73,7 +73,7 @@ async def test_a_dry_run_and_the_prune_that_follows_it_report_each_worktree(node
 async def test_a_prune_of_too_many_at_once_fails_and_says_how_to_go_on(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.maintenance.retention_rules.SAFETY_LIMIT", 1)
+    monkeypatch.setattr("bot.care.retention_rules.SAFETY_LIMIT", 1)
     for number in (1, 2):
         await node.add(number, days=1)
     ended = await done(node, "prune", older_than="0s")
@@ -128,7 +128,7 @@ async def test_a_bug_ends_the_operation_with_the_words_that_find_it_in_the_log(
     async def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("bot.maintenance.on_request.repair", broken)
+    monkeypatch.setattr("bot.care.on_request.repair", broken)
     ended = await done(node, "repair")
     assert ended["state"] == "failed"
     assert f"in its log under operation {ended['id']}" in ended["outcome"]

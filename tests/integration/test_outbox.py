@@ -11,15 +11,14 @@ import asyncpg
 import httpx
 import pytest
 
+from bot.care import upkeep_rows as upkeep
 from bot.github import transport
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient
-from bot.messages.marker import turn_marker
 from bot.model import LineRemark, OwnReview, Repository, Target, ThreadRef
+from bot.operator.api import listings
 from bot.redaction import Redactor
-from bot.reply import pacing, thread_comments
-from bot.reply.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
 from bot.simulated.github import Person, SimulatedGitHub
 from bot.simulated.github.faults import (
     DropAfter,
@@ -33,10 +32,13 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
 )
 from bot.simulated.github.model import Comment, Issue, Pull
-from bot.store import listings, outbox, upkeep
 from bot.store.conversations import overview
 from bot.store.database import DATABASE_AWAY, Pool, database
 from bot.store.scope import EVERYTHING
+from bot.thread import outbox_rows as outbox
+from bot.thread import pacing, thread_comments
+from bot.thread.marker import turn_marker
+from bot.thread.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
 from tests.support.turn_rows import until
 
 SECRET = "a-secret-of-the-bot"

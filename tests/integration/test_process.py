@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.process import OutputTail, start
+from bot.sandbox.process import OutputTail, start
 from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
 

@@ -10,11 +10,11 @@ import pytest
 
 from bot.agents.driver import ToolEnded, ToolStarted, Usage
 from bot.model import ThreadRef
-from bot.network.model_answers import ModelAnswers
-from bot.run.progress import MAX_OUTPUT_CHARACTERS, Progress
+from bot.sandbox.net.model_answers import ModelAnswers
 from bot.store import costs, turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError, Use
+from bot.turn.progress import MAX_OUTPUT_CHARACTERS, Progress
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 

@@ -15,12 +15,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot import failpoints
-from bot.clones import metadata
-from bot.clones.admin import UNFINISHED
-from bot.clones.checkout import all_entries
-from bot.clones.metadata import Metadata
-from bot.maintenance.repair import repair
+from bot.care.repair import repair
 from bot.store import conversations, retention, turns
+from bot.tree.clone import metadata
+from bot.tree.clone.admin import UNFINISHED
+from bot.tree.clone.checkout import all_entries
+from bot.tree.clone.metadata import Metadata
 from tests.support.git_repositories import SANDBOXES, git
 from tests.support.node import LONG_AGO_DAYS, NODE, Node, commit_in, prepared_node, set_times
 from tests.support.turn_rows import TurnRows, until_waiting

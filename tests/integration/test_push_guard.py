@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 import pytest
 
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import clone_lock
-from bot.messages.notices import PushRule
 from bot.redaction import Redactor
-from bot.run import push_guard
-from bot.run.push_guard import Guard, PushWithheldError
-from bot.worktrees.commit import Committed, NothingToCommit, commit_all
-from bot.worktrees.push import DiffStat, Parked, Pushed, PushResult, changes, push
+from bot.thread.notices import PushRule
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.commit import Committed, NothingToCommit, commit_all
+from bot.tree.push import DiffStat, Parked, Pushed, PushResult, changes, push
+from bot.turn import push_guard
+from bot.turn.push_guard import Guard, PushWithheldError
 from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"

@@ -9,6 +9,8 @@ import asyncpg
 import orjson
 import pytest
 
+from bot.care import upkeep_rows as upkeep
+from bot.operator.api import listings
 from bot.store import (
     claims,
     conversations,
@@ -16,10 +18,8 @@ from bot.store import (
     deliveries,
     fixes,
     jobs,
-    listings,
     messages,
     operations,
-    outbox,
     plans,
     pull_requests,
     recoveries,
@@ -28,10 +28,10 @@ from bot.store import (
     rescues,
     retention,
     turns,
-    upkeep,
     worktrees,
 )
 from bot.store.database import Connection
+from bot.thread import outbox_rows as outbox
 from tests.support.turn_rows import NODE, NOON
 
 HISTORY = """

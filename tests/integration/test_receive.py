@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from bot.inbox import endpoint
+from bot.inbox.delivery import LARGEST_USED_BYTES, TOO_LARGE, delivery_of, is_signed, sign
+from bot.inbox.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
+from bot.inbox.inbox import Inbox
 from bot.json_values import MOST_VALUES
-from bot.receive import endpoint
-from bot.receive.delivery import LARGEST_USED_BYTES, TOO_LARGE, delivery_of, is_signed, sign
-from bot.receive.endpoint import LARGEST_BODY_BYTES, PATH, USUAL_BODY_BYTES
-from bot.receive.inbox import Inbox
 from bot.store import deliveries
 from bot.store.database import Pool
 from tests.recorded import INSTALL, recorded_payloads

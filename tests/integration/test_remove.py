@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bot.clones import metadata, trash
-from bot.clones.clone import clone_lock
-from bot.clones.metadata import Metadata
 from bot.model import Rescue
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
@@ -22,7 +19,10 @@ from bot.rules import Rules
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import Removal
-from bot.worktrees.remove import NotRemoved, Removed
+from bot.tree.clone import metadata, trash
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.metadata import Metadata
+from bot.tree.remove import NotRemoved, Removed
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
 from tests.support.turn_rows import NODE, TurnRows

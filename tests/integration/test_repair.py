@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from bot.clones import metadata, trash
-from bot.clones.admin import LIVE
-from bot.clones.checkout import Valid, all_entries, inspect
-from bot.clones.clone import clone_lock
-from bot.clones.metadata import Metadata
-from bot.git.runner import Completed, Git
-from bot.maintenance.clones import care_for_clones
-from bot.maintenance.reconcile_rules import Action
-from bot.maintenance.repair import repair
+from bot.care.clones import care_for_clones
+from bot.care.reconcile_rules import Action
+from bot.care.repair import repair
 from bot.model import IssueBranch
 from bot.operations.asked import Repairing
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import Rescued, save_rescue
 from bot.store import conversations, rescues, turns
 from bot.tasks import concurrently
-from bot.worktrees.create import Created
+from bot.tree.clone import metadata, trash
+from bot.tree.clone.admin import LIVE
+from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.metadata import Metadata
+from bot.tree.create import Created
+from bot.tree.git.runner import Completed, Git
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.save import Rescued, save_rescue
 from tests.support.git_repositories import SANDBOXES, entry_of, git
 from tests.support.node import HELLO, LONG_AGO_DAYS, NODE, Node, prepared_node, set_times
 from tests.support.turn_rows import TurnRows

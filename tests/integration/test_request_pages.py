@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard import diff
+from bot.operator.dashboard import diff
 from tests.support.git_repositories import GitRepositories
 
 

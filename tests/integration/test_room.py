@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import trash
-from bot.maintenance.prune import make_room
+from bot.care.prune import make_room
 from bot.node import room
 from bot.operations import execute
 from bot.store import operations
 from bot.store.operations import RequestedBy
+from bot.tree.clone import trash
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node
 from tests.support.worktree_jobs import do_all
@@ -32,7 +32,7 @@ async def test_the_oldest_worktrees_without_work_of_their_own_go_until_there_is_
     (trash.trash_folder(node.ctx.data_dir) / "left").mkdir(parents=True)
     # Each worktree takes one of four bytes.
     monkeypatch.setattr(room, "free_bytes", lambda _: 4 - sum(node.path(number).exists() for number in range(1, 5)))
-    monkeypatch.setattr("bot.maintenance.prune.free_bytes", room.free_bytes)
+    monkeypatch.setattr("bot.care.prune.free_bytes", room.free_bytes)
     short = replace(node.ctx, disk_reserve_bytes=1)
     activity = (await node.row(ids[1])).updated_at
 

@@ -10,13 +10,13 @@ import pytest
 import bot
 from bot.agents.acp import AcpDriver
 from bot.agents.driver import AgentDone, Launch, SessionOpened
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch
 from bot.sandbox.cage import Bind, agent_environment
-from bot.worktrees.commit import Committed, commit_all, return_to_branch
-from bot.worktrees.push import Pushed, push
-from bot.worktrees.sync import FastForwarded, sync
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.commit import Committed, commit_all, return_to_branch
+from bot.tree.push import Pushed, push
+from bot.tree.sync import FastForwarded, sync
 from tests.integration.test_acp_driver import ask, opened
 from tests.support.git_repositories import (
     BOT,

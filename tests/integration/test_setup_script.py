@@ -7,7 +7,6 @@ from typing import Literal
 import pytest
 
 from bot.agents.driver import Launch
-from bot.clones.clone import clone_lock
 from bot.node.setup_script import (
     MAX_SCRIPT_BYTES,
     Ended,
@@ -20,6 +19,7 @@ from bot.node.setup_script import (
 )
 from bot.redaction import Redactor
 from bot.sandbox.cage import Bind, agent_argv
+from bot.tree.clone.clone import clone_lock
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
 from tests.support.patience import until_exists, until_true
 from tests.support.sleeping_processes import new_sleep, runs

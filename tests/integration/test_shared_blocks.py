@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from bot.clones import shared_blocks
-from bot.clones.shared_blocks import MARK, mark_own_blocks, share_blocks
-from bot.maintenance.clones import share_new_worktrees
+from bot.care.clones import share_new_worktrees
 from bot.model import IssueBranch
-from bot.worker import Housekeeping
+from bot.serve.worker import Housekeeping
+from bot.tree.clone import shared_blocks
+from bot.tree.clone.shared_blocks import MARK, mark_own_blocks, share_blocks
 from tests.support.file_systems import mounted
 from tests.support.node import Node, prepared_node
 

@@ -6,12 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from bot.authority import Policy
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes, RequestContext, save_thread
 from bot.handlers.parsing import ParsedComment, Request
-from bot.messages import notices
 from bot.model import Actor, HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
@@ -19,6 +17,8 @@ from bot.store import conversations, operations, requests, sharing, turns
 from bot.store.database import Connection, Pool
 from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.thread import notices
+from bot.thread.authority import Policy
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 

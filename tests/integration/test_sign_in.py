@@ -13,15 +13,15 @@ import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 
-from bot.api.app import api_routes
-from bot.api.calls import ApiContext, Calls
-from bot.api.events import News
-from bot.dashboard.access import FRESH, OLDEST, Access
-from bot.dashboard.app import VIEWS, dashboard_routes
-from bot.dashboard.login import Login
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
 from bot.github.people import SignIn
+from bot.operator.api.app import api_routes
+from bot.operator.api.calls import ApiContext, Calls
+from bot.operator.api.events import News
+from bot.operator.dashboard.access import FRESH, OLDEST, Access
+from bot.operator.dashboard.app import VIEWS, dashboard_routes
+from bot.operator.dashboard.login import Login
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub

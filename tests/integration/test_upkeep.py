@@ -8,7 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from bot.store import deliveries, listings, requests, upkeep
+from bot.care import upkeep_rows as upkeep
+from bot.operator.api import listings
+from bot.store import deliveries, requests
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.scope import EVERYTHING
 from tests.support.patience import eventually

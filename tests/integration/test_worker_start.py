@@ -9,11 +9,10 @@ import procrastinate
 import pytest
 from procrastinate.exceptions import ConnectorException
 
-from bot import worker
-from bot.compose import parts, process
-from bot.compose.parts import Surroundings
 from bot.github.answers import BotIdentity
 from bot.redaction import Redactor
+from bot.serve import parts, process, worker
+from bot.serve.parts import Surroundings
 from bot.settings import WORKER, load
 from bot.store.engine import Handlers, engine
 from tests.support.patience import PATIENCE_SECONDS

@@ -16,19 +16,19 @@ from typing import Literal
 
 import pytest
 
-from bot.clones.admin import admin_directory, real_path
-from bot.clones.checkout import Entry, ReadableCheckout, all_entries, look_at, require_checkout
-from bot.clones.clone import CheckoutRefused, Clone, clone_at, clone_lock
-from bot.clones.fetch import update
-from bot.clones.importing import import_commits
-from bot.git import refs
-from bot.git.runner import Git, Identity
 from bot.model import IssueBranch, Start
-from bot.rescue.message import RescueLabel
 from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
 from bot.sandbox.limits import Limits
 from bot.sandbox.view import PUBLISHED, View
-from bot.worktrees.create import Created, create, recreate
+from bot.tree.clone.admin import admin_directory, real_path
+from bot.tree.clone.checkout import Entry, ReadableCheckout, all_entries, look_at, require_checkout
+from bot.tree.clone.clone import CheckoutRefused, Clone, clone_at, clone_lock
+from bot.tree.clone.fetch import update
+from bot.tree.clone.importing import import_commits
+from bot.tree.create import Created, create, recreate
+from bot.tree.git import refs
+from bot.tree.git.runner import Git, Identity
+from bot.tree.rescue.message import RescueLabel
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
 LABEL = RescueLabel(1, "threadtree/issue-1", (1,), datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC))

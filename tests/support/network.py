@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from bot.network.egress import Dialer
-from bot.network.rules import IPAddress
-from bot.network.sockets import Streams
-from bot.network.turn_network import Network
+from bot.sandbox.net.egress import Dialer
+from bot.sandbox.net.rules import IPAddress
+from bot.sandbox.net.sockets import Streams
+from bot.sandbox.net.turn_network import Network
 from tests.support.patience import PATIENCE_SECONDS
 
 PUBLIC = "93.184.215.14"

@@ -9,10 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from bot.clones import metadata
-from bot.clones.metadata import metadata_of
-from bot.maintenance.prune import prune
-from bot.maintenance.retention_rules import RetentionPolicy
+from bot.care.prune import prune
+from bot.care.retention_rules import RetentionPolicy
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
@@ -21,6 +19,8 @@ from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection, database, read
+from bot.tree.clone import metadata
+from bot.tree.clone.metadata import metadata_of
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, git
 from tests.support.node_id import record
 from tests.support.retention import policy_for

@@ -15,9 +15,9 @@ import asyncpg
 import httpx
 import orjson
 
-from bot.compose.base import redactor_of
-from bot.compose.web import run_web
 from bot.demo.pair import SCRIPTED_AGENT
+from bot.serve.base import redactor_of
+from bot.serve.web import run_web
 from bot.settings import WEB, load
 from bot.simulated.github.model import Comment, Issue, Repository
 from bot.simulated.github.person import Person

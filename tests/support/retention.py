@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from bot.maintenance.retention_rules import Kind, RetentionPolicy
+from bot.care.retention_rules import Kind, RetentionPolicy
 
 
 def policy_for(

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from bot import process
-from bot.process import ProcessGroup
+from bot.sandbox import process
+from bot.sandbox.process import ProcessGroup
 
 _PROGRAMS = frozenset({"bwrap", "git", "prlimit"})
 _WITH_VALUE = frozenset({"-C", "-c"})
@@ -25,7 +25,7 @@ def processes_started() -> Iterator[list[str]]:
         lines.append(line_of(argv))
         return await start(argv, *args, **options)  # type: ignore[arg-type]  # passed on as they are
 
-    with patch("bot.git.runner.start", noted), patch("bot.agents.process.start", noted):
+    with patch("bot.tree.git.runner.start", noted), patch("bot.agents.process.start", noted):
         yield lines
 
 

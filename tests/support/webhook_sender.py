@@ -11,9 +11,9 @@ import orjson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from bot.receive.delivery import sign
-from bot.receive.endpoint import BODY_SECONDS, BYTES_IN_FLIGHT, PATH, Receiver
-from bot.receive.inbox import Inbox
+from bot.inbox.delivery import sign
+from bot.inbox.endpoint import BODY_SECONDS, BYTES_IN_FLIGHT, PATH, Receiver
+from bot.inbox.inbox import Inbox
 from bot.store.database import Pool
 
 SECRET = b"the secret"

@@ -12,14 +12,14 @@ from typing import IO, Any, Literal
 
 import asyncpg
 
-from bot.compose.parts import Surroundings
 from bot.demo.pair import Pair, running_bot, settings_for
-from bot.messages import tracking
+from bot.serve.parts import Surroundings
 from bot.simulated.github.faults import Faults
 from bot.simulated.github.git import Files
 from bot.simulated.github.model import Comment, Issue, Pull, Repository, Review, ReviewComment, User
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
+from bot.thread import tracking
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 

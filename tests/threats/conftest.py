@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones.admin import Missing
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.fetch import fetch
-from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
-from bot.worktrees.commit import commit_all, return_to_branch
-from bot.worktrees.push import push
-from bot.worktrees.sync import sync
+from bot.tree.clone.admin import Missing
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.commit import commit_all, return_to_branch
+from bot.tree.git.errors import GitError
+from bot.tree.push import push
+from bot.tree.sync import sync
 from tests.support.git_repositories import BOT, LABEL, PERSON, SEARCH_PATH, GitRepositories, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bot.clones.admin import Missing
-from bot.clones.checkout import Valid, inspect, require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.importing import import_commits
-from bot.worktrees.commit import Committed, commit_all
-from bot.worktrees.create import Created, recreate
-from bot.worktrees.push import Pushed
+from bot.tree.clone.admin import Missing
+from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.importing import import_commits
+from bot.tree.commit import Committed, commit_all
+from bot.tree.create import Created, recreate
+from bot.tree.push import Pushed
 from tests.support.git_repositories import BOT, RESCUE, git
 from tests.threats.conftest import BRANCH, OTHER_BRANCH, Machine
 

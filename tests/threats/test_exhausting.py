@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import importing
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import clone_lock
 from bot.sandbox.cage import Cage
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.limits import Holder
-from bot.worktrees.push import Pushed
-from bot.worktrees.sync import sync
+from bot.tree.clone import importing
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.push import Pushed
+from bot.tree.sync import sync
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 

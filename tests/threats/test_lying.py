@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from bot.clones import importing
-from bot.clones.check_out import check_out
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import CloneLock, clone_lock
-from bot.clones.fetch import fetch
-from bot.git.errors import GitError
 from bot.model import IssueBranch
 from bot.redaction import Redactor
-from bot.rescue.message import RescueLabel
-from bot.rescue.restore import restore
-from bot.run.push_guard import Guard
-from bot.worktrees.commit import commit_all, return_to_branch
-from bot.worktrees.push import Pushed, commit_tree, merged_tree, push
-from bot.worktrees.reset import WasReset, reset
-from bot.worktrees.summary import last_change, summarize
-from bot.worktrees.sync import sync
+from bot.tree.clone import importing
+from bot.tree.clone.check_out import check_out
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import CloneLock, clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.commit import commit_all, return_to_branch
+from bot.tree.git.errors import GitError
+from bot.tree.push import Pushed, commit_tree, merged_tree, push
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.restore import restore
+from bot.tree.reset import WasReset, reset
+from bot.tree.summary import last_change, summarize
+from bot.tree.sync import sync
+from bot.turn.push_guard import Guard
 from tests.support.git_repositories import (
     BOT,
     LABEL,

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from bot.agents.driver import Launch
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import clone_lock
-from bot.messages import notices, reasons
-from bot.messages.sanitize import is_inert
 from bot.node import setup_script
 from bot.node.setup_script import Ended, command_for, run_script, script_of, shown
-from bot.process import OutputTail
 from bot.redaction import Redactor
 from bot.sandbox.cage import Bind, agent_argv
+from bot.sandbox.process import OutputTail
+from bot.thread import notices, reasons
+from bot.thread.sanitize import is_inert
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories
 from tests.support.patience import PATIENCE_SECONDS, until_true
 from tests.support.sleeping_processes import new_sleep, runs

@@ -10,15 +10,15 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.clones.checkout import require_checkout
-from bot.clones.clone import clone_lock
-from bot.clones.packing import pack, pack_whole
-from bot.git.errors import GitError
 from bot.model import IssueBranch
-from bot.rescue.message import RescueLabel
-from bot.rescue.save import Rescued, save_rescue
-from bot.worktrees.commit import Committed, commit_all
-from bot.worktrees.push import Pushed, push
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.packing import pack, pack_whole
+from bot.tree.commit import Committed, commit_all
+from bot.tree.git.errors import GitError
+from bot.tree.push import Pushed, push
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.save import Rescued, save_rescue
 from tests.support.git_repositories import BOT, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, SECRET, Machine

@@ -6,8 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from bot.authority import Policy
-from bot.decide.actions import Action, Ignore, action_of, failure_of
 from bot.github.events import (
     Addressed,
     ChecksEnded,
@@ -21,7 +19,9 @@ from bot.github.events import (
 )
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS
+from bot.inbox.actions import Action, Ignore, action_of, failure_of
 from bot.model import Actor, Repository, Target, Thread
+from bot.thread.authority import Policy
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)

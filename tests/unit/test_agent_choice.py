@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.authority import Policy
-from bot.compose.base import CannotStartError
-from bot.compose.parts import launcher_of, rules_of
 from bot.rules import Chosen, Rules
+from bot.serve.base import CannotStartError
+from bot.serve.parts import launcher_of, rules_of
 from bot.settings import Need, load
+from bot.thread.authority import Policy
 
 RULES = Rules(agents=("claude", "codex", "custom"), agent="claude", model="opus")
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.dashboard.answer import LONGEST, html_of
+from bot.operator.dashboard.answer import LONGEST, html_of
 
 SERVER = "https://github.com"
 ALLOWED = re.compile(

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from bot.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 from bot.github.answers import Permission
 from bot.model import Actor, Repository
+from bot.thread.authority import Allowed, Denied, Policy, before_asking_github, by_permission
 
 ADA = Actor("Ada", 7)
 RENOVATE = Actor("renovate[bot]", 2740337, is_bot=True)

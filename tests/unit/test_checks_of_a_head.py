@@ -2,8 +2,8 @@
 
 import pytest
 
-from bot.decide.checks import Failing, Passing, judge
 from bot.github.thread import Checks
+from bot.inbox.ci import Failing, Passing, judge
 from bot.model import Repository, Target, ThreadRef
 from bot.store.fixes import OwnHead
 

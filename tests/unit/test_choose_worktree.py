@@ -13,9 +13,9 @@ from bot.handlers.choose_worktree import (
     choose_node,
     choose_worktree,
 )
-from bot.messages import notices
 from bot.model import DetachedHead, HeadBranch, LiveWorktree, NodeLoad
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
+from bot.thread import notices
 
 SHA = "a" * 40
 PULL = PullRequestHead(head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)

@@ -52,20 +52,20 @@ def test_a_list_loads_neither_the_job_engine_nor_githubs_client() -> None:
 
 
 def test_what_lists_and_prunes_worktrees_loads_no_job_engine() -> None:
-    loaded = loaded_with("bot.cli.worktrees, bot.compose.parts")
+    loaded = loaded_with("bot.cli.worktrees, bot.serve.parts")
     assert "gidgethub" in loaded
     assert loaded & {"acp", "procrastinate", "psycopg"} == set()
 
 
 def test_the_web_process_loads_neither_agents_nor_git_nor_the_job_engine_nor_githubs_client() -> None:
-    loaded = loaded_with("bot.cli.processes, bot.compose.web, bot.settings, bot.store.migrate")
+    loaded = loaded_with("bot.cli.processes, bot.serve.web, bot.settings, bot.store.migrate")
     assert "uvicorn" in loaded
     others = {"acp", "gidgethub", "httpx", "procrastinate", "psycopg", "websockets"}
     assert loaded & others == set()
 
 
 def test_a_process_that_starts_no_agent_loads_no_protocol_of_agents() -> None:
-    loaded = loaded_with("bot.compose.process")
+    loaded = loaded_with("bot.serve.process")
     assert "procrastinate" in loaded
     assert loaded & {"acp", "claude_agent_sdk"} == set()
 
@@ -89,7 +89,7 @@ def test_a_flag_keeps_old_worktrees(monkeypatch: pytest.MonkeyPatch, flags: list
     def run(work: Coroutine[Any, Any, None], *_: object) -> None:
         asyncio.run(work)
 
-    monkeypatch.setattr("bot.compose.process.run_worker", note)
+    monkeypatch.setattr("bot.serve.process.run_worker", note)
     monkeypatch.setattr(processes, "database_url", no_database)
     monkeypatch.setattr(processes, "run", run)
     for name, value in {"GITHUB_TOKEN": "ghp_0123456789", "AGENT": "custom", "AGENT_COMMAND": "/bin/true"}.items():

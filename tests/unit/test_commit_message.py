@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.messages import commit_message, links
-from bot.messages.commit_message import is_conventional, split_subject
 from bot.redaction import Redactor
+from bot.thread import commit_message, links
+from bot.thread.commit_message import is_conventional, split_subject
 
 SECRET = "hunter2-hunter2"
 CLOSES = re.compile(

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.api.rows import Costs
-from bot.dashboard.chart import HEIGHT, SERIES, cost_chart
+from bot.operator.api.rows import Costs
+from bot.operator.dashboard.chart import HEIGHT, SERIES, cost_chart
 
 LAST = date(2026, 3, 1)
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from bot.agents.presets import PRESETS
-from bot.doctor.checks import (
+from bot.cli.doctor.checks import (
     Trial,
     agent_check,
     limits_check,
@@ -17,7 +17,7 @@ from bot.doctor.checks import (
     settings_checks,
     user_checks,
 )
-from bot.doctor.services import Check, State, model_checks
+from bot.cli.doctor.services import Check, State, model_checks
 from bot.sandbox.cage import Cage, Unusable
 from bot.sandbox.limits import Enforcement, Group, Limits
 from bot.settings import Need, Settings, load

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.network.rules import (
+from bot.sandbox.net.rules import (
     Destination,
     IPAddress,
     NotReachableError,

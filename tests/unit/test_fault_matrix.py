@@ -10,9 +10,9 @@ from email.utils import format_datetime
 import asyncpg
 import pytest
 
-from bot.git.errors import GitError, GitProblem, problem_of
 from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated, classify
-from bot.run.waiting import PATIENCE, Wait, after
+from bot.tree.git.errors import GitError, GitProblem, problem_of
+from bot.turn.waiting import PATIENCE, Wait, after
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 RESET = str(int((NOON + timedelta(minutes=30)).timestamp()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.git.progress import Reader, short_line, without_progress
+from bot.tree.git.progress import Reader, short_line, without_progress
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bot.authority import Policy
-from bot.decide.actions import Ignore, action_of
 from bot.github.events import Unreadable
 from bot.github.payloads import read
 from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
-from bot.receive.delivery import delivery_of, may_address
+from bot.inbox.actions import Ignore, action_of
+from bot.inbox.delivery import delivery_of, may_address
+from bot.thread.authority import Policy
 
 # Letters that have further forms: a long s, a Kelvin sign, a dotless and a dotted i are the same letters in a mention.
 NAME = "Kiss-bot_2"

@@ -17,14 +17,14 @@ from bot import markdown
 from bot.handlers.parsing import CommentParser
 from bot.handlers.registry import HANDLERS
 from bot.markdown import to_html
-from bot.messages import notices, reasons, replies, tracking, worktree_replies
-from bot.messages.agent_answer import answer_parts
-from bot.messages.commit_message import subject
-from bot.messages.formatting import clause, inline_code, inline_text
-from bot.messages.pull_requests import Answer, description
-from bot.messages.tracking import AskedBy, PlanEntry, TurnResult
 from bot.prompt.hidden import strip_hidden
 from bot.redaction import Redactor
+from bot.thread import notices, reasons, replies, tracking, worktree_replies
+from bot.thread.agent_answer import answer_parts
+from bot.thread.commit_message import subject
+from bot.thread.formatting import clause, inline_code, inline_text
+from bot.thread.pull_requests import Answer, description
+from bot.thread.tracking import AskedBy, PlanEntry, TurnResult
 
 SERVER = "https://github.com"
 DOCUMENTS = int(os.environ.get("THREADTREE_FUZZ", "20000"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.clones.metadata import Metadata, delete, metadata_path, read, write
+from bot.tree.clone.metadata import Metadata, delete, metadata_path, read, write
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 METADATA = Metadata(

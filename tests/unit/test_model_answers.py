@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.network import model_answers
-from bot.network.model_answers import ModelAnswers, reset_of
+from bot.sandbox.net import model_answers
+from bot.sandbox.net.model_answers import ModelAnswers, reset_of
 from tests.support.models.anthropic import Messages
 from tests.support.models.bedrock import Invoke
 from tests.support.models.gemini import GenerateContent

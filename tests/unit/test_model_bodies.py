@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.network import model_bodies
-from bot.network.model_bodies import RefusedBodyError, check_body
+from bot.sandbox.net import model_bodies
+from bot.sandbox.net.model_bodies import RefusedBodyError, check_body
 
 PARTS = ['"', "\\", '\\"file_id":', "{", "]", ":", "é\U0001f600", "a" * 900]
 LETTERS = 'abc"\\{}[]:, é\U0001f600'

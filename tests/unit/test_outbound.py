@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.outbound import Outbound
+from bot.sandbox.outbound import Outbound
 
 
 @pytest.mark.parametrize(

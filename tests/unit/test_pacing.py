@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.reply import pacing
-from bot.reply.pacing import DECLINED_SHARE, HOUR, backoff, next_creation, next_edit
+from bot.thread import pacing
+from bot.thread.pacing import DECLINED_SHARE, HOUR, backoff, next_creation, next_edit
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bot.github.events import Addressed, ChecksEnded, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import envelope, read
+from bot.inbox.delivery import delivery_of
 from bot.model import Actor, Repository, Target, Thread
-from bot.receive.delivery import delivery_of
 from tests.recorded import INSTALL, Recorded, recorded_payloads
 
 ALICE = {"login": "alice", "id": 7, "type": "User"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bot.agents.driver import Said, ToolEnded, ToolStarted
 from bot.redaction import Redactor
-from bot.run.progress import MAX_OUTPUT_CHARACTERS, MAX_WORDS_CHARACTERS, Progress, latest_words, shortened
+from bot.turn.progress import MAX_OUTPUT_CHARACTERS, MAX_WORDS_CHARACTERS, Progress, latest_words, shortened
 
 SECRET = "ghp_0123456789abcdefghijklmnopqrstuvwx"
 redact = Redactor([SECRET]).redact

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from bot.clones.metadata import Metadata
-from bot.maintenance.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
+from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.tree.clone.metadata import Metadata
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ENTRIES: tuple[EntryState, ...] = get_args(EntryState)

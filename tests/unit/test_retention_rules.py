@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bot.maintenance.retention_rules import (
-    Facts,
-    Kind,
-    describe,
-    exceeds_safety_limit,
-    kind_of,
-    reason_to_keep,
-)
+from bot.care.retention_rules import Facts, Kind, describe, exceeds_safety_limit, kind_of, reason_to_keep
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.operations.asked import Pruning, age_of
 from tests.support.retention import policy_for

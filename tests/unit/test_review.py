@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
-from bot.decide.review import whole_review
 from bot.github.answers import Review, ReviewComment
 from bot.github.client import GitHub
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.parsing import CommentParser, ParsedComment, Request
 from bot.handlers.registry import HANDLERS
+from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Target, Thread
 
 ADA, EVE = Actor("ada", 7), Actor("eve", 8)

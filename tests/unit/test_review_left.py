@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.authority import Policy
 from bot.github.thread import ChangedFile, ReviewThread, Text
-from bot.messages import reviews
-from bot.messages.agent_answer import answer_parts
 from bot.model import Actor, LineRemark
-from bot.run.review import (
+from bot.thread import reviews
+from bot.thread.agent_answer import answer_parts
+from bot.thread.authority import Policy
+from bot.turn.review import (
     LARGEST_FILE_BYTES,
     LONGEST_REMARK,
     LONGEST_SUMMARY,
@@ -24,7 +24,7 @@ from bot.run.review import (
     mended,
     read_left,
 )
-from bot.run.thread_answers import make_folder
+from bot.turn.thread_answers import make_folder
 
 PATCH = """\
 @@ -1,4 +1,5 @@ def total

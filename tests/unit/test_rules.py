@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.compose.parts import rules_of
-from bot.messages import repository_rules as words
-from bot.messages import tracking
-from bot.messages.tracking import TurnResult
-from bot.network.rules import Destination
 from bot.rules import KEYS, Config, Rules, as_stored, read_config, stored_config, within
+from bot.sandbox.net.rules import Destination
+from bot.serve.parts import rules_of
 from bot.settings import WORKER, read
+from bot.thread import repository_rules as words
+from bot.thread import tracking
+from bot.thread.tracking import TurnResult
 from tests.support.rendered import html
 
 OPERATORS = Rules(agents=("claude", "codex"), agent="claude", model="opus")

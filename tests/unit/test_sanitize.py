@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.messages.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts, split
-from bot.messages.marker import reply_marker, signed, turn_marker
-from bot.messages.sanitize import FOLDS, is_inert, sanitize
+from bot.thread.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts, split
+from bot.thread.marker import reply_marker, signed, turn_marker
+from bot.thread.sanitize import FOLDS, is_inert, sanitize
 from tests.support.rendered import html
 
 SERVER = "https://github.example"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.receive.delivery import is_signed, sign
+from bot.inbox.delivery import is_signed, sign
 
 SECRET, OLD_SECRET = b"It's a Secret to Everybody", b"the one before"
 BODY = b"Hello, World!"

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bot.messages import notices
-from bot.run.thread_answers import LARGEST_FILE_BYTES, LONGEST_CHARACTERS, MOST_ANSWERS, THREADS, make_folder, read_left
+from bot.thread import notices
+from bot.turn.thread_answers import (
+    LARGEST_FILE_BYTES,
+    LONGEST_CHARACTERS,
+    MOST_ANSWERS,
+    THREADS,
+    make_folder,
+    read_left,
+)
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.messages import notices, reasons, tracking
-from bot.messages.tracking import PlanEntry, TurnResult
 from bot.prompt import remarks
 from bot.prompt.foreign import Foreign
+from bot.thread import notices, reasons, tracking
+from bot.thread.tracking import PlanEntry, TurnResult
 from tests.support.rendered import html
 
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from bot.git.errors import GitError, GitProblem
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
-from bot.messages import reasons
-from bot.messages.reasons import WaitReason
 from bot.node.room import DiskShortError
-from bot.run.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_model
+from bot.thread import reasons
+from bot.thread.reasons import WaitReason
+from bot.tree.git.errors import GitError, GitProblem
+from bot.turn.waiting import LONGEST, PATIENCE, SHORTEST, wait_for, wait_for_model
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.registry import HANDLERS
-from bot.messages import (
+from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
+from bot.sharing_rules import SharingRefused
+from bot.store.turns import ChangeOfTurn
+from bot.thread import (
     agent_choice,
     checks,
     fixes,
@@ -27,12 +30,9 @@ from bot.messages import (
     update,
     worktree_replies,
 )
-from bot.messages.checks import Base, Ran
-from bot.messages.formatting import clause
-from bot.messages.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
-from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
-from bot.sharing_rules import SharingRefused
-from bot.store.turns import ChangeOfTurn
+from bot.thread.checks import Base, Ran
+from bot.thread.formatting import clause
+from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
 from tests.support.rendered import html
 
 SERVER = "https://github.example"

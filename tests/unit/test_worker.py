@@ -1,6 +1,6 @@
 """The parts of a worker that need neither a database nor a clock."""
 
-from bot.worker import Pulse
+from bot.serve.worker import Pulse
 
 
 class Clock:

@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from bot import failpoints
-from bot.git.runner import Git
 from bot.store.database import Pool
+from bot.tree.git.runner import Git
 from tests.support.histories.fakes import as_asked, manual_agent
 
 NODE = "here"
@@ -44,8 +44,8 @@ def _steps(original: Callable[..., Any]) -> Callable[..., Any]:
 async def history_database(dsn: str) -> AsyncIterator[Pool]:
     """Yield a database for one history after another; agents are manual, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bot.run.asking.driver_for", manual_agent)
-        patch.setattr("bot.run.turn.confirm", as_asked)
+        patch.setattr("bot.turn.asking.driver_for", manual_agent)
+        patch.setattr("bot.turn.turn.confirm", as_asked)
         patch.setattr(failpoints, "listener", None)
         patch.setattr(Git, "run", _steps(Git.run))
         patch.setattr(asyncpg.pool.Pool, "acquire", _steps(asyncpg.pool.Pool.acquire))

@@ -10,9 +10,9 @@ from bot.agents.prompt_loop import AgentDriver
 from bot.github.answers import Pull
 from bot.github.errors import NotFound
 from bot.model import Repository
-from bot.run.confirm import Confirmed
-from bot.run.context import TurnContext
 from bot.store.turns import ClaimedTurn
+from bot.turn.confirm import Confirmed
+from bot.turn.context import TurnContext
 
 
 class QuietGitHub:

@@ -16,15 +16,10 @@ import asyncpg
 import pytest
 
 from bot.agents.driver import AgentDone, Failed, PromptLimits
-from bot.authority import Policy
-from bot.clones.admin import admin_directory, real_path
-from bot.clones.clone import Clone, clone_lock
-from bot.clones.fetch import update
-from bot.decide.decider import Decider, GitHubFacts
-from bot.git.runner import Identity
 from bot.github.client import GitHub
 from bot.handlers.context import Nodes
 from bot.handlers.parsing import ParsedComment, Request
+from bot.inbox.decider import Decider, GitHubFacts
 from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
 from bot.node.identity import identify
@@ -32,14 +27,19 @@ from bot.node.launching import Launcher
 from bot.node.move_in import move_in
 from bot.redaction import Redactor
 from bot.rules import Rules
-from bot.run.context import TurnContext
-from bot.run.runner import Runner
-from bot.run.turn import run_turn
-from bot.run.turn_run import TurnRun
 from bot.sandbox.cage import Cage
 from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
+from bot.thread.authority import Policy
+from bot.tree.clone.admin import admin_directory, real_path
+from bot.tree.clone.clone import Clone, clone_lock
+from bot.tree.clone.fetch import update
+from bot.tree.git.runner import Identity
+from bot.turn.context import TurnContext
+from bot.turn.runner import Runner
+from bot.turn.turn import run_turn
+from bot.turn.turn_run import TurnRun
 from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
@@ -390,7 +390,7 @@ async def close(ground: HistoryNode) -> None:
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:
     """Cancel tasks as if the process had ended: nothing is handed back."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bot.run.turn.hand_back", _nothing)
+        patch.setattr("bot.turn.turn.hand_back", _nothing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,0 @@
-"""The second step: what a stored delivery asks for, and whether its author may ask."""

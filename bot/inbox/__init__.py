@@ -1,0 +1,1 @@
+"""The webhook: a delivery is received, stored, and decided."""

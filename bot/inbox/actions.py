@@ -1,0 +1,146 @@
+"""From an event to what it asks of the bot, before its author's permission is looked up. Pure."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TypeGuard, assert_never
+
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    Gesture,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
+from bot.handlers.parsing import REVIEW, CommentParser, ParsedComment, Request
+from bot.markdown import MarkdownError
+from bot.model import Actor
+from bot.thread.authority import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Nothing for the bot; `why` goes to the log."""
+
+    why: str
+
+
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
+
+
+def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
+    """Return whether it is a new review, or inline comment, on an open pull request: on the bot's it asks something.
+
+    The text of an approval asks nothing.
+    """
+    if not isinstance(event, Written) or event.thread.closed_at is not None:
+        return False
+    return event.review_id is not None and not event.approves
+
+
+def action_of(
+    event: Event, policy: Policy, parser: CommentParser, *, on_own_pull: bool = False
+) -> Action | ChecksEnded:
+    """Return what one event asks for; a text that no parser reads is told on the thread if it names the bot.
+
+    `on_own_pull`: it `is_remark` on a pull request that the bot opened.
+    """
+    if isinstance(event, ThreadClosed | ThreadReopened | ChecksEnded):
+        return event
+    if (why := _why_ignored(event, policy)) is not None:
+        return Ignore(why)
+    try:
+        if isinstance(event, Gesture) and _asks_for_review(event, policy):
+            parsed = ParsedComment(request=REVIEW, mode="review")
+        elif isinstance(event, Gesture):
+            parsed = parser.parse_labeled(event.remark.body)
+        else:
+            parsed = parser.parse(event.remark.body, event.body_before or "", on_own_pull=on_own_pull)
+    except MarkdownError as problem:
+        return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
+    agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
+    if not parsed:
+        return Ignore("nothing asked")
+    return replace(_request(event, parsed), agent=agent or None, on_own_pull=on_own_pull)
+
+
+def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:
+    """Return the failure, which is told on the thread only if the text, label or assignment addresses the bot."""
+    found = unreadable.addressed
+    if found is None or policy.is_own(found.author, found.body):
+        return replace(unreadable, addressed=None)
+    is_addressed = (
+        parser.addresses(found.body)
+        or policy.agent_of_label(found.label) is not None
+        or found.assignee_id == policy.bot_id
+        or _asks_for_review(found, policy)
+    )
+    return unreadable if is_addressed else replace(unreadable, addressed=None)
+
+
+def _why_ignored(event: Written | Gesture, policy: Policy) -> str | None:
+    """Return why the event is nothing for the bot, whatever the text says."""
+    if isinstance(event, Gesture) and not _asks_for_review(event, policy):
+        if event.reviewer_id is not None:
+            return "another reviewer"
+        if event.assignee_id is None and policy.agent_of_label(event.label) is None:
+            return "another label"
+        if event.assignee_id is not None and event.assignee_id != policy.bot_id:
+            return "another assignee"
+    if isinstance(event, Gesture):
+        return "the bot's own label or assignment" if policy.is_own(event.sender, "") else None
+    # An edit of a comment of the bot's own asks nothing; a thread that it opened is also people's.
+    writers = (_speaker(event),) if event.remark.target.id is None else (event.sender, event.remark.author)
+    is_own = any(policy.is_own(writer, event.remark.body) for writer in writers)
+    return "the bot's own text" if is_own else None
+
+
+def _asks_for_review(gesture: Gesture | Addressed, policy: Policy) -> bool:
+    return gesture.label.casefold() == policy.review_label.casefold() or gesture.reviewer_id == policy.bot_id
+
+
+def _speaker(event: Written | Gesture) -> Actor:
+    """Return who labelled, assigned or asked for a review, or who wrote the text; of an edit, its editor.
+
+    Opening is sent by another person for an issue that was transferred or made from a discussion.
+    """
+    is_first = isinstance(event, Written) and event.body_before is None
+    return event.remark.author if is_first else event.sender
+
+
+def _addressed(event: Written | Gesture) -> Addressed:
+    added: tuple[str, int | None, int | None] = ("", None, None)
+    if isinstance(event, Gesture):
+        added = (event.label, event.assignee_id, event.reviewer_id)
+    return Addressed(event.repository, event.thread, _speaker(event), event.remark.target, event.remark.body, *added)
+
+
+def _request(event: Written | Gesture, parsed: ParsedComment) -> Request:
+    remark, author = event.remark, _speaker(event)
+    match event:
+        case Gesture():
+            # A gesture is one by who made it, and when: its text may be another one by now.
+            whom = event.assignee_id if event.reviewer_id is None else f"review/{event.reviewer_id}"
+            what = f"{remark.node_id}/{event.label.casefold()}/{whom}\0{author.id}"
+            asked_at = remark.updated_at
+        case Written():
+            own = "/text" if remark.target.id is None else ""
+            what = f"{remark.node_id}{own}\0{remark.body}"
+            asked_at = event.written_at
+        case _:
+            assert_never(event)
+    identity = f"{what}\0{remark.updated_at.isoformat()}".encode("utf-8", "surrogatepass")
+    return Request(
+        repository=event.repository,
+        thread=event.thread,
+        author=author,
+        target=remark.target,
+        parsed=parsed,
+        asked_at=asked_at,
+        identity=hashlib.sha256(identity).digest(),
+        context=event.code if isinstance(event, Written) else "",
+        review_id=event.review_id if isinstance(event, Written) else None,
+        is_gesture=isinstance(event, Gesture),
+    )

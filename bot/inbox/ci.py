@@ -1,0 +1,121 @@
+"""Checks of a head that the bot pushed have ended: they are mended by a turn, or that is given up, or they pass."""
+
+from dataclasses import dataclass
+
+from bot.github.checks import read_checks
+from bot.github.client import GitHub
+from bot.github.events import ChecksEnded
+from bot.github.thread import Checks
+from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.context import RequestContext
+from bot.handlers.parsing import ParsedComment, Request
+from bot.inbox.parts import Parts
+from bot.model import Actor, Thread
+from bot.node.repository_rules import known_rules
+from bot.rules import Rules
+from bot.store import conversations, deliveries, fixes
+from bot.store.database import Connection
+from bot.store.fixes import OwnHead
+from bot.thread import fixes as words
+from bot.thread import links, thread_comments
+from bot.thread import outbox_rows as outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The checks of what a turn pushed to mend them pass, or those that fail do so on the base too. `is_part`: of those
+    that the bot may read.
+    """
+
+    on_base_too: bool
+    is_part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Checks of these names fail, and not on the branch `base`. `attempt` is the number of the next one to mend them,
+    None where there were enough.
+    """
+
+    names: tuple[str, ...]
+    base: str
+    attempt: int | None
+
+
+def judge(
+    own: OwnHead, most: int, head: Checks, on_base: frozenset[str] = frozenset(), base: str = ""
+) -> str | Passing | Failing:
+    """Return what the checks of the head ask for, where those `on_base` fail on its base too; or why nothing. Pure."""
+    if head.running:
+        return "checks run"
+    if names := tuple(sorted(head.failed - on_base)):
+        return Failing(names, base, own.attempts + 1 if own.attempts < most else None)
+    if own.is_fix and head.green:
+        return Passing(bool(head.failed), head.is_part)
+    return "no check fails that passes on the base"
+
+
+async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | None:
+    """Look at the checks, and write what follows in one transaction that ends the delivery; return a word for the log.
+
+    None if the delivery was handled meanwhile. Raises GitHubError.
+    """
+    key, head = ended.repository.key, ended.head
+    own = await fixes.own_head(parts.pool, *key, head)
+    found: str | Passing | Failing = "no head that the bot pushed last, or something runs there"
+    rules = parts.rules
+    if own is not None:
+        rules = await known_rules(parts.pool, parts.rules, own.repository)
+        is_wanted = rules.mends(own.autofix)
+        found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
+    async with parts.pool.acquire() as connection, connection.transaction():
+        if not await deliveries.end(connection, guid):
+            return None
+        if own is None or isinstance(found, str):
+            return str(found)
+        if await fixes.own_head(connection, *key, head) != own:
+            return "the thread has changed meanwhile"
+        what = "passing" if isinstance(found, Passing) else "checks"
+        if not await conversations.first_seen(connection, fixes.effect(own.repository, head, what)):
+            return "seen to before"
+        if isinstance(found, Passing):
+            line = words.passing(but_for_base=found.on_base_too, is_part=found.is_part)
+            await thread_comments.add_line(connection, own.thread_ref, own.turn_id, line)
+            return "checks pass"
+        await _mend(parts, connection, own, rules, head, found)
+        return "checks fail"
+
+
+async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> str | Passing | Failing:
+    """Ask GitHub how the checks of the head ended: that of an open pull request from the repository's own branch."""
+    repository = own.repository
+    checks = await read_checks(github, repository, head)
+    if checks.running or not (checks.failed or own.is_fix):
+        return judge(own, most, checks)
+    pulls = await github.pulls_of(repository, own.branch)
+    pull = next((one for one in pulls if one.is_open and one.head_sha == head), None)
+    if pull is None:
+        return "no open pull request has this head"
+    on_base = frozenset[str]()
+    if checks.failed:
+        tip = (await github.get(repository, "/branches/{branch}", branch=pull.base))["commit"]["sha"]
+        on_base = (await read_checks(github, repository, tip)).failed
+    return judge(own, most, checks, on_base, pull.base)
+
+
+async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules, head: str, found: Failing) -> None:
+    """Queue a turn for the person who asked last, or say that it was tried often enough."""
+    now, most, repository = parts.clock(), rules.max_fix_attempts, own.repository
+    commit = head, links.commit_page(f"{parts.server_url}/{repository.full_name}", head)
+    per_hour, thread = parts.policy.comments_per_hour, Thread(own.number, own.kind, own.title, None)
+    author = Actor(own.requested_by, own.requested_by_id)
+    request = Request(repository, thread, author, own.target, ParsedComment(), now, fixes.effect(repository, head))
+    where, how = (own.thread_ref, own.number, own.folder, None), (parts.policy, rules, parts.server_url, now)
+    silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
+    ctx = RequestContext(connection, parts.nodes, *where, request, *how, silent_until=silent_until)
+    if found.attempt is not None:
+        why = words.attempt(*commit, found.names, found.attempt, most)
+        text = words.request(head, len(found.names))
+        await queue_turn(ctx, AgentRequest(text, "\n".join(found.names), mends=head, why=why))
+    elif silent_until is None:
+        await ctx.reply(words.gave_up(*commit, found.names, own.attempts, found.base))

@@ -1,0 +1,388 @@
+"""One stored delivery: read it, decide what it asks, and write the consequences in one transaction."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from typing import assert_never
+
+import orjson
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from bot.github.answers import Permission
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
+from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.payloads import read
+from bot.handlers.agent_request import AgentRequest, request_agent
+from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
+from bot.handlers.choose_worktree import PullRequestHead
+from bot.handlers.context import RequestContext, save_thread
+from bot.handlers.may_ask import may_ask
+from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
+from bot.handlers.registry import HANDLERS, RETRY, run_command
+from bot.handlers.stop import close, reopen
+from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
+from bot.inbox.ci import see_to_checks
+from bot.inbox.parts import Parts
+from bot.inbox.review import whole_review
+from bot.model import Actor, Repository, Thread, ThreadRef
+from bot.node.repository_rules import known_rules
+from bot.prompt.hidden import strip_hidden
+from bot.store import conversations, deliveries, operations, outcomes, recoveries, turns
+from bot.store.conversations import Standing
+from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
+from bot.store.deliveries import Delivery
+from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
+from bot.store.operations import Channel
+from bot.store.pull_requests import check_soon, is_own_pull
+from bot.tasks import concurrently
+from bot.thread import outbox_rows as outbox
+from bot.thread import replies, thread_comments, worktree_replies
+from bot.thread.authority import Allowed, Denied
+
+_RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
+_PATIENCE = timedelta(seconds=RETRY_FOR_SECONDS)
+REFUSED_TRIES = 3
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorktree:
+    """The worktree of the thread `owner/name#number` is to be made."""
+
+    owner: str
+    name: str
+    number: int
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class GitHubFacts:
+    """Answers from GitHub that are needed before the transaction. `asked` is the request to the agent, if there is one.
+
+    `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing, and where the
+    thread is surely open.
+    """
+
+    asked: AgentRequest | None = None
+    pull: PullRequestHead | None = None
+    thread: Thread | None = None
+    permission: Permission | None = None
+    """The author's, None of a bot."""
+
+
+@dataclass(frozen=True)
+class Decider(Parts):
+    """A handler of deliveries; the lock of the job serializes those of one conversation."""
+
+    @cached_property
+    def _parser(self) -> CommentParser:
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.policy.bare_commands)
+
+    @cached_property
+    def _strict_parser(self) -> CommentParser:
+        """The parser for repositories that want the mention before each command."""
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=False)
+
+    async def decide(self, guid: str, attempts: int) -> None:
+        """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
+        try:
+            async with self.pool.acquire() as connection:
+                delivery = await deliveries.load(connection, guid)
+            if delivery is None:
+                return
+            about = {"conversation": delivery.conversation} if delivery.conversation else {}
+            with bound_contextvars(delivery=guid, github_event=delivery.event, **about):
+                await self._handle(delivery, attempts)
+        except DATABASE_AWAY as problem:
+            # Its row does not say that it ended, so it has not.
+            raise RetryLaterError(backoff_seconds(attempts), _named(problem)) from problem
+
+    async def stalled(self, guid: str, job_id: int) -> None:
+        """Count that a worker died while it handled the delivery; after MAX_STALLS times end the delivery, with a word
+        on its thread if that is known.
+
+        Its body is not read: it may be what kills them.
+        """
+        error = f"The worker that handled it died {MAX_STALLS} times."
+        async with self.pool.acquire() as connection, connection.transaction():
+            if (await deliveries.count_stall(connection, guid, job_id) or 0) < MAX_STALLS:
+                return
+            await deliveries.end(connection, guid, error)
+            if (thread := await deliveries.thread_of(connection, guid)) is not None:
+                await thread_comments.decline(connection, *thread, replies.delivery_failed(guid))
+        _log.error("delivery-given-up", delivery=guid)
+
+    async def _handle(self, delivery: Delivery, attempts: int) -> None:
+        """Carry out what the delivery asks, or end it as failed. Raises RetryLaterError for a problem that passes."""
+        asked: Request | None = None
+        try:
+            action = await self._action(delivery)
+            asked = action if isinstance(action, Request) else None
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, action)
+            _log.info("decided", outcome=outcome or "handled already")
+        except Exception as problem:
+            if (wait := self._wait(problem, delivery, attempts)) is not None:
+                _log.warning("delivery-waits", seconds=round(wait), problem=_named(problem))
+                await deliveries.record_attempt(self.pool, delivery.guid, _named(problem))
+                raise RetryLaterError(wait, _named(problem)) from problem
+            async with self.pool.acquire() as connection, connection.transaction():
+                if await deliveries.end(connection, delivery.guid, _named(problem)) and asked is not None:
+                    waited = isinstance(problem, _RETRIED)
+                    await _decline(connection, asked, replies.delivery_failed(delivery.guid, waited=waited))
+            if isinstance(problem, (NotFound, Refused, *_RETRIED)):
+                # No bug: the repository was deleted, the bot lacks a right, or GitHub was away for a day.
+                _log.warning("delivery-failed", problem=_named(problem))
+            else:
+                _log.exception("delivery-failed")
+
+    def _wait(self, problem: Exception, delivery: Delivery, attempts: int) -> float | None:
+        """Return after how many seconds the delivery is tried again, None where that is of no use."""
+        passes = isinstance(problem, _RETRIED) and self.clock() - delivery.received_at < _PATIENCE
+        # A right that an admin is changing, an allow list.
+        may_pass = isinstance(problem, Refused) and problem.status == 403 and attempts < REFUSED_TRIES
+        if not passes and not may_pass:
+            return None
+        return getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
+
+    async def _action(self, delivery: Delivery) -> Action | ChecksEnded | CreateWorktree:
+        if delivery.event == deliveries.OPERATOR_EVENT:
+            async with self.pool.acquire() as connection:
+                return await _read_operator(connection, delivery)
+        event = await asyncio.to_thread(lambda: read(delivery.event, orjson.loads(delivery.body), self.platform))
+        if event is None:
+            return Ignore("unused")
+        on_own_pull = is_remark(event) and await self._is_on_own_pull(event)
+        # The worst Markdown of a full comment takes a second, and any account can write it.
+        action = await asyncio.to_thread(self._asked, event, self._parser, on_own_pull=on_own_pull)
+        if isinstance(action, Request) and action.parsed.commands:
+            parser = await self._parser_for(action.repository)
+            if parser is not self._parser:
+                return await asyncio.to_thread(self._asked, event, parser, on_own_pull=on_own_pull)
+        return action
+
+    async def _is_on_own_pull(self, event: Written) -> bool:
+        """Return whether the bot opened the pull request, as rows know, or by GitHub's word."""
+        opened = event.opened
+        by_bot = opened is not None and self.policy.is_own(opened.author, opened.body)
+        return by_bot or await is_own_pull(self.pool, event.repository, event.thread.number)
+
+    async def _parser_for(self, repository: Repository) -> CommentParser:
+        rules = await known_rules(self.pool, self.rules, repository)
+        return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
+
+    def _asked(self, event: Event | Unreadable, parser: CommentParser, *, on_own_pull: bool) -> Action | ChecksEnded:
+        if isinstance(event, Unreadable):
+            return failure_of(event, self.policy, parser)
+        return action_of(event, self.policy, parser, on_own_pull=on_own_pull)
+
+    async def _carry_out(self, delivery: Delivery, action: Action | ChecksEnded | CreateWorktree) -> str | None:
+        """Look up what the action needs, then write everything in one transaction; return a word for the log.
+
+        None if the delivery was handled meanwhile.
+        """
+        if isinstance(action, CreateWorktree):
+            return await self._create(delivery, action)
+        if isinstance(action, ChecksEnded):
+            return await see_to_checks(self, delivery.guid, action)
+        # Anybody's closing counts.
+        asked = action.addressed if isinstance(action, Unreadable) else action if isinstance(action, Request) else None
+        denied, facts = None, GitHubFacts()
+        if isinstance(action, Request):
+            async with self.pool.acquire() as connection:
+                standing = await conversations.standing(connection, action.repository, action.thread.number)
+            async with concurrently(self._state(action, standing)) as state:
+                verdict = await self._may_ask(action)
+                if isinstance(verdict, Denied):
+                    denied = verdict
+                elif action.parsed.is_remark and (now := await state) is not None and now.closed_at is not None:
+                    action = Ignore("a remark on a closed pull request")
+                else:
+                    facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
+        elif asked is not None:
+            verdict = await self._may_ask(asked)
+            denied = verdict if isinstance(verdict, Denied) else None
+        # What recovery could not prove has not failed: a repeat would be told on the thread again.
+        error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
+        async with self.pool.acquire() as connection, connection.transaction():
+            if not await deliveries.end(connection, delivery.guid, error):
+                return None
+            if asked is not None and denied is not None:
+                await self._turn_away(connection, asked, denied)
+                return f"denied: {denied.why}"
+            return await self._write(connection, delivery.guid, action, facts)
+
+    async def _create(self, delivery: Delivery, wanted: CreateWorktree) -> str | None:
+        """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
+        worktree_id, problem = None, None
+        try:
+            repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
+            here = replace(self.nodes, timeout_seconds=None)
+            assigned = await assign_worktree_for_operator(
+                self.pool, self.github, here, self.clock, repository, wanted.number
+            )
+            worktree_id = assigned.worktree_id
+        except (NotFound, Refused):
+            problem = worktree_replies.no_such_thread(f"{wanted.owner}/{wanted.name}", wanted.number)
+        async with self.pool.acquire() as connection, connection.transaction():
+            if not await deliveries.end(connection, delivery.guid, problem):
+                return None
+            if worktree_id is not None:
+                asked = operations.by_operator(wanted.channel, self.clock())
+                operation_id = await operations.enqueue(connection, worktree_id, "create", asked)
+                await deliveries.note_operation(connection, delivery.guid, operation_id)
+        return problem or "accepted"
+
+    async def _write(self, connection: Connection, guid: str, action: Action, facts: GitHubFacts) -> str:
+        match action:
+            case Request():
+                await self.handle_request(connection, action, facts)
+                return "accepted"
+            case Unreadable(why=why, addressed=addressed, is_unproven=is_unproven):
+                if addressed is not None:
+                    words = replies.ASK_AGAIN if is_unproven else replies.delivery_unreadable(guid)
+                    await _decline(connection, addressed, words)
+                return f"unreadable: {why}"
+            case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
+                if thread.kind == "pull":
+                    # Where it was merged, others may conflict now.
+                    await check_soon(connection, repository, self.clock(), None)
+                if pull is not None:
+                    await outcomes.record_outcome(connection, repository, pull, at)
+                if reverts is not None:
+                    await outcomes.record_revert(connection, repository, reverts, thread.number)
+                await close(connection, self.server_url, repository, thread.number, at, self.clock())
+                return "closed"
+            case ThreadReopened(repository=repository, thread=thread, at=at):
+                await outcomes.forget_outcome(connection, repository, thread.number, at)
+                await check_soon(connection, repository, self.clock(), thread.number)
+                await reopen(connection, repository, thread.number, at)
+                return "reopened"
+            case Ignore(why=why):
+                return why
+            case _:
+                assert_never(action)
+
+    async def handle_request(self, connection: Connection, request: Request, facts: GitHubFacts) -> None:
+        """Run the commands in order, then queue one turn for the rest; each only if it was not done before."""
+        thread_ref, folder = await _save_thread(connection, request)
+        if facts.thread is not None:
+            await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
+        now, silent_until = self.clock(), None
+        if not request.is_operators:
+            most = self.policy.comments_per_hour
+            silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
+        rules = await known_rules(connection, self.rules, request.repository)
+        thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
+        ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
+        commands = request.parsed.commands
+        for index, command in enumerate(commands):
+            if await conversations.first_seen(connection, request.effect(index)):
+                await run_command(ctx, command)
+        if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
+            await request_agent(ctx, facts.asked)
+
+    async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
+        rules = await known_rules(self.pool, self.rules, asked.repository)
+        about = (self.github, self.policy, asked.author, asked.repository)
+        return await may_ask(*about, allowed=rules.allowed)
+
+    async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
+        """Tell a person who turned to the bot and may not; a bot hears nothing at all."""
+        if isinstance(asked, Request):
+            # Once denied, always denied: what recovery finds again later asks for nothing.
+            for index in range(len(asked.parsed.commands) + 1):
+                await conversations.first_seen(connection, asked.effect(index))
+        if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
+            thread_ref, _ = await _save_thread(connection, asked)
+            person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)
+            await thread_comments.turn_away(connection, thread_ref, asked.target, person.id, words, self.clock())
+
+    async def _state(self, request: Request, standing: Standing) -> Thread | None:
+        """Return the thread as it is now, None where it is surely open, or does not matter, or is gone."""
+        if request.parsed.request is not None and not _is_open(request, standing):
+            # The payload may be older than a close that was handled before it.
+            with contextlib.suppress(NotFound):
+                return await self.github.thread(request.repository, request.thread.number)
+        return None
+
+    async def _look_up(self, request: Request, standing: Standing, state: Awaitable[Thread | None]) -> GitHubFacts:
+        """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
+        text = request.parsed.request
+        if text is None and not _queues_turn(request.parsed):
+            return GitHubFacts()  # other commands are answered at once and wait for nothing
+        if text is not None and (request.thread.kind == "pull" or not _is_open(request, standing)):
+            async with self.pool.acquire() as connection, connection.transaction():
+                thread_ref, _ = await _save_thread(connection, request)
+                await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
+        async with concurrently(self._pull(request, standing)) as pull:
+            asked = None
+            if text is not None:
+                asked = replace(await self._request_to_agent(request, text), mode=request.parsed.mode)
+            return GitHubFacts(asked, await pull, await state)
+
+    async def _pull(self, request: Request, standing: Standing) -> PullRequestHead | None:
+        if request.thread.kind != "pull":
+            return None
+        repository, number, choosing = request.repository, request.thread.number, not standing.has_worktree
+        return await look_up_pull_request(self.github, repository, number, self.clock, self.sleep, choosing=choosing)
+
+    async def _request_to_agent(self, request: Request, text: str) -> AgentRequest:
+        if request.review_id is not None:
+            parser = await self._parser_for(request.repository)
+            return await whole_review(self.github, self.sleep, parser, request, request.review_id, text)
+        seen = text if request.is_gesture else None
+        if seen is None and request.target.id is None:
+            seen = await asyncio.to_thread(strip_hidden, text)
+        return AgentRequest(text, request.context, seen=seen, agent=request.agent)
+
+
+async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree:
+    """Return what the operator asks. A request is asked again on the authority of the person who wrote it."""
+    asked = orjson.loads(delivery.body)
+    if "turn" not in asked:
+        full_name, _, number = asked["conversation"].rpartition("#")
+        owner, _, name = full_name.partition("/")
+        return CreateWorktree(owner, name, int(number), asked.get("channel", "API"))
+    place = await turns.thread_of(connection, asked["turn"])
+    return Request(
+        repository=place.thread_ref.repository,
+        thread=Thread(place.number, place.kind, place.title, place.closed_at),
+        author=Actor(place.requested_by, place.requested_by_id),
+        target=place.target,
+        parsed=ParsedComment((Command(RETRY.name),), None),
+        asked_at=delivery.received_at,
+        identity=delivery.guid.encode(),
+        is_operators=True,
+    )
+
+
+def _named(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+async def _decline(connection: Connection, asked: Request | Addressed, words: str) -> None:
+    """Tell the thread that the request cannot be done: 😕 and one sentence."""
+    thread_ref, _ = await _save_thread(connection, asked)
+    await thread_comments.decline(connection, thread_ref, asked.target, words)
+
+
+async def _save_thread(connection: Connection, asked: Request | Addressed) -> tuple[ThreadRef, str]:
+    saved = await save_thread(connection, asked.repository, asked.thread)
+    if asked.target.id is None:
+        # Before it has a reaction, which the thread's text, a label and an assignment share.
+        place = (asked.repository, asked.thread.number, asked.target)
+        await recoveries.save_asked(connection, *place, by_gesture=asked.is_gesture)
+    return saved
+
+
+def _is_open(request: Request, standing: Standing) -> bool:
+    """Return whether the thread is surely open, as far as is known without GitHub."""
+    return request.thread.closed_at is None and standing.is_surely_open
+
+
+def _queues_turn(parsed: ParsedComment) -> bool:
+    return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in parsed.commands)

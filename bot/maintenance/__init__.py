@@ -1,1 +1,0 @@
-"""Maintenance of a node: prune old worktrees, repair, delete expired data."""

@@ -1,0 +1,316 @@
+"""What can be done. The API changes rows only: the node that owns a worktree carries out what is asked of it."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from bot.model import Rescue
+from bot.operations.asked import Pruning, Repairing, SessionPruning, age_of
+from bot.operator.api import listings
+from bot.operator.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, change
+from bot.operator.api.rows import (
+    AskedDelivery,
+    AskedOfNodes,
+    AskedOperation,
+    PrunedSessions,
+    StoppedTurn,
+    TouchedWorktree,
+)
+from bot.store import deliveries, fixes, operations, requests, rescues, retention, turns
+from bot.store.operations import NodeOperationKind, OperationKind
+from bot.store.turns import TurnThread
+
+
+@change(
+    "POST",
+    "/worktrees",
+    "create",
+    "Make a worktree",
+    "Make it",
+    "The checkout of a conversation is made before its next request.",
+    "A worker asks GitHub about {conversation}, then its worktree is made.",
+)
+async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
+    """Ask a worker: only GitHub knows the thread."""
+    details = {"conversation": asked.conversation, "channel": call.caller.channel}
+    key = f"{call.ctx.platform}/{asked.conversation}"
+    return await _ask_worker(call, deliveries.asked_by_operator("create", details, asked.conversation, key))
+
+
+@change(
+    "DELETE",
+    "/worktrees/{id}",
+    "remove",
+    "Remove worktree {id}",
+    "Remove it",
+    "What GitHub does not have is rescued first. Then the directory is deleted, with its ignored files, which are "
+    "not rescued. The next request on the thread makes it again.",
+    "Worktree {id} will be removed.",
+    is_dangerous=True,
+)
+async def remove_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "remove")
+
+
+@change(
+    "POST",
+    "/worktrees/{id}/reset",
+    "reset",
+    "Reset worktree {id}",
+    "Reset it",
+    "What GitHub does not have is rescued first. Then all files go back to the branch's base. "
+    "Ignored files are deleted and are not rescued.",
+    "Worktree {id} will be reset.",
+    is_dangerous=True,
+)
+async def reset_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "reset")
+
+
+@change(
+    "POST",
+    "/worktrees/{id}/restore",
+    "restore",
+    "Restore the latest rescue of worktree {id}",
+    "Restore it",
+    "The latest rescue comes back into the worktree, if nothing was changed there since.",
+    "The latest rescue of worktree {id} will be restored.",
+)
+async def restore_worktree(call: Call, asked: ById) -> AskedOperation:
+    return await _operate(call, asked.id, "restore")
+
+
+@change(
+    "POST",
+    "/worktrees/{id}/touch",
+    "touch",
+    "Keep worktree {id}",
+    "Count it as used now",
+    "The worktree counts as used now, so that it is not pruned as unused.",
+    "Worktree {id} counts as used now.",
+    status=200,
+)
+async def touch_worktree(call: Call, asked: ById) -> TouchedWorktree:
+    found = await _worktree(call, asked.id)
+    if await retention.touch(call.connection, found.id, call.ctx.clock()) is None:
+        raise CallError(409, f"Worktree {found.id} is {found.state}; only a live one can be touched.")
+    return TouchedWorktree(worktree=found.id)
+
+
+@change(
+    "POST",
+    "/worktrees/prune",
+    "prune",
+    "Prune worktrees",
+    "Prune them",
+    "On each node what was not used for long is removed. What GitHub does not have is rescued first; ignored "
+    "files are not. A worktree in which a request waits or runs stays.",
+    "Asked of {answer.nodes}: the result comes here.",
+    is_dangerous=True,
+)
+async def prune_worktrees(call: Call, asked: Pruning) -> AskedOfNodes:
+    return await _ask_nodes(call, "prune", asked.model_dump(exclude_defaults=True))
+
+
+@change(
+    "POST",
+    "/worktrees/repair",
+    "repair",
+    "Repair worktrees",
+    "Repair them",
+    "On each node the rows, the directories and git's records are made to agree. A directory that belongs to no "
+    "worktree becomes an orphan, and nothing that GitHub does not have is deleted.",
+    "Asked of {answer.nodes}: the result comes here.",
+)
+async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
+    node = (await _worktree(call, asked.worktree)).node if asked.worktree is not None else None
+    return await _ask_nodes(call, "repair", asked.model_dump(exclude_defaults=True), node)
+
+
+async def _ask_nodes(
+    call: Call, kind: NodeOperationKind, details: dict[str, object], node: str | None = None
+) -> AskedOfNodes:
+    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
+    async with call.connection.transaction():
+        ids = await operations.enqueue_on_nodes(call.connection, kind, details, by, node)
+    if not ids:
+        raise CallError(409, "No node has started yet: start a worker.")
+    return AskedOfNodes(operations=ids)
+
+
+@change(
+    "POST",
+    "/sessions/prune",
+    "prune",
+    "Prune sessions",
+    "Prune them",
+    "The agents' sessions that ended longer ago than SESSION_TTL_SECONDS are deleted. Their requests stay.",
+    "{answer.words}",
+    status=200,
+)
+async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
+    age = age_of(asked.older_than)
+    kept_for = call.ctx.sessions_kept_for if age is None else age
+    count = await retention.delete_old_sessions(
+        call.connection, kept_for.total_seconds(), call.ctx.clock(), asked.repo, dry_run=asked.dry_run
+    )
+    return PrunedSessions(deleted=count, dry_run=asked.dry_run)
+
+
+@change(
+    "POST",
+    "/rescues/{id}/restore",
+    "restore",
+    "Restore rescue {id}",
+    "Restore it",
+    "It comes back into its worktree, which is made again where it was removed. Nothing is overwritten: a worktree "
+    "with changes is left as it is.",
+    "Rescue {id} will be restored.",
+)
+async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
+    rescue = await _rescue(call, asked.id)
+    newer = await rescues.newer(call.connection, rescue)
+    if newer is not None:
+        raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
+    return await _operate(call, await rescues.home(call.connection, rescue.id), "restore", rescue.id)
+
+
+@change(
+    "DELETE",
+    "/rescues/{id}",
+    "drop",
+    "Delete rescue {id}",
+    "Delete it for good",
+    "The rescued work is deleted. It cannot be brought back.",
+    "Rescue {id} will be deleted.",
+    is_dangerous=True,
+)
+async def drop_rescue(call: Call, asked: ById) -> AskedOperation:
+    rescue = await _rescue(call, asked.id)
+    return await _enqueue(call, rescue.worktree_id, "drop", rescue.id)
+
+
+async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None = None) -> AskedOperation:
+    found = await _worktree(call, worktree_id)
+    if not operations.fits(kind, found.state):
+        raise CallError(409, f"Worktree {found.id} is {found.state}.")
+    if found.state == "orphan" and (kind == "remove" or kind == "restore"):
+        return AskedOperation(operation=(await _ask_nodes(call, kind, {"path": found.path}, found.node)).operations[0])
+    return await _enqueue(call, found.id, kind, rescue_id)
+
+
+async def _enqueue(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None) -> AskedOperation:
+    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
+    operation = await operations.enqueue(call.connection, worktree_id, kind, by, rescue_id=rescue_id)
+    return AskedOperation(operation=operation)
+
+
+async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
+    found = await listings.find_worktree(call.connection, "", worktree_id, ())
+    if found is None:
+        raise CallError(404, f"There is no worktree {worktree_id}.")
+    return found
+
+
+async def _rescue(call: Call, rescue_id: int) -> Rescue:
+    found = await rescues.with_id(call.connection, rescue_id)
+    if found is None:
+        raise CallError(404, f"There is no rescue {rescue_id}.")
+    return found
+
+
+@change(
+    "POST",
+    "/turns/{id}/stop",
+    "stop",
+    "Stop turn {id}",
+    "Stop it",
+    "The agent is stopped within seconds. What it did so far stays in the worktree and is not pushed. "
+    "The thread is told that the operator stopped it.",
+    "Turn {id} is being stopped.",
+    is_dangerous=True,
+)
+async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
+    # It renders Markdown, for which the web process has no other use.
+    from bot.handlers.stop import stop_turns
+    from bot.thread import reasons
+
+    async with call.connection.transaction():
+        place = await _thread_of_turn(call, asked.id)
+        stopped = await stop_turns(
+            call.connection,
+            place.thread_ref,
+            place.number,
+            call.ctx.server_url,
+            reasons.stopped_by(call.caller.login) if call.caller.login else reasons.STOPPED_BY_OPERATOR,
+            # By GitHub's clock, which may be ahead of ours.
+            asked_before=call.ctx.clock() + timedelta(days=1),
+            now=call.ctx.clock(),
+            turn_id=asked.id,
+        )
+        # A run rings at its end; what waited has none.
+        await fixes.ring(call.connection, place.thread_ref.conversation_id, autofix=True)
+    if not stopped:
+        raise CallError(409, f"Turn {asked.id} has ended, or is being stopped already.")
+    return StoppedTurn(turn=asked.id)
+
+
+@change(
+    "POST",
+    "/turns/{id}/retry",
+    "retry",
+    "Ask turn {id} again",
+    "Ask it again",
+    "The same request is queued again, as /retry on the thread does.",
+    "Turn {id} is asked again, as delivery {answer.delivery}.",
+)
+async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
+    """Ask a worker, as `/retry` on the thread does: GitHub may have to be asked about the thread."""
+    place = await _thread_of_turn(call, asked.id)
+    last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
+    if last is None or last["id"] != asked.id:
+        raise CallError(
+            409, f"Turn {asked.id} is not the last unfinished one of its conversation, or its text has expired."
+        )
+    repository = place.thread_ref.repository
+    name, key = f"{repository.full_name}#{place.number}", f"{repository.platform}/{repository.id}#{place.number}"
+    return await _ask_worker(call, deliveries.asked_by_operator("retry", {"turn": asked.id}, name, key))
+
+
+async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery:
+    await deliveries.store(call.connection, [made])
+    return AskedDelivery(delivery=made.guid)
+
+
+async def _thread_of_turn(call: Call, turn_id: int) -> TurnThread:
+    if await listings.turn(call.connection, turn_id, call.caller.scope) is None:
+        raise CallError(404, f"There is no turn {turn_id}.")
+    return await turns.thread_of(call.connection, turn_id)
+
+
+@change(
+    "POST",
+    "/deliveries/{guid}/replay",
+    "replay",
+    "Replay delivery {guid}",
+    "Replay it",
+    "The delivery is handled again. Nothing is done twice.",
+    "Delivery {guid} is handled again.",
+)
+async def replay_delivery(call: Call, asked: ByGuid) -> AskedDelivery:
+    match await deliveries.replay(call.connection, asked.guid):
+        case "replayed":
+            return AskedDelivery(delivery=asked.guid)
+        case "unknown":
+            raise CallError(404, f"There is no delivery {asked.guid}.")
+        case "waiting":
+            raise CallError(409, f"{asked.guid} is waiting to be handled already.")
+        case "nothing-to-run":
+            raise CallError(
+                409, f"{asked.guid} cannot be run: it meant nothing to the bot, or its body is no longer kept."
+            )
+
+
+CHANGES: Final[tuple[Endpoint[Any, Any], ...]] = (
+    *(create_worktree, remove_worktree, reset_worktree, restore_worktree, touch_worktree, prune_worktrees),
+    *(repair_worktrees, prune_sessions, restore_rescue, drop_rescue, stop_turn, retry_turn, replay_delivery),
+)

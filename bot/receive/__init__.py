@@ -1,1 +1,0 @@
-"""The first step: a webhook is checked, stored and acknowledged."""

@@ -1,1 +1,0 @@
-"""The last step: the outbox makes GitHub show what the rows say."""

@@ -1,0 +1,34 @@
+"""The messages to NOTIFY_URL: small JSON that stays as it is, with Slack's `text`."""
+
+from typing import Any
+
+from bot.model import EndedTurn
+from bot.thread.formatting import one_line, truncate
+
+
+def body(turn_id: int, event: str, ended: EndedTurn, server_url: str) -> dict[str, Any]:
+    """Return the message. Whoever gets it twice knows it by `turn` and `event`."""
+    repository, _, number = ended.conversation.partition("#")
+    url = ended.comment_url or f"{server_url}/{repository}/issues/{number}"
+    reason = truncate(one_line(ended.reason)) if ended.reason else None
+    what = {
+        "answer": f"the answer to {ended.requested_by} is ready",
+        "needs-person": f"{ended.requested_by}'s request needs a person",
+    }.get(event, f"{ended.requested_by}'s request did not work ({ended.state})")
+    text = f"{ended.conversation}: {what}{f': {reason}' if reason else '.'}"
+    return {
+        "event": event,
+        "text": f"{_for_slack(text)} <{url}>",
+        "conversation": ended.conversation,
+        "url": url,
+        "turn": turn_id,
+        "state": ended.state,
+        "reason": reason,
+        "requested_by": ended.requested_by,
+        "finished_at": ended.finished_at,
+    }
+
+
+def _for_slack(text: str) -> str:
+    """https://docs.slack.dev/messaging/formatting-message-text#escaping: no text mentions people or makes links."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,210 @@
+"""Import commits from a cage into the clone: read one object name, check its commits, move one ref."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from bot.sandbox.view import OpenView, View
+from bot.tree.clone.admin import recorded, recorded_branch, write_head
+from bot.tree.clone.checkout import Checkout
+from bot.tree.clone.clone import Clone, CloneLock
+from bot.tree.clone.published import noted_tips, unknown_to_published, unpublished_objects
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError, GitProblem
+from bot.tree.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
+
+MAX_PACK_BYTES = 2 << 30
+# Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
+MAX_INDEX_PACK_BYTES = 4 << 30
+LIMITED = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
+"""git outside of the cage, where it reads into what an agent made."""
+# A few trees that name each other can stand for more files than any program can list.
+MAX_FILES = 2_000_000
+# The words in the `.keep` file of a pack: no ref reaches it yet, and an operator's `git gc` would delete it.
+IMPORTING = "threadtree: imported"
+# Refs of the clone that a cage sees and cannot change.
+_SHARED = ("refs/remotes/", "refs/tags/")
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """Commits in a cage that the clone's refs do not reach: `stashes`, newest first, and the `tips` of other refs."""
+
+    stashes: tuple[str, ...]
+    tips: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.stashes or self.tips)
+
+
+async def import_commits(checkout: Checkout, branch: str | None) -> None:
+    """Import what was committed in a worktree's cage; move `branch` in the clone, and register the HEAD.
+
+    Then the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
+    """
+    if not checkout.isolated:
+        return
+    view = checkout.view
+    head = await checkout.read_head()
+    on_branch = branch is not None and head.branch == branch
+    if head.commit is not None:
+        await _import(checkout.lock, view, head.commit)
+    if branch is not None:
+        ref = refs.local(branch)
+        await _follow(checkout.lock, view, ref, head.commit if on_branch else await checkout.commit_at(ref))
+    now = refs.local(branch) if branch and on_branch else head.commit
+    if now is not None and now != recorded(view.admin / "HEAD").removeprefix("ref: "):
+        write_head(view.admin, now)
+
+
+async def import_commit(checkout: Checkout, sha: str) -> None:
+    """Import one commit with all it needs from a worktree's cage. Raises GitError, OSError."""
+    if checkout.isolated:
+        await _import(checkout.lock, checkout.view, sha)
+
+
+async def move_branch(checkout: Checkout, ref: str, after: str, before: str | None) -> None:
+    """Move a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
+    if checkout.isolated:
+        await checkout.git("update-ref", ref, after)
+    if after != before:
+        await checkout.clone.run("update-ref", ref, after, before or "0" * len(after))
+
+
+async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Private:
+    """Return what the cage's refs and the objects `named` reach and the clone's refs do not, also for a lost directory.
+
+    Raises GitError, OSError.
+    """
+    clone, view = checkout.clone, checkout.view
+    if not checkout.isolated:
+        return Private((), ())
+    git = partial(clone.git.in_cage, view, in_worktree=False)
+    stashed = await git("reflog", "show", "--format=%H", "refs/stash", check=False)
+    stashes = stashed.text.split() if stashed.status == 0 else []
+    listed = await git("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)")
+    refs_of_its_own = (line.split(" ", 2) for line in listed.text.splitlines())
+    tips = [sha for sha, kind, ref in refs_of_its_own if kind == "commit" and not ref.startswith(_SHARED)]
+    tips = [tip for tip in dict.fromkeys((*tips, *named)) if tip not in stashes]
+    known = sorted({f"^{sha}" for sha in (await clone.refs()).values()})
+    given = "".join(f"{one}\n" for one in (*tips, *known)).encode()
+    # A name of something else than a commit is no error.
+    only_here = set((await git("rev-list", "--ignore-missing", "--stdin", input=given)).text.split()) if tips else set()
+    return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
+
+
+async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> None:
+    """Move the clone's branch to the cage's, with a reflog entry; restore a branch that was deleted in the cage."""
+    clone = lock.clone
+    known = await clone.commit_at(ref)
+    if tip == known:
+        return
+    if tip is None and known is not None:
+        await lend(clone, view, known)
+        await clone.git.in_cage(view, "update-ref", ref, known, in_worktree=False)
+    if tip is None:
+        return
+    await _import(lock, view, tip)
+    await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
+
+
+async def _import(lock: CloneLock, view: View, sha: str) -> None:
+    """Pack in the cage; outside, check every object and that nothing is missing.
+
+    Whoever knows the name of another conversation's commit or file can make a commit that leads to it. So the pack must
+    bring all that is neither published nor this worktree's already.
+    """
+    clone = lock.clone
+    if not refs.is_commit(sha):
+        raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
+    if (view.private, sha) in lock.imported:
+        return
+    # The commits that the clone knows as this worktree's.
+    branch, head = recorded_branch(view.admin), recorded(view.admin / "HEAD")
+    names = (refs.local(branch), refs.remote(branch)) if branch else (head,)
+    own = [tip for name in names if (tip := await clone.commit_at(name))]
+    new = (sha, "--not", *own, "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
+    if sha in own or (await clone.commit_at(sha) is not None and not await clone.count("--max-count=1", *new)):
+        return
+    listing = ("ls-tree", "-r", "-z", "--name-only", sha)
+    try:
+        too_many = await piped(_has_too_many, partial(clone.git.in_cage, view, *listing, in_worktree=False))
+    except GitError as error:
+        raise GitError(GitProblem.CORRUPT, "ls-tree", error.stderr) from error
+    if too_many:
+        raise GitError(GitProblem.CORRUPT, "ls-tree", f"{sha} has more than {MAX_FILES} files")
+    packing = partial(
+        clone.git.in_cage,
+        view,
+        *("pack-objects", "--revs", "--delta-base-offset", "--stdout", "-q"),
+        in_worktree=False,
+        input=sha.encode() + b"\n" + await _shared(clone, view, own),
+        check=False,
+    )
+    # It checks every object, and that nothing is missing.
+    checking = ("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}", f"--keep={IMPORTING}")
+    receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=LIMITED)
+    packed, received = await _connected(packing, receiving)
+    if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
+        raise failure("pack-objects", packed)
+    if received.status != 0:
+        raise GitError(GitProblem.CORRUPT, "index-pack", received.stderr)
+    index = clone.path / "objects" / "pack" / f"pack-{received.text.rpartition(chr(9))[2]}.idx"
+    listed = await clone.git.on_clone(clone.path, "show-index", stdin=os.open(index, os.O_RDONLY | os.O_CLOEXEC))
+    brought = {line.split(b" ")[1] for line in listed.stdout.splitlines()}
+    needed = set((await clone.run("rev-list", "--objects", "--no-object-names", *new)).stdout.split())
+    missing = needed - brought
+    # git looks for what is known in the nearest commits only: a file that came back is in an older one.
+    if missing:
+        missing = await unknown_to_published(clone, missing)
+    if missing and own:
+        missing -= set((await unpublished_objects(clone, own)).split())
+    if not needed or missing:
+        raise GitError(GitProblem.CORRUPT, "index-pack", f"the cage does not have all of {sha}")
+    lock.imported.add((view.private, sha))
+    if brought <= needed:
+        lock.packs[sha] = index
+    _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
+
+
+async def lend(clone: Clone, view: View, *commits: str) -> None:
+    """Give a worktree's cage these commits of the clone, with all that is not published. Raises GitError, OSError."""
+    if isinstance(view, OpenView) or not (objects := await unpublished_objects(clone, commits)):
+        return
+    packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
+    await _connected(
+        partial(clone.git.on_clone, clone.path, *packing, input=objects),
+        partial(clone.git.in_cage, view, "index-pack", "--stdin", in_worktree=False),
+    )
+
+
+async def _connected(
+    packing: Callable[..., Awaitable[Completed]], receiving: Callable[..., Awaitable[Completed]]
+) -> tuple[Completed, Completed]:
+    """Run two commands, the second of which reads what the first one writes."""
+    reading, writing = os.pipe()
+    return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
+
+
+def _has_too_many(pieces: Iterator[bytes]) -> bool:
+    files = 0
+    return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
+
+
+async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
+    """Return commits that the clone and the cage have, to be left out, as `git rev-list` takes them on stdin.
+
+    A worktree's own commits most likely went on from its branch. An agent can have deleted that from its cage.
+    """
+    asked = ("cat-file", "--batch-check=%(objectname)")
+    told = await clone.git.in_cage(view, *asked, input="\n".join(own).encode(), in_worktree=False)
+    near = [line for line in told.text.split("\n") if refs.is_commit(line)]
+    # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
+    far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
+    return "".join(f"^{tip}\n" for tip in near or far).encode()

@@ -1,0 +1,1 @@
+"""One turn: claim, confirm, checkout, prompt, agent, push, result."""

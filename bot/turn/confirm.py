@@ -1,0 +1,196 @@
+"""Before the agent starts: who asks may ask, and a request is what GitHub shows, not what a delivery said.
+
+DESIGN.md §4, Authority.
+
+One webhook secret is known to the admins of all repositories: each of them can sign any text in anybody's name.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from bot.github.thread import Text
+from bot.github.thread_parts import read_asked, who_asked
+from bot.handlers.agent_request import named_part
+from bot.handlers.may_ask import may_ask
+from bot.handlers.parsing import REVIEW, Command, CommentParser
+from bot.handlers.plan import APPROVE
+from bot.handlers.registry import RETRY
+from bot.markdown import MarkdownError
+from bot.model import Actor, Target, TurnMode
+from bot.store import turns
+from bot.store.pull_requests import is_own_pull
+from bot.store.turns import AskedFirst, ClaimedTurn
+from bot.tasks import concurrently
+from bot.thread import reasons
+from bot.thread.authority import Denied, Policy
+from bot.turn.context import TurnContext
+
+LOOK_AGAIN_SECONDS = 2.0
+"""GitHub may tell of a text a moment before all its machines show it."""
+
+
+class NotConfirmedError(Exception):
+    """The person may not ask by now, or GitHub does not show the request; `reason` says so to people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The request as it stands, and who wrote its words. `plans`: they ask for a plan alone."""
+
+    request: str
+    authors: frozenset[Actor]
+    plans: bool = False
+
+
+async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
+    """Return the request as it stands on GitHub by now, from a person who may ask. Raises NotConfirmedError,
+    GitHubError.
+    """
+    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
+    async with concurrently(_request(ctx, turn)) as confirming:
+        if (refusal := await denied(ctx, turn, sender)) is not None:
+            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.requested_by, refusal.why))
+        return await confirming
+
+
+async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Actor]) -> bool:
+    """Return whether everybody who wrote the request may ask too: who labels an issue asks in the words of its author.
+
+    Raises GitHubError.
+    """
+    others = [one for one in authors if one.id != turn.requested_by_id]
+    return not any(await asyncio.gather(*(denied(ctx, turn, one) for one in others)))
+
+
+async def denied(ctx: TurnContext, turn: ClaimedTurn, person: Actor) -> Denied | None:
+    """Return why somebody may not ask by now, None if they may. Raises GitHubError."""
+    verdict = await may_ask(ctx.github, ctx.policy, person, turn.worktree.repository, allowed=ctx.rules.allowed)
+    return verdict if isinstance(verdict, Denied) else None
+
+
+async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
+    """Return the request as it stands on GitHub.
+
+    An edit counts where the person who asked made it. A retry is asked by its own comment, and what it repeats by the
+    texts of the first request.
+    """
+    first = await turns.asked_first(ctx.pool, turn.id)
+    try:
+        return await _confirm(ctx, turn, first)
+    except NotConfirmedError:
+        await ctx.sleep(LOOK_AGAIN_SECONDS)
+    return await _confirm(ctx, turn, first)
+
+
+async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
+    if turn.target != first.target:
+        await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
+    if turn.mends is not None:
+        return Confirmed(turn.request, frozenset())  # in the bot's own words
+    # Of an approved plan, the words are those that the bot has kept.
+    command = APPROVE.name if turn.plan_of is not None else turn.mode
+    if command in (APPROVE.name, "undo", "update"):
+        await _confirm_command(ctx, turn, first.target, first.requested_by_id, command)
+        return Confirmed(turn.request, frozenset())
+    parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
+    places = parts or [first.target]
+    found = await asyncio.gather(*(_shown(ctx, turn, target) for target in places))
+    # Of several, those that were deleted ask nothing any more.
+    there = [(target, text) for target, text in zip(places, found, strict=True) if text is not None]
+    if not there:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+    texts = [text for _, text in there]
+    authors = frozenset(text.author for text in texts)
+    person, shown = first.requested_by_id, ctx.redactor.redact_known
+    on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.number)
+    read = partial(_asked, ctx.parser, texts, [target for target, _ in there if parts])
+    asked, plans = await asyncio.to_thread(read, on_own_pull=on_own_pull)
+    if parts and not (asked or on_own_pull):
+        pull = await ctx.github.pull(turn.worktree.repository, turn.number)
+        if ctx.policy.is_own(Actor("", pull.author_id or 0), pull.body):
+            asked, plans = await asyncio.to_thread(read, on_own_pull=True)
+    is_own = shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts)
+    if is_own and turn.asked_agent is None:
+        return Confirmed(asked[0] if parts else turn.request, authors, plans)
+    known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
+    # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
+    given = known[0].gestures if turn.mode == "review" else known[0].of_text
+    gestures = {what for by, what in given if by == person and _asks(ctx.policy, what, turn.mode)}
+    agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
+    if turn.asked_agent not in (None, *agents):
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    if gestures and turn.mode == "review":
+        asked = (*asked, REVIEW)
+    elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
+        asked = (*asked, labelled.request or "")
+    last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
+    is_same = shown(turn.request) in map(shown, asked)
+    if is_same:
+        is_theirs = bool(gestures) or all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
+    else:
+        is_edited = any(who.edited_at is not None and who.edited_at >= first.asked_at for who in known)
+        is_theirs = (is_edited or len(there) < len(places)) and all(by == person for by in last)
+    if not is_theirs:
+        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    if not asked:
+        raise NotConfirmedError(reasons.ASKS_NO_MORE)
+    return Confirmed(turn.request if is_same else asked[0], authors, plans)
+
+
+def _asks(policy: Policy, gesture: str | int | None, mode: TurnMode) -> bool:
+    """Return whether a label, an assignment, or a request for review asks the bot for this; see `WhoAsked.gestures`."""
+    if mode == "review":
+        return gesture in (policy.review_label.casefold(), -policy.bot_id)
+    return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
+
+
+async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
+    text = await _shown(ctx, turn, target)
+    if text is None:
+        raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+    if text.author.id != person:
+        (who,) = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or ""])
+        if who.editor != person:
+            raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    commands = (await asyncio.to_thread(ctx.parser.parse, text.body)).commands
+    if not any(isinstance(command, Command) and command.name == name for command in commands):
+        raise NotConfirmedError(reasons.ASKS_NO_MORE)
+
+
+async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
+    return await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
+
+
+def _asked(
+    parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target], *, on_own_pull: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ().
+
+    And whether they ask for a plan alone.
+    """
+    try:
+        parsed = [parser.parse(text.body, on_own_pull=on_own_pull) for text in texts]
+        requests, plans = [one.request for one in parsed], any(one.mode == "plan" for one in parsed)
+        if all(request is None for request in requests):
+            return (), plans
+        if not parts:
+            return (requests[0] or "",), plans
+        rests = [
+            one.request or "" if one.mode == "review" else parser.rest_of(text.body)
+            for one, text in zip(parsed, texts, strict=True)
+        ]
+    except MarkdownError:
+        return (), False
+    # A part of a review that came alone has no name, though others joined it; a remark has one from the first.
+    named = [
+        named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
+        for part, rest in zip(parts, rests, strict=True)
+    ]
+    forms = "\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))
+    return forms if len(parts) > 1 else forms[::-1], plans

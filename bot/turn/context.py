@@ -1,0 +1,216 @@
+"""The context that all turns of a node share; the composition root makes it."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits, Usage
+from bot.agents.opening import driver_for
+from bot.agents.presets import api_of, preset, variables_of
+from bot.github.client import GitHub
+from bot.handlers.parsing import CommentParser
+from bot.handlers.registry import HANDLERS
+from bot.model import READ_ONLY, CapReached, Repository, WorktreeRow
+from bot.node.context import NodeContext
+from bot.node.transactions import persist
+from bot.rules import Chosen
+from bot.sandbox.cage import Bind
+from bot.sandbox.disk import DiskWatch, watched
+from bot.sandbox.net.model_answers import ModelAnswers
+from bot.sandbox.net.models import ModelRoute
+from bot.sandbox.system import UnsafeCommandError
+from bot.store import conversations
+from bot.store.costs import spent_today
+from bot.store.pull_requests import record_use_of_text
+from bot.store.turns import ClaimedTurn, active_session
+from bot.thread.authority import Policy
+from bot.tree.git.errors import GitError
+from bot.tree.git.runner import Identity
+from bot.turn import thread_answers
+
+LONGEST_AGAIN_SECONDS = 90.0
+"""How long an agent may take for a description: the next request of the worktree waits meanwhile."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnContext(NodeContext):
+    """The context of this node's turns."""
+
+    github: GitHub
+    policy: Policy
+    author: Identity
+    agent_variables: Mapping[str, Mapping[str, str]]
+    """The variables of each agent."""
+    allow_workflow_changes: bool
+    limits: PromptLimits
+    include_outsiders: bool = False
+    session_ttl_seconds: float = 3600
+    max_cost_usd_per_day: float | None = None
+    """The cap on all repositories of this database together."""
+    notifies: bool = False
+    """Whether there is a NOTIFY_URL."""
+
+    @property
+    def parser(self) -> CommentParser:
+        """Return what reads texts as the repository's rules want."""
+        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.rules.bare_commands)
+
+    async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
+        """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.
+
+        The caps of the day count what is known of all turns on all nodes, also of those that run.
+        """
+        per_turn, per_repository, per_day = (
+            self.rules.max_cost_usd_per_turn,
+            self.rules.max_cost_usd_per_repository_per_day,
+            self.max_cost_usd_per_day,
+        )
+        if per_turn is not None and turn_usd is not None and turn_usd >= per_turn:
+            return CapReached("turn", turn_usd, per_turn)
+        if per_repository is None and per_day is None:
+            return None
+        spent = await persist(self.pool, spent_today, repository)
+        if per_repository is not None and spent.repository_usd >= per_repository:
+            return CapReached("repository", spent.repository_usd, per_repository)
+        if per_day is not None and spent.all_usd >= per_day:
+            return CapReached("day", spent.all_usd, per_day)
+        return None
+
+    @asynccontextmanager
+    async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+        """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
+        is one, where only a turn that works can change files. The turn's network lasts as long as the context. Raises
+        GitError, OSError, UnsafeCommandError.
+
+        `answers` hears what the agent's model answers.
+        """
+        thread_answers.make_folder(self.home(turn.conversation_id), again=turn.resuming)
+        attachments = self.attachments / str(turn.id)
+        with _fresh_folder(attachments):
+            place, shown = (turn.worktree, turn.conversation_id), (Bind(attachments),)
+            read_only, plans = turn.mode in READ_ONLY, turn.mode == "plan"
+            async with self._launching(*place, answers, shown, read_only=read_only, plans=plans) as started:
+                yield started
+
+    async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
+        """See `NodeContext`. The agent can change nothing in the worktree."""
+        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
+        directory = self.directory(worktree.path)
+        if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
+            return None
+        if await self.cap_reached(worktree.repository) is not None:
+            return None
+        rules = Chosen(*await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
+        limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
+        stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
+
+        def note(event: AgentEvent) -> None:
+            nonlocal usage
+            usage = event if isinstance(event, Usage) else usage
+
+        its_own = replace(self, rules=rules)
+        launching = its_own._launching(worktree, conversation_id, answers, (), read_only=True)
+        outcome = await its_own._prompt(launching, known_as, prompt, limits, stop, note, lambda _: stop.set())
+        if outcome is None:
+            return None
+        tokens = answers.tokens or usage.tokens
+        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens, answers.cost_usd)
+        if not isinstance(outcome, AgentDone):
+            _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
+            return None
+        return outcome.text
+
+    async def go_on(
+        self,
+        turn: ClaimedTurn,
+        prompt: tuple[str, ...],
+        limits: PromptLimits,
+        answers: ModelAnswers,
+        stop: asyncio.Event,
+        note: Callable[[AgentEvent], None],
+        on_overflow: Callable[[int], None],
+    ) -> Outcome | None:
+        """Prompt the agent of a turn once more in its session, in the worktree that it may change; None where it cannot
+        be asked.
+        """
+        _, known_as, its_agent = await active_session(self.pool, turn.conversation_id) or (None, None, None)
+        if known_as is None or its_agent != self.rules.agent:
+            return None
+        return await self._prompt(self.launching(turn, answers), known_as, prompt, limits, stop, note, on_overflow)
+
+    async def _prompt(
+        self,
+        launching: AbstractAsyncContextManager[tuple[Launch, DiskWatch]],
+        known_as: str,
+        prompt: tuple[str, ...],
+        limits: PromptLimits,
+        stop: asyncio.Event,
+        note: Callable[[AgentEvent], None],
+        on_overflow: Callable[[int], None],
+    ) -> Outcome | None:
+        try:
+            async with (
+                launching as (launch, disk),
+                driver_for(self.rules.agent, launch) as agent,
+                watched(disk, on_overflow),
+            ):
+                resumed = (await agent.open(known_as)).resumed
+                return await agent.prompt(prompt, limits, stop, note) if resumed else None
+        except (CannotOpenError, GitError, OSError, UnsafeCommandError) as problem:
+            _log.warning("agent-not-asked-again", problem=str(problem))
+            return None
+
+    @asynccontextmanager
+    async def _launching(
+        self,
+        worktree: WorktreeRow,
+        conversation_id: int,
+        answers: ModelAnswers,
+        shown: tuple[Bind, ...],
+        *,
+        read_only: bool,
+        plans: bool = False,
+    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+        home = self.home(conversation_id)
+        agent, route = self.rules.agent, None
+        chosen, own = preset(agent), self.agent_variables[agent]
+        api = api_of(chosen, own)
+        if api is not None:
+            # The agent gets a key of this turn, the proxy has the real one.
+            route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
+        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+            # Without an author git commits nothing. One that a repository's tests set for their own counts more.
+            (git_config := Path(sockets) / "gitconfig").write_text(self.author.configuration)
+            out = str(home / thread_answers.OUT)
+            given = {"GIT_CONFIG_SYSTEM": str(git_config), **own, "THREADTREE_OUT": out}
+            async with self.launcher.open(
+                self.clone(worktree.folder),
+                self.directory(worktree.path),
+                home,
+                Path(sockets),
+                chosen=chosen,
+                route=route,
+                variables=partial(variables_of, chosen, api, self.rules.model, given),
+                servers=self.launcher.mcp_servers,
+                read_only=read_only,
+            ) as (launch, disk):
+                yield replace(launch(self.launcher.agents[agent], (*shown, Bind(git_config))), plans=plans), disk
+
+
+@contextmanager
+def _fresh_folder(folder: Path) -> Iterator[None]:
+    """Make an empty folder for as long as the block lasts."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,181 @@
+"""How a run leaves its turn: ended on the thread, queued again until a time, or handed back to another run."""
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+from asyncpg import PostgresError
+
+from bot import failpoints
+from bot.model import OwnReview
+from bot.redaction import Redactor
+from bot.store import conversations, fixes, operations, retention, turns
+from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.jobs import ring_for_work
+from bot.store.operations import RequestedBy
+from bot.store.turns import ClaimedTurn
+from bot.thread import outbox_rows as outbox
+from bot.thread import reasons, thread_comments, tracking
+from bot.thread.agent_answer import answer_parts
+from bot.thread.commit_message import split_subject
+from bot.thread.formatting import plain
+from bot.thread.outbox import REVIEW
+from bot.thread.reviews import with_remarks
+from bot.thread.tracking import TurnResult
+from bot.tree.clone import metadata
+from bot.tree.clone.metadata import Metadata
+from bot.turn import notify
+from bot.turn.context import TurnContext
+from bot.turn.messages import added_to, asked_in
+from bot.turn.turn_run import TurnRun
+from bot.turn.waiting import Wait
+
+_log = structlog.get_logger()
+
+
+async def stopped(run: TurnRun) -> TurnResult:
+    """Return the end of a turn that was stopped, with the reason. Raises ClaimLostError."""
+    if run.disk_full is not None:
+        return TurnResult("failed", run.disk_full)
+    reason = await run.write(turns.stop_requested, run.turn.claim)
+    return TurnResult("stopped", reason or reasons.stopped_by(None))
+
+
+async def finish(run: TurnRun, end: TurnResult) -> None:
+    """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
+    ctx, turn = run.ctx, run.turn
+    needed_no_agent = turn.mode in ("undo", "update") and not run.progress.agent_began
+    added = await added_to(run)
+    answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
+    end = replace(
+        end,
+        # A review that is not posted is told whole.
+        answer=with_remarks(answer, run.review.remarks) if run.review and end.review is None else answer,
+        notices=tuple(dict.fromkeys(run.notices)),
+        read=run.read,
+        steps=tuple(run.progress.steps),
+        cost_usd=run.progress.use.cost_usd,
+        cost_is_part=run.progress.use.cost_is_part,
+        tokens=run.progress.use.tokens,
+        model=run.progress.use.model or (None if needed_no_agent else ctx.rules.agent),
+        asked=run.asked,
+        added=tuple(asked_in(run, message) for message in added),
+        duration=ctx.clock() - turn.started_at,
+        check=run.check,
+        check_output=run.check_output,
+    )
+    # In a thread: a long answer takes seconds.
+    result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
+    parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
+    own = run.review if result.review is not None else None
+    whole = replace(result, answer=with_remarks(result.answer, own.remarks)) if own is not None else result
+    with_all = await asyncio.to_thread(tracking.final, whole, server_url=ctx.server_url) if own is not None else ()
+    in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
+
+    async def write(connection: Connection) -> None:
+        reason = result.reason and plain(result.reason)
+        await turns.end(connection, turn.claim, result.state, reason, result.notices)
+        mine = [(message.turn_id, message.target) for message in added if message.joins == turn.id]
+        at = (connection, run.thread_ref, turn.id, turn.target)
+        if own is not None:
+            posted = REVIEW.dump_json(OwnReview(own.head, own.remarks, with_all[0])).decode()
+            await thread_comments.reviewed(*at, parts[0], posted)
+        else:
+            await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
+        for comment, words in in_threads.items():
+            await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
+        if ctx.notifies:
+            await notify.enqueue(connection, turn.id, result.state, result.answer, turn.mode)
+        await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
+        if run.describes and result.state == "done":
+            asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)
+            await operations.enqueue(connection, turn.worktree.id, "describe", asker)
+        if ctx.purge_on_success and result.state == "done":
+            await conversations.release_worktree(connection, turn.worktree.id, "purged")
+        await ring_for_work(connection, ctx.node)
+        await fixes.ring(connection, turn.conversation_id, autofix=ctx.rules.autofix)
+
+    # Before the end is written: after it the worktree may be removed at any moment.
+    await asyncio.to_thread(_record_end, ctx, turn, result)
+    await run.write(write)
+    failpoints.reached("turn-end-written")
+    await _delete_old_sessions(ctx)
+
+
+async def put_back(run: TurnRun, wait: Wait) -> bool:
+    """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
+    turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
+    words = reasons.waits(wait.why, wait.until, now, wait.step)
+    told = tuple(dict.fromkeys(run.notices))
+
+    async def write(connection: Connection) -> bool:
+        goes_on = wait.step != "start"
+        if not await turns.put_back(
+            connection, turn.claim, plain(words), wait.until, now, wait.since, told, goes_on=goes_on
+        ):
+            return False
+        if wait.holds_writer:
+            await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
+        await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
+        return True
+
+    return await run.write(write)
+
+
+async def hand_back(run: TurnRun) -> None:
+    """Requeue the turn: this process stops, and another run continues it."""
+    turn, words = run.turn, tracking.HANDED_BACK
+    async with run.ctx.pool.acquire() as connection, connection.transaction():
+        if await turns.requeue(connection, turn.claim):
+            await thread_comments.track(connection, run.thread_ref, turn.id, turn.target, words)
+            _log.info("turn-requeued")
+
+
+def _in_threads(run: TurnRun) -> dict[int, str]:
+    """Return what the agent answers in the threads of inline comments, made harmless, by the comment's id."""
+    found = {}
+    for saved in run.thread_answers:
+        comment, _, words = saved.partition(" ")
+        parts, _ = answer_parts(words, server_url=run.ctx.server_url)
+        found[int(comment)] = parts[0]
+    return found
+
+
+def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
+    """Return the end of a turn as it is stored and shown: no text of the agent, of git or of GitHub holds a secret."""
+    redact = redactor.redact
+    return replace(
+        result,
+        reason=result.reason and redact(result.reason),
+        answer=redact(result.answer),
+        changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
+        notices=tuple(map(redact, result.notices)),
+        steps=tuple(map(redact, result.steps)),
+        read=tuple(map(redact, result.read)),
+        last_words=redact(result.last_words),
+        check=redact(result.check),
+        check_output=redact(result.check_output),
+    )
+
+
+def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
+    """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
+    path = ctx.directory(turn.worktree.path)
+    known = metadata.read(path)
+    if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
+        return
+    error = None if end.state == "done" or end.reason is None else plain(end.reason)
+    updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
+    try:
+        metadata.write(path, updated)
+    except OSError as problem:
+        _log.warning("metadata-not-written", path=turn.worktree.path, problem=str(problem))
+
+
+async def _delete_old_sessions(ctx: TurnContext) -> None:
+    """Delete ended sessions past their time. A failure to do so is only logged: a timer does it too."""
+    try:
+        async with ctx.pool.acquire() as connection:
+            await retention.delete_old_sessions(connection, ctx.session_ttl_seconds, ctx.clock())
+    except (*DATABASE_AWAY, PostgresError) as problem:
+        _log.warning("sessions-not-deleted", problem=type(problem).__name__)

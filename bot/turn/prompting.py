@@ -1,0 +1,200 @@
+"""The prompt of a turn: fetch what it needs, then build it."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Iterator, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bot.agents.driver import Block, Image
+from bot.github.thread import Text, WholeThread
+from bot.github.thread_parts import Moment
+from bot.github.uploads import Uploads
+from bot.handlers.parsing import CommentParser
+from bot.markdown import MarkdownError
+from bot.prompt import attachments, remarks
+from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
+from bot.prompt.builder import Attachment, Built, Task, build_prompt
+from bot.prompt.collect import CHECKS, Collected, collect
+from bot.prompt.hidden import strip_hidden
+from bot.prompt.instructions import read_instructions
+from bot.prompt.selection import Scope, select, select_description
+from bot.store import messages, turns
+from bot.store.turns import ClaimedTurn
+from bot.thread import notices, reviews, tracking
+from bot.thread.commit_message import is_conventional, split_subject
+from bot.thread.fixes import FAILS_NO_MORE
+from bot.turn.checkout import Ready
+from bot.turn.confirm import NotConfirmedError
+from bot.turn.context import TurnContext
+from bot.turn.publishing import recent_subjects
+from bot.turn.review import Reviewing, reviewing
+from bot.turn.turn_run import TurnRun
+
+
+async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
+    """Read the thread on GitHub as it was when the turn, or the plan that it carries out, was asked for.
+
+    None if it cannot be read, or there is no agent to tell.
+    """
+    if turn.answer is not None or turn.mode == "undo":
+        return None
+    # Nobody is told what is read here unless the person who asks may write (`bot.turn.confirm`); a bot need not.
+    writer = turn.requested_by_id if turn.requested_by_id not in ctx.policy.allowed_bots else None
+    moment = Moment(turn.planned_at or turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, writer)
+    failed = None if turn.mends is None else (turn.mends, frozenset(turn.context.split("\n")))
+    return await collect(ctx.github, turn.worktree.repository, turn.number, moment, failed)
+
+
+async def make_prompt(
+    run: TurnRun, ready: Ready, thread_read: Awaitable[Collected | None], session: int | None
+) -> tuple[Block, ...]:
+    """Return what the agent is sent, once the thread was read, the request last. What was given is recorded.
+
+    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError, and NotConfirmedError
+    where the checks that ask do not fail any more.
+    """
+    ctx, turn = run.ctx, run.turn
+    run.progress.enter(tracking.READING)
+    collected = await thread_read
+    since = await turns.last_read_in(ctx.pool, session, turn.id) if session is not None else None
+    known = turn.worktree.id, turn.id, turn.conversation_id
+    answers = await turns.earlier_answers(ctx.pool, *known, since)
+    scope = Scope(
+        asked_at=turn.planned_at or turn.asked_at,
+        is_public=collected is None or collected.thread.is_public,
+        writers=collected.writers | {ctx.policy.bot_id} if collected else frozenset(),
+        include_outsiders=ctx.include_outsiders,
+        since=since,
+        without_commands=partial(_without_commands, ctx.parser),
+    )
+    thread, fetched, told = None, Fetched(), ready.remarks
+    subject: Reviewing | None = None
+    if turn.mode == "review":
+        pull = collected.thread.pull if collected is not None else None
+        subject = await reviewing(ctx, turn, pull, turn.pinned_sha or ready.head)
+        if subject.pull.head_sha != ready.head:
+            told = (*told, remarks.reviews_another(subject.pull.head_sha))
+            run.notices.append(reviews.OTHER_FILES)
+    if collected is not None:
+        known_checks = collected.thread.failed_checks or CHECKS in collected.thread.missing
+        if turn.mends is not None and not known_checks:
+            raise NotConfirmedError(FAILS_NO_MORE)
+        known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
+        thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
+        asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
+        fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
+    clone, default_branch = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch
+    changed = [file.path for file in thread.pull.files] if thread is not None and thread.pull is not None else []
+    rules = ctx.rules
+    instructions = await read_instructions(
+        clone, default_branch, ready.head, rules.agent, changed, since, rules.instructions
+    )
+    task = Task(
+        nonce=secrets.token_hex(4),
+        author=turn.requested_by,
+        thread=f"{turn.worktree.repository.full_name}#{turn.number}",
+        kind=turn.kind,
+        branch=ready.branch,
+        request=turn.request,
+        code_context=turn.context if turn.mends is None else "",
+        remarks=told,
+        resuming=turn.resuming,
+        plans=turn.mode == "plan",
+        conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
+        instructions=instructions,
+        earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
+        attachments=fetched.saved,
+        unfetched=fetched.left_out,
+        added=tuple((message.requested_by, message.request) for message in run.messages),
+        # In the thread of the comment that asks comes the answer to the request.
+        review=subject.task if subject is not None else None,
+        asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
+    )
+
+    def build() -> Built:
+        built = build_prompt(task, thread, scope)
+        *context, request = built.blocks
+        # Only the bot's own secrets are left out of the request: it may be about tokens.
+        blocks = (*map(ctx.redactor.redact, context), ctx.redactor.redact_known(request))
+        return built._replace(blocks=blocks)
+
+    # In a thread: a long Markdown text takes the parser seconds.
+    run.reviewing = subject
+    blocks, read, run.inline = await asyncio.to_thread(build)
+    run.read = read
+    run.notices += [] if read else [notices.THREAD_NOT_READ]
+    is_whole = thread is not None and not thread.missing and turn.planned_at is None
+    await run.write(turns.record_read, turn.claim, read, whole_thread=is_whole)
+    return (*blocks[:-1], *_images(fetched.saved), blocks[-1])
+
+
+def _without_commands(parser: CommentParser, text: str) -> str:
+    try:
+        return parser.rest_of(text)
+    except MarkdownError:
+        return text
+
+
+def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeThread, known: Set[int]) -> WholeThread:
+    """Leave out the request itself, which stands at the end, and the bot's comments: its answers are in the rows.
+
+    Comments that the agent was told already are left out too: the `known` ones.
+    """
+
+    def own(text: Text) -> bool:
+        return ctx.policy.is_own(text.author, text.body)
+
+    asked = {turn.target.id, *(abs(part) for part in turn.review_parts)}
+
+    def without(texts: Sequence[Text]) -> tuple[Text, ...]:
+        return tuple(text for text in texts if text.id not in asked and text.id not in known and not own(text))
+
+    pull, description = thread.pull, thread.description
+    if turn.target.id is None:  # the thread's own text is the request
+        description = replace(description, body="")
+    if pull is not None:
+        unresolved = [one for one in pull.review_threads if not one.is_resolved]
+        threads = [replace(one, comments=without(one.comments)) for one in unresolved]
+        pull = replace(pull, review_threads=tuple(one for one in threads if one.comments))
+    return replace(thread, description=description, comments=without(thread.comments), pull=pull)
+
+
+async def _attachments(
+    ctx: TurnContext, turn: ClaimedTurn, asked: str | None, thread: WholeThread, scope: Scope
+) -> Fetched:
+    """Save what is attached to the request (GitHub's id of it: `asked`) and to the texts that the agent may read."""
+    repository = turn.worktree.repository
+    uploads = Uploads(ctx.server_url, repository, is_public=thread.is_public)
+
+    found = await asyncio.to_thread(lambda: attachments.find_links(_sources(turn, asked, thread, scope), uploads))
+    if not found:
+        return Fetched()
+    folder = ctx.attachments / str(turn.id)
+    return await attachments.fetch(ctx.github, repository, found, uploads, folder, ctx.redactor)
+
+
+def _sources(turn: ClaimedTurn, asked: str | None, thread: WholeThread, scope: Scope) -> Iterator[Source]:
+    """Yield the texts that the agent may read, the most important first."""
+    yield Source("the request", strip_hidden(turn.request), asked)
+    described = [("the description", thread.description)]
+    if scope.since is None:
+        described += [
+            (f"the description of #{linked.number}", linked.description)
+            for linked in thread.linked
+            if linked.kind == "issue"
+        ]
+    for name, description in described:
+        for text in select_description(description, scope).texts:
+            yield Source(name, text.body, text.node_id)
+    said = [("a comment", thread.comments)]
+    said += [("a review comment", one.comments) for one in reversed(thread.pull.review_threads if thread.pull else ())]
+    for name, texts in said:
+        for text in reversed(select(texts, scope).texts):
+            yield Source(f"{name} of @{text.author.login}", text.body, text.node_id)
+
+
+def _images(saved: Sequence[Attachment]) -> list[Image]:
+    shown = [Image(Path(one.path), one.media_type) for one in saved if one.media_type is not None]
+    return shown[:MOST_IMAGES_SHOWN]

@@ -1,0 +1,208 @@
+"""After a turn with changes: the repository's check runs on the result, and a failure goes to the agent once.
+
+Whatever it says, the turn stays done and its work is pushed.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from bot.agents.driver import AgentDone, Cancelled
+from bot.check.running import Check, Checked, check_commit, check_result
+from bot.failpoints import reached
+from bot.github.errors import GitHubError
+from bot.model import WorktreeRow
+from bot.node.setup_script import script_on
+from bot.prompt.check import ask_to_mend
+from bot.prompt.foreign import Fence
+from bot.sandbox.net.model_answers import ModelAnswers
+from bot.sandbox.system import UnsafeCommandError
+from bot.store import checks, turns
+from bot.store.checks import KnownCheck
+from bot.thread import checks as words
+from bot.thread import links, notices
+from bot.thread.checks import SCRIPT, Base, Ran
+from bot.thread.commit_message import split_subject
+from bot.thread.formatting import clause
+from bot.thread.sanitize import closed
+from bot.tree.clone.clone import Clone, CloneLock, StoppedError
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError
+from bot.tree.git.refs import InvalidNameError
+from bot.tree.push import push_beside
+from bot.turn.caps import capped, record_use
+from bot.turn.checkout import Ready
+from bot.turn.turn_run import TurnRun
+
+SHORTEST_SECONDS = 60.0
+"""With less of the turn's time left, the agent is not told."""
+_PROBLEMS = (GitError, InvalidNameError, OSError, UnsafeCommandError)
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Proof:
+    """The proof of one run's result. `subject` is what the agent last asked for as the subject of the commit."""
+
+    run: TurnRun
+    ready: Ready
+    subject: str | None
+    _first: tuple[Ran, str] | None = field(default=None, init=False)
+    """How the first check ended, and its commit."""
+    _seconds: float = field(default=0, init=False)
+    _pictures: Mapping[str, bytes] = field(default_factory=dict, init=False)
+
+    @property
+    def _row(self) -> WorktreeRow:
+        return replace(self.run.turn.worktree, branch=self.ready.branch)
+
+    @property
+    def _scratch(self) -> Path:
+        return self.run.ctx.checks / str(self.run.turn.id)
+
+    async def script(self, clone: Clone, head: str | None) -> bytes | None:
+        """Return the check that is to run on the commit `head`; None where there is none, or nothing was changed."""
+        run, default = self.run, self.run.turn.worktree.repository.default_branch
+        is_due = run.ctx.rules.check and run.turn.mode in ("work", "update") and head != run.head_before
+        if not is_due or head is None or default is None or not refs.is_branch(default):
+            return None
+        found = await script_on(clone, default, SCRIPT)
+        if isinstance(found, str):
+            run.check = words.not_run(f"`{SCRIPT}` {found}")
+        return found if isinstance(found, bytes) else None
+
+    async def ends(self, head: str, script: bytes) -> bool:
+        """Check the commit `head`, which is checked out; return whether that was the last: False where the agent was
+        told of a failure and worked on. Raises StoppedError, ClaimLostError.
+        """
+        run, self._pictures = self.run, {}
+        try:
+            done, base = await run.unless_stopped(self._check(head, script))
+            run.progress.enter(None)
+        except _PROBLEMS as problem:
+            _log.warning("check-not-run", problem=str(problem))
+            run.check, run.check_output = words.not_run(clause(str(problem))), ""
+            return True
+        first, commit = self._first or (None, "")
+        run.check = words.told(_ran(done), done.seconds, base, first, same_commit=commit == head)
+        run.check_output = done.output
+        run.notices += [words.left(done.left)] if done.left else []
+        self._first, self._pictures = self._first or (_ran(done), head), done.pictures
+        return done.failure is None or not await self._works_on(done, base)
+
+    async def show_pictures(self, lock: CloneLock, branch: str) -> None:
+        """Push the check's pictures to a branch beside that of the worktree, and show them below the line.
+
+        Not where a stop was accepted meanwhile. Raises ClaimLostError.
+        """
+        run, repository = self.run, self.run.turn.worktree.repository
+        knows_none = run.ctx.redactor.knows_nothing_of
+        shown = {name: data for name, data in self._pictures.items() if knows_none(f"{name}\n{data.decode('latin-1')}")}
+        if not shown or await run.write(turns.stop_requested, run.turn.claim) is not None:
+            return
+        beside, commit = f"{branch}-pictures", None
+        try:
+            if not await run.ctx.github.is_protected(repository, beside):
+                commit = await push_beside(lock, beside, shown, run.ctx.author, words.PICTURES)
+        except (*_PROBLEMS, GitHubError) as problem:
+            _log.warning("pictures-not-pushed", branch=beside, problem=str(problem))
+        if commit is None:
+            run.notices.append(words.pictures_not_pushed(beside))
+            return
+        web = f"{run.ctx.server_url}/{repository.full_name}"
+        run.check += f"\n\n{words.pictures({name: links.raw_file(web, commit, name) for name in shown})}"
+
+    async def _check(self, head: str, script: bytes) -> tuple[Checked, Base | None]:
+        run, turn, ctx = self.run, self.run.turn, self.run.ctx
+        run.progress.enter(words.RUNNING)
+        began = time.monotonic()
+        check = Check(ctx, turn.conversation_id, script, self._scratch, run.variables)
+        done = await check_result(check, self._row, head)
+        clone, default = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch or ""
+        differs = ("diff", "--name-only", "-z", "--no-renames", f"{refs.remote(default)}...{head}", "--", SCRIPT)
+        if (await clone.run(*differs, check=False)).fields:
+            run.notices.append(words.changed_in_branch(default))
+        base = await self._base(check, self.ready.base_branch or default, done)
+        self._seconds += time.monotonic() - began
+        return done, base
+
+    async def _base(self, check: Check, name: str, done: Checked) -> Base | None:
+        """Return the check on the base branch: on its newest commit where this one failed, else the last that is known.
+
+        It runs there once for each commit and script, and where nothing tells which tests are new.
+        """
+        run, turn = self.run, self.run.turn
+        repository = turn.worktree.repository
+        if (tip := await run.ctx.clone(turn.worktree.folder).commit_at(refs.remote(name))) is None:
+            return None
+        digest = hashlib.sha256("\n".join([*sorted(run.variables), ""]).encode() + check.script).hexdigest()
+        known = await run.write(checks.last_on, repository, name)
+        if known is not None and known.script != digest:
+            known = None
+        if (known is None or known.commit != tip) and (done.failure if known else done.failure or done.report.tests):
+            run.progress.enter(words.running_on(name))
+            try:
+                ran = _ran(await check_commit(check, turn.worktree, tip))
+            except _PROBLEMS as problem:
+                _log.warning("check-not-run", branch=name, problem=str(problem))
+            else:
+                known = KnownCheck(tip, digest, ran.failure, tuple(sorted(ran.passed)), tuple(sorted(ran.failed)))
+                await run.write(checks.record, repository, name, known)
+        if known is None:
+            return None
+        return Base(name, Ran(known.failure, known.passed, known.failed), now=known.commit == tip)
+
+    async def _works_on(self, done: Checked, base: Base | None) -> bool:
+        """Tell the agent, once in a turn, that the check fails; return whether it worked on. Raises StoppedError.
+
+        Not where the same fails on the base too, and not without time and money for it.
+        """
+        run, turn, ctx = self.run, self.run.turn, self.run.ctx
+        passes = base is not None and base.now and base.ran.failure is None
+        if base is not None and base.now and not passes and not done.report.failed & {*base.ran.passed}:
+            return False
+        spent = (ctx.clock() - turn.started_at).total_seconds() - self._seconds
+        limits = replace(ctx.limits, total_seconds=ctx.limits.total_seconds - spent)
+        is_dear = run.cap or await ctx.cap_reached(turn.worktree.repository, run.progress.use.cost_usd)
+        is_short = limits.total_seconds < SHORTEST_SECONDS or is_dear
+        if is_short or not await run.write(checks.may_tell, turn.claim):
+            return False
+        reached("told-of-check")
+        default = turn.worktree.repository.default_branch or ""
+        prompt = ask_to_mend(Fence(secrets.token_hex(4)), default, _ran(done), done.output, passes_on_base=passes)
+        run.progress.agent_goes_on()
+        answers = ModelAnswers(ctx.clock, run.progress.model_answered)
+        asked = turn, tuple(map(ctx.redactor.redact, prompt)), limits, answers
+        async with capped(run) as ending:
+            outcome = await ctx.go_on(*asked, ending, run.progress.note, run.disk_overflowed)
+        if outcome is None:
+            return False
+        await record_use(run, is_whole=isinstance(outcome, AgentDone) and run.cap is None)
+        if run.stop.is_set() and isinstance(outcome, Cancelled):
+            raise StoppedError
+        run.notices += [notices.cost_limit_reached(run.cap)] if run.cap is not None else []
+        if isinstance(outcome, AgentDone):
+            await self._save(outcome.text)
+        return True
+
+    async def _save(self, text: str) -> None:
+        """Add what the agent said to its answer, before it is pushed."""
+        run = self.run
+        earlier, subject = split_subject(run.answer or "")
+        added, latest = split_subject(await asyncio.to_thread(run.ctx.redactor.redact, text))
+        self.subject = latest or subject
+        commit = [f"Commit: {self.subject}"] if self.subject else []
+        answer = "\n\n".join([closed(earlier), words.AFTER, added, *commit])
+        await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers)
+        run.answer = answer
+
+
+def _ran(done: Checked) -> Ran:
+    report = done.report
+    return Ran(done.failure, report.passed, report.failed, report.skipped, report.unread, done.unshown)

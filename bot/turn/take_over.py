@@ -1,0 +1,95 @@
+"""What a process or a node left that is gone: its turn ends visibly, or moves to a live node (DESIGN.md §4, nodes)."""
+
+import asyncio
+
+import structlog
+
+from bot.handlers.choose_worktree import choose_node
+from bot.node.repository_rules import known_rules
+from bot.store import claims, conversations, fixes, nodes, operations, takeover, turns
+from bot.store.database import Connection, retry_on_unique_violation
+from bot.store.turns import Claim, ClaimLostError
+from bot.thread import notices, reasons, thread_comments, tracking, worktree_replies
+from bot.thread.commit_message import split_subject
+from bot.thread.formatting import plain
+from bot.thread.tracking import TurnResult
+from bot.turn import notify
+from bot.turn.context import TurnContext
+
+_log = structlog.get_logger()
+
+
+async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -> None:
+    """Move requests that wait for a silent node, and end its operations with an answer.
+
+    Of this node, let go of the lost worktrees, except the `busy` ones.
+    """
+    async with ctx.pool.acquire() as connection:
+        for worktree in await takeover.let_go(connection, ctx.node, busy):
+            _log.warning("lost-worktree-let-go", worktree=worktree)
+        stranded = await takeover.stranded(connection, timeout_seconds)
+    for worktree, node in stranded:
+        if node != ctx.node:
+            await retry_on_unique_violation(_move, ctx, worktree, node, timeout_seconds)
+    async with ctx.pool.acquire() as connection, connection.transaction():
+        for asked in await takeover.unanswered(connection, timeout_seconds):
+            if asked.target is None or asked.kind == "drop":
+                words = worktree_replies.node_silent_for_operator(asked.node_name)
+            else:
+                words = worktree_replies.node_silent(asked.kind, asked.node_name)
+            await operations.abandon(connection, asked.id, plain(words), also_begun=True)
+            if asked.thread_ref is not None and asked.target is not None:
+                await thread_comments.reply(
+                    connection, asked.thread_ref, asked.target, words, instead_of=asked.reply_id
+                )
+            _log.warning("operation-not-answered", operation=asked.id, name=asked.node_name)
+
+
+async def _move(ctx: TurnContext, worktree: int, node: str, timeout_seconds: float) -> None:
+    """Move what waits in one worktree, unless its node is back. Its processes claim nothing meanwhile."""
+    async with ctx.pool.acquire() as connection, claims.claims_of_node(connection, node):
+        found = await takeover.lock_stranded(connection, worktree, timeout_seconds)
+        if found is None:
+            return
+        for claim in found.running:
+            if not await turns.requeue(connection, claim, crashed=True):
+                await interrupt(connection, claim, ctx)
+        to = choose_node(ctx.node, await nodes.live_nodes(connection, timeout_seconds))
+        moved = await takeover.move_waiting(connection, worktree, to, notices.taken_over(found.node_name))
+    _log.warning("node-taken-over", node=node, name=found.node_name, worktree=worktree, to=to, now=moved)
+
+
+async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> bool:
+    """End a turn that was cut off for the second time, and say so on its thread; False if the claim was lost."""
+    reason = reasons.INTERRUPTED_TWICE
+    try:
+        await turns.end(connection, claim, "interrupted", reason)
+    except ClaimLostError:
+        return False
+    if ctx.notifies:
+        await notify.enqueue(connection, claim.turn_id, "interrupted", "")
+    place = await turns.thread_of(connection, claim.turn_id)
+    repository = place.thread_ref.repository
+    asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
+    answer = split_subject(place.answer)[0] if place.answer else ""
+    result = TurnResult(
+        "interrupted",
+        reason,
+        answer,
+        notices=place.notices,
+        steps=place.steps,
+        asked=asked,
+        cost_usd=place.use.cost_usd,
+        cost_is_part=place.use.cost_is_part,
+        tokens=place.use.tokens,
+        model=place.use.model or place.agent,
+    )
+    parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
+    await thread_comments.ended(
+        connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
+    )
+    await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
+    rules = await known_rules(connection, ctx.rules, repository)
+    await fixes.ring(connection, place.thread_ref.conversation_id, autofix=rules.autofix)
+    _log.warning("turn-interrupted", turn=claim.turn_id)
+    return True

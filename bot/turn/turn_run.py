@@ -1,0 +1,120 @@
+"""One run of a claimed turn: what its last comment will tell, how it writes, and how it stops."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+
+from bot.model import CapReached, ThreadRef
+from bot.node.transactions import persist
+from bot.rules import Rules
+from bot.store import turns
+from bot.store.database import Connection
+from bot.store.failures import log_failure
+from bot.store.messages import Message
+from bot.store.turns import ClaimedTurn, ClaimLostError
+from bot.tasks import unless
+from bot.thread import notices, reasons, tracking
+from bot.thread.tracking import AskedBy
+from bot.tree.clone.clone import StoppedError
+from bot.turn.context import TurnContext
+from bot.turn.progress import Progress
+from bot.turn.review import SAVED, Reviewing, SavedReview
+
+STOP_POLL_SECONDS = 2.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class TurnRun:
+    """One run of a claimed turn. Every effect is written under its claim; what is known is told however it ends."""
+
+    ctx: TurnContext
+    turn: ClaimedTurn
+    progress: Progress = field(init=False)
+    notices: list[str] = field(init=False)
+    answer: str | None = field(init=False)
+    thread_answers: tuple[str, ...] = field(init=False)
+    inline: frozenset[int] = frozenset()
+    """The inline comments of the pull request that the agent was told of and may answer in their threads."""
+    reviewing: Reviewing | None = None
+    """What the agent was told that it reviews."""
+    review: SavedReview | None = field(init=False)
+    """What it left, but for its text."""
+    read: tuple[str, ...] = field(init=False)
+    branch: str | None = field(init=False)
+    head_before: str = ""
+    """The commit at which the turn began."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the turn is to stop: the agent and a push end by themselves then."""
+    message_waits: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something was asked meanwhile that the agent may be told."""
+    messages: tuple[Message, ...] = ()
+    """What was added to the request in earlier runs and stands in the prompt."""
+    disk_full: str | None = None
+    cap: CapReached | None = None
+    """The cap on cost at which the agent was told to finish."""
+    describes: bool = False
+    """The description of the bot's pull request is rewritten after the answer."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The repository's variables, for its scripts."""
+    operators: Rules = field(init=False)
+    """The rules of a repository that chose nothing."""
+    check: str = ""
+    """What the last comment says of the repository's check."""
+    check_output: str = ""
+
+    def __post_init__(self) -> None:
+        self.operators, turn = self.ctx.rules, self.turn
+        is_cut_off = turn.resuming and not turn.was_put_back
+        self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
+        self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
+        self.thread_answers = turn.thread_answers
+        self.review = SAVED.validate_json(turn.review) if turn.review is not None else None
+        self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
+
+    @property
+    def thread_ref(self) -> ThreadRef:
+        """The thread that asked."""
+        return ThreadRef(self.turn.worktree.repository, self.turn.conversation_id)
+
+    @property
+    def asked(self) -> AskedBy:
+        """The request as comments name it."""
+        turn = self.turn
+        place = turn.worktree.repository, turn.number, turn.target
+        asked = tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
+        return replace(asked, is_fix=turn.mends is not None and turn.retry_of is None)
+
+    def disk_overflowed(self, limit_bytes: int) -> None:
+        """Stop: the agent has filled its disk."""
+        self.disk_full = reasons.disk_full(limit_bytes)
+        self.stop.set()
+
+    async def write(
+        self, write: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call `write` in a transaction, as `persist`."""
+        return await persist(self.ctx.pool, write, *args, **kwargs)
+
+    async def unless_stopped(self, work: Awaitable[T]) -> T:
+        """Return the result of `work`; raise StoppedError, once `work` has ended, if the turn is to stop before."""
+
+        async def stopping() -> NoReturn:
+            await self.stop.wait()
+            raise StoppedError
+
+        return await unless(stopping(), work)
+
+    async def watch(self) -> NoReturn:
+        """Look at the row now and then, for a stop whose notification was lost. Raises ClaimLostError."""
+        while True:
+            try:
+                if await turns.stop_requested(self.ctx.pool, self.turn.claim) is not None:
+                    self.stop.set()
+            except ClaimLostError:
+                raise
+            except Exception as problem:  # noqa: BLE001 - a look that fails costs no turn its agent
+                log_failure("turn-watch", problem)
+            await asyncio.sleep(STOP_POLL_SECONDS)

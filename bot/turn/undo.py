@@ -1,0 +1,129 @@
+"""`/undo`: what the last request changed is taken back, without an agent (DESIGN.md §5)."""
+
+from collections.abc import Sequence
+
+from bot.failpoints import reached
+from bot.model import Saved
+from bot.operations.shared import record_rescue, rescue_size
+from bot.store import turns
+from bot.store.turns import ChangeOfTurn
+from bot.thread import undo
+from bot.thread.tracking import TurnResult
+from bot.tree.clone.check_out import check_out, marked
+from bot.tree.clone.checkout import Checkout, require_checkout
+from bot.tree.clone.clone import Clone, clone_lock
+from bot.tree.clone.fetch import complete
+from bot.tree.commit import return_to_branch, stage
+from bot.tree.git import refs
+from bot.tree.push import commit_tree, merged_tree
+from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
+from bot.turn.checkout import Ready
+from bot.turn.turn_run import TurnRun
+from bot.turn.update import base_of
+
+
+async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
+    """Take back what the last request changed in the turn's worktree, to be pushed; return the answer, saved.
+
+    What it pushed is reverted by one commit on top of the branch. What is only here is rescued, then dropped. Nothing
+    is done where people's commits conflict with that. Raises StoppedError, ClaimLostError, GitError, OSError.
+    """
+    ctx, turn = run.ctx, run.turn
+    if ready.branch is None:
+        return TurnResult("refused", undo.NO_BRANCH)
+    base = await base_of(run, ready)
+    found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
+    pushed = next((one for one in found if one.pushed_to == ready.branch), None)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        await complete(lock)
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        # The same in a run that is resumed: what it rescues is then the same rescue.
+        label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, turn.started_at)
+        if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
+            return TurnResult("refused", undo.off_branch(ready.branch, stray.ref))
+        tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
+        has_more = bool(await checkout.work()) or bool(here and await _beyond(clone, here, tip))
+        onto = tip or (found[-1].head_before if found else None)
+        # Work that is only here is the last request's, unless that pushed. A run that is resumed does what it began.
+        reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
+        last = reverted or next(iter(found), None)
+        undoes = await run.write(turns.begin_undo, turn.claim, last.id if last else None)
+        reverted = pushed if pushed and pushed.id == undoes else None
+        commits: Sequence[str] | None = None
+        is_resumed = turn.resuming and undoes is not None
+        if onto is None or not (reverted or has_more or is_resumed):
+            return TurnResult("refused", undo.NOTHING)
+        if reverted is not None:
+            made = await _reverting(run, checkout, reverted, onto, base)
+            if isinstance(made, TurnResult):
+                return made
+            onto, commits = made
+            trees = [(await clone.run("rev-parse", f"{one}^{{tree}}")).text for one in (here or onto, onto)]
+            has_more = bool(await checkout.work()) or (has_more and trees[0] != trees[1])
+        rescue = await save_rescue(lock, checkout.path, label) if has_more else None
+        if isinstance(rescue, KeepDirectory):
+            return TurnResult("refused", undo.cannot_rescue(rescue.why))
+        if rescue is not None:
+            await _drop_changes(run, checkout, label, rescue)
+        if not await check_out(checkout, ready.branch, onto):
+            return TurnResult("failed", undo.IGNORED_FILE_IN_THE_WAY)
+        reached("undone")
+    run.head_before = tip or onto
+    change = next((one for one in found if one.id == undoes), None)
+    saved = Saved(rescue.files, rescue.commits) if rescue else None
+    answer = undo.taken_back(change, saved, commits)
+    await run.write(turns.save_answer, turn.claim, answer, tuple(run.notices), ())
+    run.answer = answer
+    return answer
+
+
+async def _beyond(clone: Clone, here: str, tip: str | None) -> int:
+    """Return how many commits the branch has here and not on GitHub."""
+    return await (clone.count(here, f"^{tip}") if tip else clone.unpublished(here))
+
+
+async def _reverting(
+    run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str, base: str | None
+) -> tuple[str, Sequence[str]] | TurnResult:
+    """Make a commit on `tip` without the change; return it and the commits of the change, or why there is none.
+
+    `base` is the branch's base.
+    """
+    clone = checkout.clone
+    last = await _last_of_its_own(clone, change)
+    if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
+        return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
+    theirs = await clone.commit_at(refs.remote(base)) if base else None
+    # Once a branch with a merge and its opposite is merged, the base is without these commits.
+    if base and theirs and not await clone.is_ancestor(last, theirs):
+        new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
+        if new > own:
+            return TurnResult("refused", undo.has_merged(change, base))
+    author = run.ctx.author
+    before = await commit_tree(checkout, f"{change.head_before}^{{tree}}", (last,), "As before\n", author)
+    tree = await merged_tree(clone, tip, before)
+    if not isinstance(tree, str):
+        return TurnResult("refused", undo.conflicts(change, tree))
+    if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
+        return TurnResult("refused", undo.gone_already(change))
+    listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
+    commits = listed.text.split("\n")
+    words = undo.commit_message(change, run.asked, commits)
+    return await commit_tree(checkout, tree, (tip,), words, author), commits
+
+
+async def _last_of_its_own(clone: Clone, change: ChangeOfTurn) -> str:
+    """Return the last commit of the change: a push that met other commits ends with the host's merge of them."""
+    is_merge = change.met_push or await clone.commit_at(f"{refs.MERGED_PREFIX}{change.pushed_head}")
+    return (is_merge and await clone.commit_at(f"{change.pushed_head}^1")) or change.pushed_head
+
+
+async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:
+    """Give the worktree the files of its HEAD, once the rescue is recorded; ignored files stay."""
+    size = await rescue_size(checkout.clone, rescue, None)
+    await run.write(record_rescue, label, rescue, None, size)
+    reached("undo-rescued")
+    await stage(checkout, [name for name in await checkout.changed_files() if not name.endswith("/")])
+    with marked(checkout, rescue.sha, (await checkout.read_head()).commit or rescue.sha):
+        await checkout.git("reset", "--quiet", "--hard")

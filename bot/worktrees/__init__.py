@@ -1,1 +1,0 @@
-"""The checkout of a conversation: create, sync, switch, commit, push, reset, remove."""
