@@ -12,8 +12,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from bot import counters
-from bot.github.errors import GitHubError
-from bot.model import READ_ONLY, Actor
+from bot.model import Actor
 from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.variables import values_of, variables_in
 from bot.prompt import remarks
@@ -22,26 +21,21 @@ from bot.prompt.foreign import Told
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
-from bot.store.fixes import chosen as chosen_autofix
-from bot.store.plans import is_by_outsider
 from bot.store.turns import ClaimedTurn, ClaimLostError, Use
 from bot.tasks import concurrently, unless
-from bot.thread import commit_message, fixes, notices, reasons, tracking
+from bot.thread import commit_message, notices, reasons, tracking
 from bot.thread.formatting import plain
-from bot.thread.reviews import CHANGED_ALL_THE_SAME
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree.clone.arriving import fetch_beside
 from bot.tree.clone.clone import Clone, StoppedError, clone_lock, reading
 from bot.tree.clone.metadata import record_use
 from bot.tree.clone.packing import was_packed
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.turn import review
 from bot.turn.asking import ask_agent
 from bot.turn.checkout import NotReady, Ready, prepare
 from bot.turn.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
 from bot.turn.ending import finish, hand_back, put_back, stopped
-from bot.turn.plan import Seen, files_seen, settle_mode, tell_of_plan
+from bot.turn.kinds import kind_of
+from bot.turn.plan import Seen, files_seen, settle_mode
 from bot.turn.prompting import read_thread
 from bot.turn.proof import Proof
 from bot.turn.publishing import guard_of, publish
@@ -50,8 +44,6 @@ from bot.turn.push_guard import Guard
 from bot.turn.repository_rules import use_fetched_rules, use_known_rules
 from bot.turn.switching import TurnMovedError
 from bot.turn.turn_run import TurnRun
-from bot.turn.undo import take_back
-from bot.turn.update import merge_base, not_merged
 from bot.turn.waiting import Wait, after, passing
 
 DISK_FULL_BELOW_BYTES = 4 << 20
@@ -139,17 +131,12 @@ async def work(run: TurnRun) -> TurnResult | Wait:
 
 async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
     """Return what the agent answers, or what is said where none is needed, once that is saved; or the end."""
-    match run.turn.mode:
-        case "undo":
-            return await take_back(run, ready)
-        case "update" if (merged := await merge_base(run, ready)) is not None:
-            return merged
-    return await ask_agent(run, ready, thread)
+    return await kind_of(run.turn).begin(run, ready) or await ask_agent(run, ready, thread)
 
 
 async def _fetch_beside(run: TurnRun, clone: Clone) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
-    if run.turn.answer is None and run.turn.mode not in ("undo", "update"):  # these may need no agent
+    if run.turn.answer is None and kind_of(run.turn).agent == "always":
         await run.progress.until_agent_begins()
     was_shallow = clone.is_shallow
     await fetch_beside(clone)
@@ -202,11 +189,7 @@ async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
         return
     ctx.redactor.know(found.values())
     is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
-    of_outsider = turn.plan_of is not None and await is_by_outsider(ctx.pool, turn.plan_of)
-    if turn.mends is not None:  # it goes on with the words of others
-        told = (turn.conversation_id, turn.id, notices.VARIABLES_WITHHELD)
-        of_outsider = await run.write(turns.was_told, *told)
-    if not is_ours or of_outsider or not await may_all_ask(ctx, turn, authors):
+    if not is_ours or await kind_of(turn).of_outsider(run) or not await may_all_ask(ctx, turn, authors):
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
@@ -239,27 +222,15 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
     if (asked := await confirmed) is None:
         return ready
     await settle_mode(run, asked)
-    if turn.mends is not None and (why := await _mends_no_more(run, turn.mends, ready.branch)) is not None:
+    kind = kind_of(run.turn)
+    if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)
-    if turn.mode != "undo":  # which asks no agent
+    if kind.agent != "never":
         run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
     if run.cap is not None:
         # An agent that worked before the turn was cut off is not asked again, but its work is published.
         return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
-
-
-async def _mends_no_more(run: TurnRun, head: str, branch: str | None) -> str | None:
-    """Return why a turn that waited is not to mend the checks of `head` by now. Raises GitError, GitHubError."""
-    ctx, turn = run.ctx, run.turn
-    clone, repository = ctx.clone(turn.worktree.folder), turn.worktree.repository
-    if not branch or await clone.commit_at(refs.remote(branch)) != head:
-        return fixes.moved_on(head)
-    if turn.retry_of is not None:  # a person asks
-        return None
-    if not ctx.rules.mends(await chosen_autofix(ctx.pool, turn.conversation_id)):
-        return fixes.SWITCHED_OFF
-    return None if any(one.is_open for one in await ctx.github.pulls_of(repository, branch)) else fixes.NOT_OPEN
 
 
 async def _choose_agent(run: TurnRun) -> None:
@@ -279,7 +250,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     turn, ctx = run.turn, run.ctx
-    if not ctx.rules.setup or turn.mode == "undo" or await run.write(worktrees.is_set_up, turn.worktree.id):
+    if not ctx.rules.setup or kind_of(turn).agent == "never" or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
     async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
         found = await script_of(lock)
@@ -328,16 +299,9 @@ async def _deliver(
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
-    if turn.mode == "plan":
-        await tell_of_plan(run, text, seen)
-    if turn.mode == "review" and seen is not None and await files_seen(run) != seen:
-        run.notices.append(CHANGED_ALL_THE_SAME)
-    if run.review is not None:
-        resolved = await review.resolve(ctx, run.thread_ref, run.review)
-        web = f"{ctx.server_url}/{turn.worktree.repository.full_name}"
-        return TurnResult("done", answer=answer, review=review.result_of(web, run.review, resolved))
-    if turn.mode in READ_ONLY:
-        return TurnResult("done", answer=text)
+    kind = kind_of(turn)
+    if not kind.writes:
+        return await kind.answered(run, answer, seen)
     rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
     async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
         changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
@@ -345,13 +309,9 @@ async def _deliver(
         if isinstance(changes, Changes):
             rules.passed.set()
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
-    if turn.mode == "update" and run.progress.agent_began and not told:
-        with suppress(GitError, GitHubError):
-            run.notices += await not_merged(run, ready)
     if changes is None and not told and subject is not None:
         run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
-    if changes is None and turn.mends is not None:
-        run.notices.append(fixes.NOTHING_PUSHED)
+    await kind.published(run, ready, changes, told)
     return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
 
 
