@@ -14,12 +14,22 @@ from bot.model import Repository, Thread
 from bot.node.transactions import persist
 from bot.store import pull_requests as rows
 from bot.store.database import Connection, Pool
-from bot.thread import thread_comments, update
+from bot.thread import thread_comments
+from bot.thread.formatting import inline_code
 
 CONFLICTS_SECONDS = 10.0
 """The pause between two looks for pull requests of which GitHub is to be asked."""
 MOST_AT_ONCE = 50
 _log = structlog.get_logger()
+
+
+def conflicts(base: str) -> str:
+    """Say once that a pull request of the bot got a conflict."""
+    name = inline_code(base)
+    return (
+        f"This pull request conflicts with {name}, so it cannot be merged as it is. Write `/update`: it merges {name} "
+        "into the branch, and the agent resolves the conflicts."
+    )
 
 
 async def tell_of_conflicts(pool: Pool, github: GitHub, clock: Callable[[], datetime]) -> None:
@@ -66,5 +76,5 @@ async def _note(connection: Connection, repository: Repository, number: int, pul
         await rows.check_soon(connection, repository, now, number)
     elif await rows.is_new_conflict(connection, repository, number, pull.head, pull.mergeable == "CONFLICTING"):
         thread_ref, _ = await save_thread(connection, repository, Thread(number, "pull", pull.title, None))
-        await thread_comments.tell(connection, thread_ref, update.conflicts(pull.base))
+        await thread_comments.tell(connection, thread_ref, conflicts(pull.base))
         _log.info("conflict-told", conversation=f"{repository.full_name}#{number}", head=pull.head)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Literal
 
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
 from bot.model import Target, TurnMode
-from bot.store import messages, operations, requests, rescues, worktrees
+from bot.store import conversations, messages, operations, requests, rescues, worktrees
 from bot.store.requests import NewTurn
 from bot.thread import agent_choice, notices, reasons, replies, thread_comments, tracking
 from bot.thread.formatting import plain
@@ -58,9 +59,13 @@ def named_part(comment_id: int | None, text: str) -> str:
     return f"Comment {comment_id}:\n{text}"
 
 
-async def nothing_to_review(ctx: RequestContext, _: str | None = None) -> None:
-    """Answer a request for a review of what is no pull request."""
-    await ctx.reply(replies.NOTHING_TO_REVIEW)
+async def queue_on_branch(ctx: RequestContext, kind: Literal["undo", "update"], nothing: str) -> None:
+    """Queue a turn of the kind that a command is named after; say that there is `nothing` without a branch."""
+    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
+        await ctx.reply(nothing)
+        return
+    await ctx.acknowledge()
+    await queue_turn(ctx, AgentRequest(f"/{kind}", mode=kind))
 
 
 async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
@@ -75,7 +80,7 @@ async def request_agent(ctx: RequestContext, asked: AgentRequest) -> None:
         await thread_comments.decline(ctx.connection, ctx.thread_ref, ctx.request.target, words)
         return
     if asked.mode == "review" and ctx.request.thread.kind != "pull":
-        await nothing_to_review(ctx)
+        await ctx.reply(replies.NOTHING_TO_REVIEW)
         return
     if ctx.silent_until is None:
         await ctx.acknowledge(*dict.fromkeys((ctx.request.target, asked.target or ctx.request.target)))

@@ -22,11 +22,8 @@ from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import RequestContext, save_thread
 from bot.handlers.may_ask import may_ask
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
-from bot.handlers.registry import HANDLERS, RETRY, run_command
-from bot.handlers.stop import close, reopen
+from bot.handlers.parts import Parts
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
-from bot.inbox.ci import see_to_checks
-from bot.inbox.parts import Parts
 from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Thread, ThreadRef
 from bot.node.repository_rules import known_rules
@@ -42,6 +39,9 @@ from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
+from bot.verbs.fix.ci import see_to_checks
+from bot.verbs.registry import HANDLERS, RETRY, run_command
+from bot.verbs.stop import close, reopen
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _PATIENCE = timedelta(seconds=RETRY_FOR_SECONDS)
@@ -187,7 +187,7 @@ class Decider(Parts):
         if isinstance(action, CreateWorktree):
             return await self._create(delivery, action)
         if isinstance(action, ChecksEnded):
-            return await see_to_checks(self, delivery.guid, action)
+            return await see_to_checks(self, delivery.guid, action.repository, action.head)
         # Anybody's closing counts.
         asked = action.addressed if isinstance(action, Unreadable) else action if isinstance(action, Request) else None
         denied, facts = None, GitHubFacts()

@@ -4,7 +4,7 @@ Each section has a share of the budget, and what the sections before it leave.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
@@ -12,9 +12,6 @@ from typing import NamedTuple, assert_never
 from bot.github.thread import FailedCheck, PullRequest, ReviewThread, Text, WholeThread
 from bot.prompt.foreign import Fence, Foreign, Told
 from bot.prompt.hidden import drop_invisible
-from bot.prompt.plans import ONLY_A_PLAN
-from bot.prompt.review import ROLE as _ROLE_OF_REVIEW
-from bot.prompt.review import ReviewTask, before
 from bot.prompt.sections import Entry, Section, fit, shortened
 from bot.prompt.sections import attribute as _attribute
 from bot.prompt.sections import line as _line
@@ -69,7 +66,6 @@ the review threads have theirs as `comment`."""
 CONVENTIONAL = ", as a Conventional Commit (`fix: …`, `feat(scope): …`) like the others in this repository"
 
 _DETACHED = "on no branch: it is never pushed, and your changes are posted with your answer as a patch"
-_AT_HEAD = "on no branch"
 _CUT_OFF = """\
 Your work on this request was cut off before it ended. What you had done so far is still in the worktree. Look at it, \
 then continue; the request is repeated below."""
@@ -127,6 +123,24 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What the agent of one kind of turn is told in place of, or beside, what all are told.
+
+    `role` is a template like those of this module, `detached` says where a worktree on no branch is. `blocks` come
+    after the thread, `last` right before the request. `inline` are the inline comments that may be answered in their
+    threads, None for all that are told. `code_context` replaces that of the request. `remarks` are of the worktree.
+    """
+
+    role: str = ""
+    detached: str = _DETACHED
+    blocks: Callable[[Fence], Sequence[str]] = lambda _: ()
+    last: str = ""
+    inline: frozenset[int] | None = None
+    code_context: str | None = None
+    remarks: tuple[Told, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What one turn is about, apart from the thread. `nonce` is fresh for each turn, so no text can forge a fence."""
 
@@ -139,7 +153,6 @@ class Task:
     code_context: str = ""
     remarks: tuple[Told, ...] = ()
     resuming: bool = False
-    plans: bool = False
     conventional_commits: bool = False
     instructions: Instructions | None = None
     earlier_answers: tuple[tuple[int, str], ...] = ()
@@ -151,8 +164,7 @@ class Task:
     """What was added to the request in its earlier runs: who wrote it, and the text."""
     asked_inline: frozenset[int] = frozenset()
     """The inline comments that the request holds and that are answered in their own threads."""
-    review: ReviewTask | None = None
-    """What is reviewed, where that is asked."""
+    brief: Brief = Brief()
 
     @property
     def fence(self) -> Fence:
@@ -173,15 +185,12 @@ class Built(NamedTuple):
 
 def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: int = BUDGET_CHARACTERS) -> Built:
     """Return the prompt. The thread's sections take at most `budget` characters; `None` is a thread nobody read."""
-    role, detached = _ROLE if scope.since is None else _ROLE_AGAIN, _DETACHED
-    if task.review is not None:
-        role, detached = _ROLE_OF_REVIEW, _AT_HEAD
-    role = role.format(
-        head=task.review.head if task.review is not None else "",
+    brief = task.brief
+    role = (brief.role or (_ROLE if scope.since is None else _ROLE_AGAIN)).format(
         author=task.author,
         kind="issue" if task.kind == "issue" else "pull request",
         thread=task.thread,
-        where=task.fence.told(("on branch ", Foreign(task.branch))) if task.branch else detached,
+        where=task.fence.told(("on branch ", Foreign(task.branch))) if task.branch else brief.detached,
         subject=_SUBJECT.format(form=CONVENTIONAL if task.conventional_commits else ""),
         material=_MATERIAL.format(nonce=task.nonce),
     )
@@ -199,9 +208,9 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
     if task.code_context:
         place = task.fence.block('from="the code"', Foreign(task.code_context))
         blocks.append(f"# What in the code the request is about\n\n{place}")
-    if task.review is not None:
-        inline = set(task.review.inline)
-        blocks += [block for block in [before(task.fence, task.review)] if block]
+    blocks += brief.blocks(task.fence)
+    if brief.inline is not None:
+        inline = set(brief.inline)
     elif inline:
         blocks.append(_IN_THREADS)
     if task.remarks:
@@ -210,8 +219,7 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         blocks.append(_CUT_OFF)
     if task.added:
         blocks.append("\n\n".join([_ADDED, *(f"@{author} wrote:\n\n{text}" for author, text in task.added)]))
-    if task.plans:
-        blocks.append(ONLY_A_PLAN)
+    blocks += [brief.last] if brief.last else []
     return Built((*blocks, task.request), tuple(read), frozenset(inline))
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from bot import verbs
 from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.care.on_request import work_on_node
@@ -39,6 +40,7 @@ from bot.tree.git import runner as git_runner
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
+from bot.verbs.registry import HANDLERS
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
@@ -95,6 +97,9 @@ async def _opened(
             policy=policy_of(settings, me),
             author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
+            commands=HANDLERS.values(),
+            kind_of=verbs.kind_of,
+            at_end=verbs.at_end,
             allow_workflow_changes=settings.allow_workflow_changes,
             limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
             include_outsiders=settings.include_outsiders,

@@ -5,7 +5,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from bot.model import Overview, Repository, UnfinishedTurn
-from bot.thread import plans, reasons, tracking
+from bot.thread import reasons, tracking
 from bot.thread.agent_choice import Worker
 from bot.thread.formatting import (
     clause,
@@ -76,12 +76,12 @@ def status(
     wait: str | None = None,
     chosen: Worker | None = None,
     *,
-    open_plan: int | None = None,
+    waits: Sequence[str] = (),
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
-    `wait` says why the first of them does not run; `chosen`: who works on the next one, where that was chosen. The plan
-    of turn `open_plan` waits for its approval.
+    `wait` says why the first of them does not run; `chosen`: who works on the next one, where that was chosen; `waits`:
+    what waits for a person, a line each.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -103,7 +103,6 @@ def status(
         parts.append(f"Queued:\n\n{shown}" + (f"\n\nAnd {left} more." if left > 0 else ""))
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
-    waits = [plans.waits_for_approval(open_plan)] if open_plan is not None else []
     facts = _facts(now, f"{server_url}/{repository.full_name}", at, chosen)
     parts.append("\n".join(f"- {line}" for line in (*waits, *facts)))
     if now.not_posted is not None:

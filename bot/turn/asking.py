@@ -21,7 +21,6 @@ from bot.tasks import concurrently
 from bot.thread import notices, reasons
 from bot.thread.tracking import TurnResult
 from bot.tree.clone.clone import StoppedError
-from bot.turn import review
 from bot.turn.caps import prompt_capped, record_use
 from bot.turn.checkout import Ready
 from bot.turn.messages import pass_messages_on, told_before
@@ -42,7 +41,10 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
         run.notices.append(notices.cost_limit_reached(run.cap))
         return await _save(run, notices.STOPPED_AT_COST_LIMIT)
     ctx, answers = run.ctx, ModelAnswers(run.ctx.clock, run.progress.model_answered)
-    async with ctx.launching(run.turn, answers=answers) as (launch, disk), driver_for(ctx.rules.agent, launch) as agent:
+    async with (
+        ctx.launching(run.turn, run.kind, answers) as (launch, disk),
+        driver_for(ctx.rules.agent, launch) as agent,
+    ):
         run.messages = await run.unless_stopped(told_before(run))
         prompt = await run.unless_stopped(_open(run, agent, ready, thread))
         if isinstance(prompt, TurnResult):
@@ -119,12 +121,8 @@ async def _save(run: TurnRun, text: str) -> str:
     left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation_id), run.inline)
     run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
     run.notices += [left_out] if left_out else []
-    saved: tuple[str, ...] = ()
-    if run.reviewing is not None:
-        answer, run.review, told = await review.take(run.ctx, run.turn, run.reviewing, answer, left)
-        run.notices += told
-        saved = (review.SAVED.dump_json(run.review).decode(), run.review.head)
-    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, *saved)
+    answer = await run.kind.take(run, answer, left)
+    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, run.kept)
     run.answer = answer
     return answer
 

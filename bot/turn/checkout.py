@@ -16,10 +16,11 @@ from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
 from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.checkout import look_at, require_checkout
 from bot.tree.clone.clone import CheckoutRefused, CloneLock, DefaultBranch, clone_lock
 from bot.tree.clone.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
 from bot.tree.clone.start import start_again, taken_folder
+from bot.tree.clone.status import Change
 from bot.tree.create import Created, Reopened, create, recreate, reopen
 from bot.tree.git import refs
 from bot.tree.git.errors import GitError
@@ -39,10 +40,13 @@ from bot.tree.sync import (
 )
 from bot.turn.context import TurnContext
 from bot.turn.switching import join_worktree_on_branch, share_by_now, switch_if_needed
+from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()
 Words = tuple[tuple[Told, ...], tuple[str, ...]]
 """Remarks for the agent, and notices for the thread."""
+Seen = tuple[str | None, tuple[tuple[Change, int, int], ...]]
+"""The commit of a worktree, and what differs from it: each file with its time and size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +272,7 @@ async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready
         synced = await sync_detached(checkout, turn.pinned_sha, rescue_ref(ctx, turn))
     else:
         synced = await sync(checkout, turn.worktree.branch, _issue(turn), found.state)
-    told, said = _words(synced, turn, checkout.operation_in_progress())
+    told, said = _words(ctx, synced, turn, checkout.operation_in_progress())
     mended = (notices.WORKTREE_MENDED,) if found.mended else ()
     now = synced if isinstance(synced, Continued) else turn.worktree
     head = (await checkout.read_head()).commit or ""
@@ -289,13 +293,13 @@ def _issue(turn: ClaimedTurn) -> OfIssue | None:
     return OfIssue(start, turn.worktree.base_branch)
 
 
-def _words(synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
-    told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
-    if turn.mode in ("undo", "review") and isinstance(synced, Dirty | Diverged):
-        said = ()  # that is what is taken back; a review is of what is on GitHub
+def _words(ctx: TurnContext, synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
+    kind, (told, said) = ctx.kind_of(turn), _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
+    if not kind.tells_dirty and isinstance(synced, Dirty | Diverged):
+        said = ()
     if unfinished is not None:
         told = (*told, remarks.unfinished(unfinished))
-        said = said if turn.resuming or turn.mode == "undo" else (*said, notices.unfinished(unfinished))
+        said = said if turn.resuming or not kind.tells_unfinished else (*said, notices.unfinished(unfinished))
     return told, said
 
 
@@ -321,3 +325,24 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
             return (remarks.continued(branch, after),), (notices.continued(branch, after, base),)
         case _:
             assert_never(synced)
+
+
+async def files_seen(run: TurnRun) -> Seen | None:
+    """Return what a turn that does not write could change; None where its sandbox lets it change nothing.
+
+    Raises GitError, OSError.
+    """
+    ctx, row = run.ctx, run.turn.worktree
+    if run.kind.writes or ctx.git.cage.isolates:
+        return None
+    found = await look_at(ctx.clone(row.folder), ctx.directory(row.path))
+    if isinstance(found, Missing):
+        return None, ()
+    files = []
+    for change in await found.changes():
+        try:
+            stat = (found.path / change.name).lstat()
+            files.append((change, stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            files.append((change, 0, 0))
+    return found.head.commit, tuple(files)

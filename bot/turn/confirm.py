@@ -9,24 +9,25 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
 from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import REVIEW, Command, CommentParser
-from bot.handlers.plan import APPROVE
-from bot.handlers.registry import RETRY
+from bot.handlers.parsing import Command, CommentParser
 from bot.markdown import MarkdownError
-from bot.model import Actor, Target, TurnMode
+from bot.model import Actor, Target
 from bot.store import turns
 from bot.store.pull_requests import is_own_pull
 from bot.store.turns import AskedFirst, ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import reasons
-from bot.thread.authority import Denied, Policy
+from bot.thread.authority import Denied
 from bot.turn.context import TurnContext
 
+RETRY: Final = "retry"
+"""The command that repeats a request."""
 LOOK_AGAIN_SECONDS = 2.0
 """GitHub may tell of a text a moment before all its machines show it."""
 
@@ -90,14 +91,12 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
     if turn.target != first.target:
-        await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY.name)
-    if turn.mends is not None:
+        await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY)
+    kind = ctx.kind_of(turn)
+    if kind.confirmed_by == "command":
+        await _confirm_command(ctx, turn, first.target, first.requested_by_id, kind.command)
+    if kind.confirmed_by != "words":
         return Confirmed(turn.request, frozenset())  # in the bot's own words
-    # Of an approved plan, the words are those that the bot has kept.
-    command = APPROVE.name if turn.plan_of is not None else turn.mode
-    if command in (APPROVE.name, "undo", "update"):
-        await _confirm_command(ctx, turn, first.target, first.requested_by_id, command)
-        return Confirmed(turn.request, frozenset())
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
     places = parts or [first.target]
     found = await asyncio.gather(*(_shown(ctx, turn, target) for target in places))
@@ -120,13 +119,13 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         return Confirmed(asked[0] if parts else turn.request, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
-    given = known[0].gestures if turn.mode == "review" else known[0].of_text
-    gestures = {what for by, what in given if by == person and _asks(ctx.policy, what, turn.mode)}
+    given = known[0].of_text if kind.gesture_says is None else known[0].gestures
+    gestures = {what for by, what in given if by == person and kind.gesture(ctx.policy, what)}
     agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
     if turn.asked_agent not in (None, *agents):
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
-    if gestures and turn.mode == "review":
-        asked = (*asked, REVIEW)
+    if gestures and kind.gesture_says is not None:
+        asked = (*asked, kind.gesture_says)
     elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
         asked = (*asked, labelled.request or "")
     last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
@@ -141,13 +140,6 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
     return Confirmed(turn.request if is_same else asked[0], authors, plans)
-
-
-def _asks(policy: Policy, gesture: str | int | None, mode: TurnMode) -> bool:
-    """Return whether a label, an assignment, or a request for review asks the bot for this; see `WhoAsked.gestures`."""
-    if mode == "review":
-        return gesture in (policy.review_label.casefold(), -policy.bot_id)
-    return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:

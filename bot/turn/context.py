@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +15,11 @@ from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Ou
 from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
 from bot.github.client import GitHub
-from bot.handlers.parsing import CommentParser
-from bot.handlers.registry import HANDLERS
-from bot.model import READ_ONLY, CapReached, Repository, WorktreeRow
+from bot.handlers.parsing import CommandSyntax, CommentParser
+from bot.model import CapReached, Repository, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.rules import Chosen
+from bot.rules import Chosen, Rules
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.net.model_answers import ModelAnswers
@@ -28,12 +27,14 @@ from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.system import UnsafeCommandError
 from bot.store import conversations
 from bot.store.costs import spent_today
+from bot.store.database import Connection
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.tree.git.errors import GitError
 from bot.tree.git.runner import Identity
 from bot.turn import thread_answers
+from bot.turn.kind import Kind
 
 LONGEST_AGAIN_SECONDS = 90.0
 """How long an agent may take for a description: the next request of the worktree waits meanwhile."""
@@ -50,6 +51,12 @@ class TurnContext(NodeContext):
     agent_variables: Mapping[str, Mapping[str, str]]
     """The variables of each agent."""
     allow_workflow_changes: bool
+    commands: Collection[CommandSyntax]
+    """The chat commands."""
+    kind_of: Callable[[ClaimedTurn], Kind]
+    """What tells the kind of a turn."""
+    at_end: Callable[[Connection, int, Rules], Awaitable[None]]
+    """Called last in the transaction that ends a turn, with its conversation and the repository's rules."""
     limits: PromptLimits
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
@@ -61,7 +68,7 @@ class TurnContext(NodeContext):
     @property
     def parser(self) -> CommentParser:
         """Return what reads texts as the repository's rules want."""
-        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.rules.bare_commands)
+        return CommentParser(self.policy.bot_name, self.commands, bare_commands=self.rules.bare_commands)
 
     async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
         """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.
@@ -85,10 +92,12 @@ class TurnContext(NodeContext):
         return None
 
     @asynccontextmanager
-    async def launching(self, turn: ClaimedTurn, answers: ModelAnswers) -> AsyncIterator[tuple[Launch, DiskWatch]]:
+    async def launching(
+        self, turn: ClaimedTurn, kind: Kind, answers: ModelAnswers
+    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
-        is one, where only a turn that works can change files. The turn's network lasts as long as the context. Raises
-        GitError, OSError, UnsafeCommandError.
+        is one, where it can change files only if the kind writes. The turn's network lasts as long as the context.
+        Raises GitError, OSError, UnsafeCommandError.
 
         `answers` hears what the agent's model answers.
         """
@@ -96,8 +105,7 @@ class TurnContext(NodeContext):
         attachments = self.attachments / str(turn.id)
         with _fresh_folder(attachments):
             place, shown = (turn.worktree, turn.conversation_id), (Bind(attachments),)
-            read_only, plans = turn.mode in READ_ONLY, turn.mode == "plan"
-            async with self._launching(*place, answers, shown, read_only=read_only, plans=plans) as started:
+            async with self._launching(*place, answers, shown, read_only=not kind.writes, plans=kind.plans) as started:
                 yield started
 
     async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
@@ -131,6 +139,7 @@ class TurnContext(NodeContext):
     async def go_on(
         self,
         turn: ClaimedTurn,
+        kind: Kind,
         prompt: tuple[str, ...],
         limits: PromptLimits,
         answers: ModelAnswers,
@@ -144,7 +153,9 @@ class TurnContext(NodeContext):
         _, known_as, its_agent = await active_session(self.pool, turn.conversation_id) or (None, None, None)
         if known_as is None or its_agent != self.rules.agent:
             return None
-        return await self._prompt(self.launching(turn, answers), known_as, prompt, limits, stop, note, on_overflow)
+        return await self._prompt(
+            self.launching(turn, kind, answers), known_as, prompt, limits, stop, note, on_overflow
+        )
 
     async def _prompt(
         self,

@@ -7,9 +7,8 @@ import structlog
 from asyncpg import PostgresError
 
 from bot import failpoints
-from bot.model import OwnReview
 from bot.redaction import Redactor
-from bot.store import conversations, fixes, operations, retention, turns
+from bot.store import conversations, operations, retention, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import ring_for_work
 from bot.store.operations import RequestedBy
@@ -19,8 +18,6 @@ from bot.thread import reasons, thread_comments, tracking
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
-from bot.thread.outbox import REVIEW
-from bot.thread.reviews import with_remarks
 from bot.thread.tracking import TurnResult
 from bot.tree.clone import metadata
 from bot.tree.clone.metadata import Metadata
@@ -44,13 +41,12 @@ async def stopped(run: TurnRun) -> TurnResult:
 async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
-    needed_no_agent = turn.mode in ("undo", "update") and not run.progress.agent_began
+    needed_no_agent = run.kind.may_need_no_agent and not run.progress.agent_began
     added = await added_to(run)
     answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
     end = replace(
         end,
-        # A review that is not posted is told whole.
-        answer=with_remarks(answer, run.review.remarks) if run.review and end.review is None else answer,
+        answer=answer if end.review is not None else run.kind.whole(run, answer),
         notices=tuple(dict.fromkeys(run.notices)),
         read=run.read,
         steps=tuple(run.progress.steps),
@@ -67,9 +63,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
-    own = run.review if result.review is not None else None
-    whole = replace(result, answer=with_remarks(result.answer, own.remarks)) if own is not None else result
-    with_all = await asyncio.to_thread(tracking.final, whole, server_url=ctx.server_url) if own is not None else ()
+    post = await asyncio.to_thread(run.kind.post, run, result)
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
     async def write(connection: Connection) -> None:
@@ -77,15 +71,14 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
         mine = [(message.turn_id, message.target) for message in added if message.joins == turn.id]
         at = (connection, run.thread_ref, turn.id, turn.target)
-        if own is not None:
-            posted = REVIEW.dump_json(OwnReview(own.head, own.remarks, with_all[0])).decode()
-            await thread_comments.reviewed(*at, parts[0], posted)
+        if post is not None:
+            await post(connection, parts)
         else:
             await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
         if ctx.notifies:
-            await notify.enqueue(connection, turn.id, result.state, result.answer, turn.mode)
+            await notify.enqueue(connection, turn.id, result.state, result.answer, needs_person=run.kind.needs_person)
         await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
         if run.describes and result.state == "done":
             asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)
@@ -93,7 +86,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         if ctx.purge_on_success and result.state == "done":
             await conversations.release_worktree(connection, turn.worktree.id, "purged")
         await ring_for_work(connection, ctx.node)
-        await fixes.ring(connection, turn.conversation_id, autofix=ctx.rules.autofix)
+        await ctx.at_end(connection, turn.conversation_id, ctx.rules)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)

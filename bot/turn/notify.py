@@ -8,7 +8,6 @@ import orjson
 import structlog
 
 from bot import counters
-from bot.model import TurnMode
 from bot.redaction import Redactor
 from bot.store import jobs, turns
 from bot.store.database import DATABASE_AWAY, Connection, Pool
@@ -27,11 +26,11 @@ ANSWER_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 
-def event_of(state: str, answer: str, mode: TurnMode = "work") -> Event | None:
+def event_of(state: str, answer: str, *, needs_person: bool = False) -> Event | None:
     """Return what people are told of a turn that ended in this state; nothing where a person stopped it."""
     match state:
         case "done":
-            return "needs-person" if TO_ANSWER in answer or mode == "plan" else "answer"
+            return "needs-person" if TO_ANSWER in answer or needs_person else "answer"
         case "refused":
             return "needs-person"
         case "failed" | "timed-out" | "interrupted":
@@ -40,9 +39,9 @@ def event_of(state: str, answer: str, mode: TurnMode = "work") -> Event | None:
             return None
 
 
-async def enqueue(connection: Connection, turn_id: int, state: str, answer: str, mode: TurnMode = "work") -> None:
+async def enqueue(connection: Connection, turn_id: int, state: str, answer: str, *, needs_person: bool = False) -> None:
     """Enqueue the message about the end of a turn, in the caller's transaction."""
-    event = event_of(state, answer, mode)
+    event = event_of(state, answer, needs_person=needs_person)
     waiting = "select count(*) from procrastinate_jobs where queue_name = $1 and status = 'todo'"
     if event is None or await connection.fetchval(waiting, QUEUE) >= MOST_WAITING:
         return

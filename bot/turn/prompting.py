@@ -13,23 +13,20 @@ from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
 from bot.handlers.parsing import CommentParser
 from bot.markdown import MarkdownError
-from bot.prompt import attachments, remarks
+from bot.prompt import attachments
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
 from bot.prompt.builder import Attachment, Built, Task, build_prompt
-from bot.prompt.collect import CHECKS, Collected, collect
+from bot.prompt.collect import Collected, collect
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope, select, select_description
 from bot.store import messages, turns
 from bot.store.turns import ClaimedTurn
-from bot.thread import notices, reviews, tracking
+from bot.thread import notices, tracking
 from bot.thread.commit_message import is_conventional, split_subject
-from bot.thread.fixes import FAILS_NO_MORE
 from bot.turn.checkout import Ready
-from bot.turn.confirm import NotConfirmedError
 from bot.turn.context import TurnContext
 from bot.turn.publishing import recent_subjects
-from bot.turn.review import Reviewing, reviewing
 from bot.turn.turn_run import TurnRun
 
 
@@ -38,12 +35,12 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
 
     None if it cannot be read, or there is no agent to tell.
     """
-    if turn.answer is not None or turn.mode == "undo":
+    if turn.answer is not None or ctx.kind_of(turn).agent == "never":
         return None
     # Nobody is told what is read here unless the person who asks may write (`bot.turn.confirm`); a bot need not.
     writer = turn.requested_by_id if turn.requested_by_id not in ctx.policy.allowed_bots else None
     moment = Moment(turn.planned_at or turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, writer)
-    failed = None if turn.mends is None else (turn.mends, frozenset(turn.context.split("\n")))
+    failed = ctx.kind_of(turn).failed_checks(turn)
     return await collect(ctx.github, turn.worktree.repository, turn.number, moment, failed)
 
 
@@ -52,8 +49,7 @@ async def make_prompt(
 ) -> tuple[Block, ...]:
     """Return what the agent is sent, once the thread was read, the request last. What was given is recorded.
 
-    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError, and NotConfirmedError
-    where the checks that ask do not fail any more.
+    `session` is the resumed session's id, None for a new one. Raises GitError, ClaimLostError, NotConfirmedError.
     """
     ctx, turn = run.ctx, run.turn
     run.progress.enter(tracking.READING)
@@ -69,18 +65,8 @@ async def make_prompt(
         since=since,
         without_commands=partial(_without_commands, ctx.parser),
     )
-    thread, fetched, told = None, Fetched(), ready.remarks
-    subject: Reviewing | None = None
-    if turn.mode == "review":
-        pull = collected.thread.pull if collected is not None else None
-        subject = await reviewing(ctx, turn, pull, turn.pinned_sha or ready.head)
-        if subject.pull.head_sha != ready.head:
-            told = (*told, remarks.reviews_another(subject.pull.head_sha))
-            run.notices.append(reviews.OTHER_FILES)
+    thread, fetched, brief = None, Fetched(), await run.kind.brief(run, ready, collected)
     if collected is not None:
-        known_checks = collected.thread.failed_checks or CHECKS in collected.thread.missing
-        if turn.mends is not None and not known_checks:
-            raise NotConfirmedError(FAILS_NO_MORE)
         known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
         thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
         asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
@@ -98,18 +84,17 @@ async def make_prompt(
         kind=turn.kind,
         branch=ready.branch,
         request=turn.request,
-        code_context=turn.context if turn.mends is None else "",
-        remarks=told,
+        code_context=turn.context if brief.code_context is None else brief.code_context,
+        remarks=(*ready.remarks, *brief.remarks),
         resuming=turn.resuming,
-        plans=turn.mode == "plan",
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=instructions,
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,
         unfetched=fetched.left_out,
         added=tuple((message.requested_by, message.request) for message in run.messages),
+        brief=brief,
         # In the thread of the comment that asks comes the answer to the request.
-        review=subject.task if subject is not None else None,
         asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
     )
 
@@ -121,7 +106,6 @@ async def make_prompt(
         return built._replace(blocks=blocks)
 
     # In a thread: a long Markdown text takes the parser seconds.
-    run.reviewing = subject
     blocks, read, run.inline = await asyncio.to_thread(build)
     run.read = read
     run.notices += [] if read else [notices.THREAD_NOT_READ]

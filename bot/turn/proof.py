@@ -69,7 +69,7 @@ class Proof:
     async def script(self, clone: Clone, head: str | None) -> bytes | None:
         """Return the check that is to run on the commit `head`; None where there is none, or nothing was changed."""
         run, default = self.run, self.run.turn.worktree.repository.default_branch
-        is_due = run.ctx.rules.check and run.turn.mode in ("work", "update") and head != run.head_before
+        is_due = run.ctx.rules.check and run.kind.is_checked and head != run.head_before
         if not is_due or head is None or default is None or not refs.is_branch(default):
             return None
         found = await script_on(clone, default, SCRIPT)
@@ -178,7 +178,7 @@ class Proof:
         prompt = ask_to_mend(Fence(secrets.token_hex(4)), default, _ran(done), done.output, passes_on_base=passes)
         run.progress.agent_goes_on()
         answers = ModelAnswers(ctx.clock, run.progress.model_answered)
-        asked = turn, tuple(map(ctx.redactor.redact, prompt)), limits, answers
+        asked = turn, run.kind, tuple(map(ctx.redactor.redact, prompt)), limits, answers
         async with capped(run) as ending:
             outcome = await ctx.go_on(*asked, ending, run.progress.note, run.disk_overflowed)
         if outcome is None:
@@ -199,7 +199,7 @@ class Proof:
         self.subject = latest or subject
         commit = [f"Commit: {self.subject}"] if self.subject else []
         answer = "\n\n".join([closed(earlier), words.AFTER, added, *commit])
-        await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers)
+        await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, run.kept)
         run.answer = answer
 
 

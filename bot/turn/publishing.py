@@ -10,7 +10,7 @@ from bot.model import WorktreeRow
 from bot.node.transactions import persist
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
-from bot.thread import commit_message, links, notices, tracking, update
+from bot.thread import commit_message, links, notices, tracking
 from bot.thread.tracking import Changes
 from bot.tree.clone.checkout import Checkout, require_checkout
 from bot.tree.clone.clone import Clone, CloneLock, StoppedError, clone_lock
@@ -181,7 +181,7 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before:
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
     line = commit_message.subject(
-        subject or (update.SUBJECT if turn.mode == "update" else None),
+        subject or ctx.kind_of(turn).subject,
         turn.title,
         turn.number,
         ctx.redactor,

@@ -6,7 +6,7 @@ import structlog
 
 from bot.handlers.choose_worktree import choose_node
 from bot.node.repository_rules import known_rules
-from bot.store import claims, conversations, fixes, nodes, operations, takeover, turns
+from bot.store import claims, conversations, nodes, operations, takeover, turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
 from bot.thread import notices, reasons, thread_comments, tracking, worktree_replies
@@ -90,6 +90,6 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
     )
     await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
     rules = await known_rules(connection, ctx.rules, repository)
-    await fixes.ring(connection, place.thread_ref.conversation_id, autofix=rules.autofix)
+    await ctx.at_end(connection, place.thread_ref.conversation_id, rules)
     _log.warning("turn-interrupted", turn=claim.turn_id)
     return True

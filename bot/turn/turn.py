@@ -31,11 +31,9 @@ from bot.tree.clone.clone import Clone, StoppedError, clone_lock, reading
 from bot.tree.clone.metadata import record_use
 from bot.tree.clone.packing import was_packed
 from bot.turn.asking import ask_agent
-from bot.turn.checkout import NotReady, Ready, prepare
+from bot.turn.checkout import NotReady, Ready, Seen, files_seen, prepare
 from bot.turn.confirm import Confirmed, NotConfirmedError, confirm, may_all_ask
 from bot.turn.ending import finish, hand_back, put_back, stopped
-from bot.turn.kinds import kind_of
-from bot.turn.plan import Seen, files_seen, settle_mode
 from bot.turn.prompting import read_thread
 from bot.turn.proof import Proof
 from bot.turn.publishing import guard_of, publish
@@ -131,12 +129,12 @@ async def work(run: TurnRun) -> TurnResult | Wait:
 
 async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
     """Return what the agent answers, or what is said where none is needed, once that is saved; or the end."""
-    return await kind_of(run.turn).begin(run, ready) or await ask_agent(run, ready, thread)
+    return await run.kind.begin(run, ready) or await ask_agent(run, ready, thread)
 
 
 async def _fetch_beside(run: TurnRun, clone: Clone) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
-    if run.turn.answer is None and kind_of(run.turn).agent == "always":
+    if run.turn.answer is None and run.kind.agent == "always":
         await run.progress.until_agent_begins()
     was_shallow = clone.is_shallow
     await fetch_beside(clone)
@@ -189,7 +187,7 @@ async def _give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
         return
     ctx.redactor.know(found.values())
     is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
-    if not is_ours or await kind_of(turn).of_outsider(run) or not await may_all_ask(ctx, turn, authors):
+    if not is_ours or await run.kind.of_outsider(run) or not await may_all_ask(ctx, turn, authors):
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
@@ -221,8 +219,8 @@ async def _prepare(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Read
     await _care_for_new_clone(run)
     if (asked := await confirmed) is None:
         return ready
-    await settle_mode(run, asked)
-    kind = kind_of(run.turn)
+    await run.kind.settle(run, asked)
+    kind = run.kind
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)
     if kind.agent != "never":
@@ -250,7 +248,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     turn, ctx = run.turn, run.ctx
-    if not ctx.rules.setup or kind_of(turn).agent == "never" or await run.write(worktrees.is_set_up, turn.worktree.id):
+    if not ctx.rules.setup or run.kind.agent == "never" or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
     async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
         found = await script_of(lock)
@@ -299,7 +297,7 @@ async def _deliver(
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
-    kind = kind_of(turn)
+    kind = run.kind
     if not kind.writes:
         return await kind.answered(run, answer, seen)
     rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)

@@ -18,8 +18,8 @@ from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import AskedBy
 from bot.tree.clone.clone import StoppedError
 from bot.turn.context import TurnContext
+from bot.turn.kind import Kind
 from bot.turn.progress import Progress
-from bot.turn.review import SAVED, Reviewing, SavedReview
 
 STOP_POLL_SECONDS = 2.0
 P = ParamSpec("P")
@@ -38,10 +38,12 @@ class TurnRun:
     thread_answers: tuple[str, ...] = field(init=False)
     inline: frozenset[int] = frozenset()
     """The inline comments of the pull request that the agent was told of and may answer in their threads."""
-    reviewing: Reviewing | None = None
-    """What the agent was told that it reviews."""
-    review: SavedReview | None = field(init=False)
-    """What it left, but for its text."""
+    kind: Kind = field(init=False)
+    """What kind of turn it is by now."""
+    subject: object = None
+    """What the kind's brief was about, for what it takes of the answer."""
+    kept: str | None = field(init=False)
+    """What the kind keeps of the answer beside its text, as JSON."""
     read: tuple[str, ...] = field(init=False)
     branch: str | None = field(init=False)
     head_before: str = ""
@@ -71,7 +73,7 @@ class TurnRun:
         self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
         self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
         self.thread_answers = turn.thread_answers
-        self.review = SAVED.validate_json(turn.review) if turn.review is not None else None
+        self.kind, self.kept = self.ctx.kind_of(turn), turn.review
         self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
 
     @property
@@ -85,7 +87,7 @@ class TurnRun:
         turn = self.turn
         place = turn.worktree.repository, turn.number, turn.target
         asked = tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
-        return replace(asked, is_fix=turn.mends is not None and turn.retry_of is None)
+        return replace(asked, is_fix=self.kind.confirmed_by == "nobody" and turn.retry_of is None)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent has filled its disk."""

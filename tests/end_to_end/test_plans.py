@@ -7,8 +7,8 @@ import pytest
 from bot.rules import RequirePlan, Rules
 from bot.serve import parts
 from bot.settings import Settings
-from bot.thread import plans
 from bot.thread.notices import VARIABLES_WITHHELD
+from bot.verbs import plan
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.end_to_end.test_variables import knows_a_secret
@@ -34,17 +34,17 @@ async def test_a_plan_changes_nothing_until_it_is_approved(world: World) -> None
     await issue.says("@threadtree-bot remember blue\nsay Hello.")
     await issue.hears("Hello.")
     await issue.says("/approve")
-    assert plans.NOTHING_TO_APPROVE in await issue.hears()
+    assert plan.NOTHING_TO_APPROVE in await issue.hears()
     await issue.says("@threadtree-bot /plan")
-    assert plans.NOTHING_TO_PLAN in await issue.hears()
+    assert plan.NOTHING_TO_PLAN in await issue.hears()
 
     gate = world.gate()
     await issue.says(f"@threadtree-bot\n/plan wait {gate}\nsay `a.txt` says hello.\n{PLAN}\n{HIDDEN}")
     await issue.sees_working()
     await issue.says("/approve")
-    assert plans.PLAN_NOT_THERE in await issue.hears()
+    assert plan.PLAN_NOT_THERE in await issue.hears()
     gate.open()
-    shown = await issue.hears("`a.txt` says hello.", "write a.txt: one", plans.PLANNED)
+    shown = await issue.hears("`a.txt` says hello.", "write a.txt: one", plan.PLANNED)
     assert "Changed" not in shown
     assert list(await world.branches()) == ["main"]
     await issue.says("/status")
@@ -56,13 +56,13 @@ async def test_a_plan_changes_nothing_until_it_is_approved(world: World) -> None
     assert (files["a.txt"], "pwned.txt" in files) == ("one", False)
     assert len(await world.sessions("id")) == 1
     await issue.says("/approve")
-    assert plans.not_open(2, 3, approved=True) in await issue.hears()
+    assert plan.not_open(2, 3, approved=True) in await issue.hears()
 
 
 async def test_an_approval_that_failed_is_repeated_and_a_reset_ends_a_plan(world: World) -> None:
     issue = await world.maria.opens_issue("Stuck")
     await issue.says("/plan say hang")
-    await issue.hears("hang", plans.PLANNED)
+    await issue.hears("hang", plan.PLANNED)
     await issue.says("/approve")
     await issue.sees_working()
     await issue.says("/stop")
@@ -80,17 +80,17 @@ async def test_an_approval_that_failed_is_repeated_and_a_reset_ends_a_plan(world
     await issue.says("/reset-context")
     await issue.hears("AI context reset.")
     await issue.says("/approve")
-    assert plans.NOTHING_TO_APPROVE in await issue.hears()
+    assert plan.NOTHING_TO_APPROVE in await issue.hears()
 
 
 async def test_the_answer_to_a_question_before_a_plan_is_planned_too(world: World) -> None:
     issue = await world.maria.opens_issue("Colours")
     await issue.says("@threadtree-bot /plan ask Which colour?")
-    assert plans.PLANNED not in await issue.hears("**Which colour?**")
+    assert plan.PLANNED not in await issue.hears("**Which colour?**")
     await issue.says("/approve")
-    assert plans.NOTHING_TO_APPROVE in await issue.hears()
+    assert plan.NOTHING_TO_APPROVE in await issue.hears()
     await issue.says("@threadtree-bot say write a.txt: red")
-    await issue.hears("write a.txt: red", plans.PLANNED)
+    await issue.hears("write a.txt: red", plan.PLANNED)
     await issue.says("/approve")
     await issue.hears("1 file +1")
 
@@ -98,7 +98,7 @@ async def test_the_answer_to_a_question_before_a_plan_is_planned_too(world: Worl
 async def test_files_that_an_agent_without_a_sandbox_changed_for_a_plan_are_told_and_not_pushed(world: World) -> None:
     issue = await world.maria.opens_issue("Eager")
     await issue.says("@threadtree-bot /plan write a.txt: one\nsay I did it already.")
-    await issue.hears("I did it already.", plans.CHANGED_ALL_THE_SAME)
+    await issue.hears("I did it already.", plan.CHANGED_ALL_THE_SAME)
     assert list(await world.branches()) == ["main"]
     [worktree] = await world.worktrees("path")
     assert world.text_of(worktree, "a.txt") == "one\n"
@@ -107,7 +107,7 @@ async def test_files_that_an_agent_without_a_sandbox_changed_for_a_plan_are_told
 async def test_an_approval_that_nobody_wrote_runs_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says(f"@threadtree-bot /plan {PLAN}")
-    await issue.hears(plans.PLANNED)
+    await issue.hears(plan.PLANNED)
     there = await issue.says("Just a remark.")
     await forge(
         world,
@@ -129,14 +129,14 @@ async def test_where_all_begin_with_a_plan_its_readers_go_on_in_their_own_words(
     async with a_world() as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say write a.txt: one")
-        await issue.hears("write a.txt: one", plans.REQUIRED_FOR_ALL, plans.PLANNED)
+        await issue.hears("write a.txt: one", plan.REQUIRED_FOR_ALL, plan.PLANNED)
 
         await issue.says("@threadtree-bot go ahead, but\nwrite a.txt: two")
-        assert plans.REQUIRED_FOR_ALL not in await issue.hears("1 file +1")
+        assert plan.REQUIRED_FOR_ALL not in await issue.hears("1 file +1")
         assert (await world.files("threadtree/issue-1"))["a.txt"] == "two"
 
         await issue.says("@threadtree-bot say write b.txt: three")
-        await issue.hears(plans.REQUIRED_FOR_ALL)
+        await issue.hears(plan.REQUIRED_FOR_ALL)
         assert await world.database.fetch("select mode from requests order by turn_id") == [
             ("plan",),
             ("work",),
@@ -152,7 +152,7 @@ async def test_what_an_outsider_wants_is_done_as_the_plan_said_when_it_was_appro
         knows_a_secret(world)
         issue = await world.olaf.opens_issue("Greet people", PLAN)
         await world.maria.person.label(issue.thread, "threadtree")
-        await issue.hears("write a.txt: one", plans.REQUIRED_FOR_OUTSIDERS, plans.PLANNED_FOR_OUTSIDER)
+        await issue.hears("write a.txt: one", plan.REQUIRED_FOR_OUTSIDERS, plan.PLANNED_FOR_OUTSIDER)
         assert list(await world.branches()) == ["main"]
 
         world.clock.move(5)
@@ -174,7 +174,7 @@ async def test_a_plan_whose_end_nobody_saw_is_not_carried_out(world: World) -> N
     await world.quiet()
     assert "pwned" not in "".join(await issue.hears_all())
     await issue.says("/approve")
-    assert plans.PLAN_TOO_LONG in await issue.hears()
+    assert plan.PLAN_TOO_LONG in await issue.hears()
 
     await issue.says("/plan say write a.txt: one\nsay Commit: write b.txt")
     assert "b.txt" not in await issue.hears("write a.txt: one")

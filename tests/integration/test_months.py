@@ -9,13 +9,13 @@ from bot.care import upkeep_rows as upkeep
 from bot.care.clones import care_for_clones
 from bot.care.prune import prune
 from bot.care.repair import repair
-from bot.handlers import stop as closing
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import ParsedComment
 from bot.store.retention import delete_old_sessions
 from bot.tree.clone import trash
 from bot.tree.git import refs
+from bot.verbs import stop as closing
 from tests.support.git_repositories import git
 from tests.support.histories.database import history_database
 from tests.support.histories.inventory import refs_of

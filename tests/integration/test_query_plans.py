@@ -20,7 +20,6 @@ from bot.store import (
     jobs,
     messages,
     operations,
-    plans,
     pull_requests,
     recoveries,
     removals,
@@ -32,6 +31,7 @@ from bot.store import (
 )
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
+from bot.verbs import plan
 from tests.support.turn_rows import NODE, NOON
 
 HISTORY = """
@@ -118,7 +118,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "choose for a thread and those of its branch": (fixes.choose.sql, (5, True)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
     "last review": (turns.last_reviewed.sql, (5, 20_000)),
-    "newest plan": (plans.newest.sql, (5, None)),
+    "newest plan": (plan.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
     "active session": (turns.active_session.sql, (5,)),

@@ -13,7 +13,6 @@ import asyncpg
 import pytest
 
 from bot import counters
-from bot.handlers.stop import stop_turns
 from bot.model import Target, ThreadRef
 from bot.redaction import Redactor
 from bot.store import conversations, requests, turns
@@ -21,6 +20,7 @@ from bot.store.database import Connection, Pool, database
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
+from bot.verbs.stop import stop_turns
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, is_waiting, request, until
 

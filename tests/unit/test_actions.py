@@ -18,10 +18,10 @@ from bot.github.events import (
     Written,
 )
 from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
-from bot.handlers.registry import HANDLERS
 from bot.inbox.actions import Action, Ignore, action_of, failure_of
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Policy
+from bot.verbs.registry import HANDLERS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)

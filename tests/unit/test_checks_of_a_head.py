@@ -3,9 +3,9 @@
 import pytest
 
 from bot.github.thread import Checks
-from bot.inbox.ci import Failing, Passing, judge
 from bot.model import Repository, Target, ThreadRef
 from bot.store.fixes import OwnHead
+from bot.verbs.fix.ci import Failing, Passing, judge
 
 THREAD = ThreadRef(Repository("github.example", 1, "acme", "shop"), 5)
 RED = Checks(failed=frozenset({"tests", "lint"}), green=True)

@@ -1,6 +1,6 @@
 """The chat commands that there are."""
 
-from bot.handlers.registry import HANDLERS
+from bot.verbs.registry import HANDLERS
 
 
 def test_help_lists_the_commands_in_this_order() -> None:

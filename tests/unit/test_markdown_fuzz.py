@@ -15,7 +15,6 @@ import pytest
 
 from bot import markdown
 from bot.handlers.parsing import CommentParser
-from bot.handlers.registry import HANDLERS
 from bot.markdown import to_html
 from bot.prompt.hidden import strip_hidden
 from bot.redaction import Redactor
@@ -25,6 +24,7 @@ from bot.thread.commit_message import subject
 from bot.thread.formatting import clause, inline_code, inline_text
 from bot.thread.pull_requests import Answer, description
 from bot.thread.tracking import AskedBy, PlanEntry, TurnResult
+from bot.verbs.registry import HANDLERS
 
 SERVER = "https://github.com"
 DOCUMENTS = int(os.environ.get("THREADTREE_FUZZ", "20000"))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.handlers.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
-from bot.handlers.registry import HANDLERS
-from bot.handlers.worktree import WORKTREE_VERBS
+from bot.verbs.registry import HANDLERS
+from bot.verbs.worktree import WORKTREE_VERBS
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction

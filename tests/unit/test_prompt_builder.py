@@ -20,13 +20,13 @@ from bot.github.thread import (
     WholeThread,
 )
 from bot.handlers.parsing import CommentParser
-from bot.handlers.registry import HANDLERS
 from bot.model import Actor
 from bot.prompt import remarks
 from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, build_prompt, message_to_agent
 from bot.prompt.foreign import Fence, Foreign
-from bot.prompt.review import Earlier, ReviewTask
 from bot.prompt.selection import Scope
+from bot.verbs.registry import HANDLERS
+from bot.verbs.review.told import Earlier, ReviewTask, brief
 from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE
 
 ASKED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -281,7 +281,7 @@ def test_a_request_on_a_line_of_code_shows_the_line() -> None:
 
 
 def test_a_review_is_asked_for_with_its_focus_and_in_its_form() -> None:
-    task = replace(TASK, kind="pull", request="/review the cookie", review=ReviewTask("abc1234" + "0" * 33))
+    task = replace(TASK, kind="pull", request="/review the cookie", brief=brief(ReviewTask("abc1234" + "0" * 33)))
     built = build_prompt(task, pull(), replace(SCOPE, since=ASKED_AT), 100_000)
     assert built.blocks[-1] == "/review the cookie"
     assert built.blocks[0].startswith("You review a pull request. @maria asked for it in acme/shop#7 on GitHub.")
@@ -298,7 +298,7 @@ def test_a_reviewer_is_told_what_it_said_before_and_what_changed_since() -> None
         Earlier('a"b.py', None, "resolved", replace(text("Fixed?", BOT), id=12)),
     )
     changed = (ChangedFile("src/app.py", "modified", 1, 1, "@@ -4 +4 @@\n-b\n+c"),)
-    task = replace(TASK, kind="pull", review=ReviewTask("2" * 40, "1" * 40, changed, earlier))
+    task = replace(TASK, kind="pull", brief=brief(ReviewTask("2" * 40, "1" * 40, changed, earlier)))
     built = build_prompt(task, pull(), SCOPE, 100_000)
     (block,) = [one for one in built.blocks if one.startswith("# What you said of it before")]
     assert f"You reviewed commit {'1' * 40} before." in block
@@ -307,7 +307,7 @@ def test_a_reviewer_is_told_what_it_said_before_and_what_changed_since() -> None
     assert "## Changed since 111111111111" in block
     assert "-b\n+c" in block
     assert built.inline == {11}, "a resolved thread is not answered"
-    same = build_prompt(replace(task, review=ReviewTask("1" * 40, "1" * 40)), pull(), SCOPE, 100_000)
+    same = build_prompt(replace(task, brief=brief(ReviewTask("1" * 40, "1" * 40))), pull(), SCOPE, 100_000)
     assert "The head is the same since." in "\n".join(same.blocks)
 
 

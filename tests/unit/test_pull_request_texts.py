@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.registry import pull_request_asked
 from bot.redaction import Redactor
 from bot.store.operations import PullRequestAsked
 from bot.thread import pull_requests
 from bot.thread.pull_requests import Answer, Described
+from bot.verbs.registry import pull_request_asked
 
 SERVER = "https://github.example"
 ASKED = f"{SERVER}/acme/shop/issues/7#issuecomment-3"

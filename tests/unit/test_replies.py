@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.registry import HANDLERS
 from bot.model import Overview, Repository, Target, UnfinishedTurn
 from bot.thread import notices, reasons, replies, tracking, worktree_replies
 from bot.thread.formatting import inline_code, inline_text
 from bot.thread.tracking import Changes, PlanEntry, TurnResult
 from bot.thread.worktree_replies import WorktreeVerb
+from bot.verbs.registry import HANDLERS
 from tests.support.rendered import html
 
 SERVER, NOON = "https://github.example", datetime(2026, 5, 1, 12, tzinfo=UTC)

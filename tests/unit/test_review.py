@@ -8,9 +8,9 @@ from bot.github.answers import Review, ReviewComment
 from bot.github.client import GitHub
 from bot.handlers.agent_request import AgentRequest
 from bot.handlers.parsing import CommentParser, ParsedComment, Request
-from bot.handlers.registry import HANDLERS
 from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Target, Thread
+from bot.verbs.registry import HANDLERS
 
 ADA, EVE = Actor("ada", 7), Actor("eve", 8)
 REVIEW_ID = 500

@@ -10,10 +10,11 @@ import pytest
 
 from bot.github.thread import ChangedFile, ReviewThread, Text
 from bot.model import Actor, LineRemark
-from bot.thread import reviews
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
-from bot.turn.review import (
+from bot.turn.thread_answers import make_folder
+from bot.verbs.review import words as reviews
+from bot.verbs.review.left import (
     LARGEST_FILE_BYTES,
     LONGEST_REMARK,
     LONGEST_SUMMARY,
@@ -24,7 +25,6 @@ from bot.turn.review import (
     mended,
     read_left,
 )
-from bot.turn.thread_answers import make_folder
 
 PATCH = """\
 @@ -1,4 +1,5 @@ def total

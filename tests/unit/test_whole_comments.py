@@ -1,7 +1,7 @@
 """Whole comments as people see them: a change of wording shows as a change of a file in `snapshots`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,30 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.registry import HANDLERS
+from bot.care.conflicts import conflicts
 from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from bot.store.turns import ChangeOfTurn
 from bot.thread import (
     agent_choice,
     checks,
-    fixes,
     links,
     notices,
-    plans,
     pull_requests,
     reasons,
     replies,
-    reviews,
     sanitize,
     tracking,
-    undo,
-    update,
     worktree_replies,
 )
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
+from bot.verbs import plan, undo, update
+from bot.verbs.fix import words as fixes
+from bot.verbs.registry import HANDLERS
+from bot.verbs.review import words as reviews
 from tests.support.rendered import html
 
 SERVER = "https://github.example"
@@ -122,16 +121,16 @@ def status(
     *unfinished: UnfinishedTurn,
     wait: str | None = None,
     chosen: tuple[str, str] | None = None,
-    open_plan: int | None = None,
+    waits: Sequence[str] = (),
 ) -> str:
     at = NOON + timedelta(seconds=75)
-    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, open_plan=open_plan)
+    return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, waits=waits)
 
 
 PLANNED = TurnResult(
     "done",
     answer="1. Let `total()` in `src/cart.py` return `0` for an empty cart.\n2. Test it in `cart_test.py`.",
-    notices=(plans.PLANNED,),
+    notices=(plan.PLANNED,),
     steps=("Read src/cart.py", "grep -r total"),
     read=("the description", "2 comments", "AGENTS.md"),
     asked=ASKED,
@@ -246,15 +245,15 @@ COMMENTS: dict[str, str | TurnResult] = {
         model="claude-opus-4-5",
     ),
     "plan": PLANNED,
-    "plan-required": replace(PLANNED, notices=(plans.REQUIRED_FOR_ALL, plans.PLANNED)),
-    "plan-for-an-outsider": replace(PLANNED, notices=(plans.REQUIRED_FOR_OUTSIDERS, plans.PLANNED_FOR_OUTSIDER)),
-    "plan-that-changed-files": replace(PLANNED, notices=(plans.PLANNED, plans.CHANGED_ALL_THE_SAME)),
+    "plan-required": replace(PLANNED, notices=(plan.REQUIRED_FOR_ALL, plan.PLANNED)),
+    "plan-for-an-outsider": replace(PLANNED, notices=(plan.REQUIRED_FOR_OUTSIDERS, plan.PLANNED_FOR_OUTSIDER)),
+    "plan-that-changed-files": replace(PLANNED, notices=(plan.PLANNED, plan.CHANGED_ALL_THE_SAME)),
     "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
-    "pull-request-conflicts": update.conflicts("main"),
+    "pull-request-conflicts": conflicts("main"),
     "remark-waits": tracking.waiting(reasons.collects(NOON + timedelta(seconds=60), NOON)),
-    "plan-approved-twice": plans.not_open(28, 29, approved=True),
-    "plan-followed-by-a-request": plans.not_open(28, 29, approved=False),
-    "status-open-plan": status(WORKED, open_plan=28),
+    "plan-approved-twice": plan.not_open(28, 29, approved=True),
+    "plan-followed-by-a-request": plan.not_open(28, 29, approved=False),
+    "status-open-plan": status(WORKED, waits=[plan.waits_for_approval(28)]),
     "answer-that-claims-a-change": TurnResult(
         "done",
         answer="Changed to `SameSite=Lax`.",

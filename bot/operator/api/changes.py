@@ -231,8 +231,8 @@ async def _rescue(call: Call, rescue_id: int) -> Rescue:
 )
 async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     # It renders Markdown, for which the web process has no other use.
-    from bot.handlers.stop import stop_turns
     from bot.thread import reasons
+    from bot.verbs.stop import stop_turns
 
     async with call.connection.transaction():
         place = await _thread_of_turn(call, asked.id)

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.handlers import stop as closing
 from bot.handlers.parsing import Command, ParsedComment
 from bot.operations import execute
+from bot.verbs import stop as closing
 from tests.support.histories.database import NODE
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 import asyncpg
 import pytest
 
+from bot import verbs
 from bot.agents.driver import AgentDone, Failed, PromptLimits
 from bot.github.client import GitHub
 from bot.handlers.context import Nodes
@@ -40,6 +41,7 @@ from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
+from bot.verbs.registry import HANDLERS
 from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
@@ -115,6 +117,9 @@ class HistoryNode:
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={"custom": {}},
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", {"custom": ("true",)}),
+            commands=HANDLERS.values(),
+            kind_of=verbs.kind_of,
+            at_end=verbs.at_end,
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),

@@ -2,21 +2,21 @@
 
 from typing import Final, assert_never
 
-from bot.handlers.agent_choice import AGENT, AUTOFIX, MODEL
-from bot.handlers.agent_request import AgentRequest, nothing_to_review, queue_turn
+from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
-from bot.handlers.plan import APPROVE, PLAN, asks_back, is_open
-from bot.handlers.stop import STOP
-from bot.handlers.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
-from bot.model import TurnMode
 from bot.rules import Chosen
-from bot.store import conversations, plans, requests
+from bot.store import conversations, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.operations import PullRequestAsked
 from bot.store.pull_requests import thread_to_open_for
-from bot.thread import pull_requests, replies, tracking, undo, update
+from bot.thread import pull_requests, replies, tracking
+from bot.turn.confirm import RETRY as RETRY_COMMAND
+from bot.verbs import fix, plan, review, undo, update
+from bot.verbs.agent import AGENT, MODEL
+from bot.verbs.stop import STOP
+from bot.verbs.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
 
 _RECORDED: Final = frozenset(
     {"stop", "stop all", "retry", "reset", *(f"worktree {verb}" for verb in WORKTREE_VERBS if verb != "list")}
@@ -34,12 +34,11 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         first = await requests.why_turns_wait(ctx.connection, waiting[:1], ctx.now, SILENT_AFTER_SECONDS)
         # Without the word before it, "Queued." or "Waiting."
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
-    plan = await plans.newest(ctx.connection, ctx.conversation_id)
-    open_plan = plan.turn_id if plan is not None and is_open(plan) and not asks_back(plan) else None
+    newest = await plan.newest(ctx.connection, ctx.conversation_id)
     chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     next_one = chosen.within(ctx.rules).worker if chosen.agent else None
     place = ctx.server_url, ctx.repository, ctx.number, ctx.now
-    await ctx.reply(replies.status(now, unfinished, *place, wait, next_one, open_plan=open_plan))
+    await ctx.reply(replies.status(now, unfinished, *place, wait, next_one, waits=plan.waiting(newest)))
 
 
 async def _retry(ctx: RequestContext, _: str | None) -> None:
@@ -77,24 +76,8 @@ def pull_request_asked(argument: str | None) -> PullRequestAsked:
     return PullRequestAsked(draft=kind == "draft", title=title if is_title else None)
 
 
-async def _of_branch(ctx: RequestContext, mode: TurnMode, nothing: str) -> None:
-    """Queue a turn of that mode, or say that there is `nothing` where the thread has no branch."""
-    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
-        await ctx.reply(nothing)
-        return
-    await ctx.acknowledge()
-    await queue_turn(ctx, AgentRequest(f"/{mode}", mode=mode))
-
-
 STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_status)
-RETRY = Handler("retry", summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
-UNDO = Handler("undo", summary=undo.SUMMARY, run=lambda ctx, _: _of_branch(ctx, "undo", undo.NOTHING), queues_turn=True)
-UPDATE = Handler(
-    "update", summary=update.SUMMARY, run=lambda ctx, _: _of_branch(ctx, "update", update.NOTHING), queues_turn=True
-)
-REVIEW = Handler(
-    "review", lambda words: (words or None, ""), summary=replies.REVIEW_SUMMARY, run=nothing_to_review, asks="review"
-)
+RETRY = Handler(RETRY_COMMAND, summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
 PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
 RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
 RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
@@ -106,8 +89,8 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
-_REQUESTS = (RETRY, PLAN, APPROVE, REVIEW, UNDO, UPDATE)
-_OF_THREAD = (PR, AGENT, MODEL, AUTOFIX, RESET_CONTEXT, RESET, WORKTREE)
+_REQUESTS = (RETRY, plan.COMMAND, plan.APPROVE, review.COMMAND, undo.COMMAND, update.COMMAND)
+_OF_THREAD = (PR, AGENT, MODEL, fix.COMMAND, RESET_CONTEXT, RESET, WORKTREE)
 HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (HELP, STATUS, STOP, *_REQUESTS, *_OF_THREAD)}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

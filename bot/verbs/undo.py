@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from bot.failpoints import reached
+from bot.handlers.agent_request import queue_on_branch
+from bot.handlers.context import Handler, RequestContext
 from bot.model import Saved
 from bot.operations.shared import record_rescue, rescue_size
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
-from bot.thread import undo
-from bot.thread.tracking import TurnResult
+from bot.thread.formatting import clause, format_count, format_list, inline_code, truncate
+from bot.thread.tracking import AskedBy, TurnResult
+from bot.thread.worktree_replies import rescued
 from bot.tree.clone.check_out import check_out, marked
 from bot.tree.clone.checkout import Checkout, require_checkout
 from bot.tree.clone.clone import Clone, clone_lock
@@ -19,8 +22,80 @@ from bot.tree.push import commit_tree, merged_tree
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
 from bot.turn.checkout import Ready
+from bot.turn.kind import Kind
 from bot.turn.turn_run import TurnRun
-from bot.turn.update import base_of
+from bot.verbs.update import base_of
+
+SUMMARY = "takes back what the last request changed: its commits by a new one, and what is not on GitHub after a rescue"
+NOTHING = "There is nothing to take back: no request changed this branch, or `/undo` took that back before."
+NO_BRANCH = "Nothing is pushed from here, so there is nothing to take back. `/reset` starts the files anew."
+IGNORED_FILE_IN_THE_WAY = (
+    "A file that git ignores is in the place of one that would come back. Remove it, then write `/retry`."
+)
+_MOST_COMMITS = 10
+
+
+def taken_back(change: ChangeOfTurn | None, saved: Saved | None, commits: Sequence[str] | None = None) -> str:
+    """`change` was reverted by a commit where it was pushed: its `commits`, each its name and subject, newest first.
+
+    `saved` was only here, and is rescued.
+    """
+    whose = _whose(change) if change is not None else "somebody"
+    if commits is None:
+        parts = [f"Took back what {whose} left here."]
+        if change is not None and change.pushed_to is not None:
+            parts.append(f"Its commits are still on {inline_code(change.pushed_to)}.")
+        return "\n\n".join([" ".join(parts), *rescued(saved)])
+    shown = [f"- {inline_code(sha[:7])} {inline_code(truncate(subject))}" for sha, _, subject in _parted(commits)]
+    more = [f"- {format_count(len(commits) - _MOST_COMMITS, 'earlier commit')}"] if commits[_MOST_COMMITS:] else []
+    return "\n\n".join([f"Took back by one commit what {whose} pushed:", "\n".join([*shown, *more]), *rescued(saved)])
+
+
+def commit_message(change: ChangeOfTurn, asked: AskedBy, commits: Sequence[str]) -> str:
+    """Return the message of the commit that takes a change back, which was these `commits`."""
+    reverts = "\n".join(f"This reverts commit {sha}." for sha, _, _ in _parted(commits))
+    return f"Take back turn {change.id}\n\n{reverts}\n\nRequested by {asked.login}: {asked.url}\n"
+
+
+def conflicts(change: ChangeOfTurn, names: Sequence[str]) -> str:
+    what = f"Later commits changed the same lines as {_whose(change)}"
+    return f"{what}: {format_list(names)}. Ask the agent to take it back."
+
+
+def not_on_branch(change: ChangeOfTurn, branch: str | None) -> str:
+    where = inline_code(branch or "the branch")
+    return f"The commits of {_whose(change)} are not on {where} any more, so there is nothing to take back."
+
+
+def gone_already(change: ChangeOfTurn) -> str:
+    return f"Later commits took back what {_whose(change)} changed."
+
+
+def has_merged(change: ChangeOfTurn, base: str) -> str:
+    name = inline_code(base)
+    return (
+        f"Commits of {name} came with {_whose(change)}. To take them back here would take them back in {name} too, "
+        "once this branch is merged. Ask the agent to take back what you do not want."
+    )
+
+
+def cannot_rescue(why: str) -> str:
+    return f"A commit cannot hold all that is not on GitHub ({clause(why)}). `/reset` keeps the whole directory."
+
+
+def off_branch(branch: str, ref: str) -> str:
+    return (
+        f"The files were not on {inline_code(branch)}. They are again, and what was there is rescued as "
+        f"{inline_code(ref)}. Write `/undo` again to take back the last request."
+    )
+
+
+def _parted(commits: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [commit.partition(" ") for commit in commits[:_MOST_COMMITS]]
+
+
+def _whose(change: ChangeOfTurn) -> str:
+    return f"turn {change.id} ({clause(change.requested_by)}'s request)"
 
 
 async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
@@ -31,7 +106,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     """
     ctx, turn = run.ctx, run.turn
     if ready.branch is None:
-        return TurnResult("refused", undo.NO_BRANCH)
+        return TurnResult("refused", NO_BRANCH)
     base = await base_of(run, ready)
     found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
@@ -41,7 +116,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         # The same in a run that is resumed: what it rescues is then the same rescue.
         label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, turn.started_at)
         if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
-            return TurnResult("refused", undo.off_branch(ready.branch, stray.ref))
+            return TurnResult("refused", off_branch(ready.branch, stray.ref))
         tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
         has_more = bool(await checkout.work()) or bool(here and await _beyond(clone, here, tip))
         onto = tip or (found[-1].head_before if found else None)
@@ -53,7 +128,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         commits: Sequence[str] | None = None
         is_resumed = turn.resuming and undoes is not None
         if onto is None or not (reverted or has_more or is_resumed):
-            return TurnResult("refused", undo.NOTHING)
+            return TurnResult("refused", NOTHING)
         if reverted is not None:
             made = await _reverting(run, checkout, reverted, onto, base)
             if isinstance(made, TurnResult):
@@ -63,16 +138,16 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
             has_more = bool(await checkout.work()) or (has_more and trees[0] != trees[1])
         rescue = await save_rescue(lock, checkout.path, label) if has_more else None
         if isinstance(rescue, KeepDirectory):
-            return TurnResult("refused", undo.cannot_rescue(rescue.why))
+            return TurnResult("refused", cannot_rescue(rescue.why))
         if rescue is not None:
             await _drop_changes(run, checkout, label, rescue)
         if not await check_out(checkout, ready.branch, onto):
-            return TurnResult("failed", undo.IGNORED_FILE_IN_THE_WAY)
+            return TurnResult("failed", IGNORED_FILE_IN_THE_WAY)
         reached("undone")
     run.head_before = tip or onto
     change = next((one for one in found if one.id == undoes), None)
     saved = Saved(rescue.files, rescue.commits) if rescue else None
-    answer = undo.taken_back(change, saved, commits)
+    answer = taken_back(change, saved, commits)
     await run.write(turns.save_answer, turn.claim, answer, tuple(run.notices), ())
     run.answer = answer
     return answer
@@ -93,23 +168,23 @@ async def _reverting(
     clone = checkout.clone
     last = await _last_of_its_own(clone, change)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
-        return TurnResult("refused", undo.not_on_branch(change, change.pushed_to))
+        return TurnResult("refused", not_on_branch(change, change.pushed_to))
     theirs = await clone.commit_at(refs.remote(base)) if base else None
     # Once a branch with a merge and its opposite is merged, the base is without these commits.
     if base and theirs and not await clone.is_ancestor(last, theirs):
         new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
         if new > own:
-            return TurnResult("refused", undo.has_merged(change, base))
+            return TurnResult("refused", has_merged(change, base))
     author = run.ctx.author
     before = await commit_tree(checkout, f"{change.head_before}^{{tree}}", (last,), "As before\n", author)
     tree = await merged_tree(clone, tip, before)
     if not isinstance(tree, str):
-        return TurnResult("refused", undo.conflicts(change, tree))
+        return TurnResult("refused", conflicts(change, tree))
     if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
-        return TurnResult("refused", undo.gone_already(change))
+        return TurnResult("refused", gone_already(change))
     listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
     commits = listed.text.split("\n")
-    words = undo.commit_message(change, run.asked, commits)
+    words = commit_message(change, run.asked, commits)
     return await commit_tree(checkout, tree, (tip,), words, author), commits
 
 
@@ -127,3 +202,11 @@ async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, re
     await stage(checkout, [name for name in await checkout.changed_files() if not name.endswith("/")])
     with marked(checkout, rescue.sha, (await checkout.read_head()).commit or rescue.sha):
         await checkout.git("reset", "--quiet", "--hard")
+
+
+async def _run(ctx: RequestContext, _: str | None) -> None:
+    await queue_on_branch(ctx, "undo", NOTHING)
+
+
+COMMAND = Handler("undo", summary=SUMMARY, run=_run, queues_turn=True)
+UNDO = Kind("undo", "command", COMMAND.name, tells_unfinished=False, tells_dirty=False, agent="never", begin=take_back)

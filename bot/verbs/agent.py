@@ -1,12 +1,10 @@
-"""`/agent`, `/model` and `/autofix`: what a thread's people choose for it."""
+"""`/agent` and `/model`: who works on a thread's requests."""
 
 from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import one_of
 from bot.rules import Chosen
 from bot.sandbox.net.model_answers import is_model_name
-from bot.store import conversations, fixes
+from bot.store import conversations
 from bot.thread import agent_choice as words
-from bot.thread import fixes as fix_words
 
 USUAL = "default"
 """The word that takes a choice back."""
@@ -49,20 +47,5 @@ async def _model(ctx: RequestContext, name: str | None) -> None:
         await ctx.reply(words.model_chosen(of_thread.within(ctx.rules).worker))
 
 
-async def _autofix(ctx: RequestContext, argument: str | None) -> None:
-    chosen, most = await fixes.chosen(ctx.connection, ctx.conversation_id), ctx.rules.max_fix_attempts
-    if argument != "off" and ctx.rules.forbids_autofix:
-        await ctx.reply(fix_words.FORBIDDEN)
-    elif argument is None:
-        on = ctx.rules.autofix if chosen is None else chosen
-        await ctx.reply(fix_words.shown(on=on, is_chosen=chosen is not None, most=most))
-    else:
-        threads = await fixes.choose(ctx.connection, ctx.conversation_id, argument == "on")
-        await ctx.reply(fix_words.switched(on=argument == "on", most=most))
-        for one in threads:
-            await fixes.ring(ctx.connection, one, autofix=False)
-
-
 AGENT = Handler("agent", _first_word, summary=words.AGENT_SUMMARY, run=_agent)
 MODEL = Handler("model", _first_word, summary=words.MODEL_SUMMARY, run=_model)
-AUTOFIX = Handler("autofix", one_of("on", "off"), summary=fix_words.SUMMARY, run=_autofix)

@@ -4,21 +4,20 @@ from dataclasses import dataclass
 
 from bot.github.checks import read_checks
 from bot.github.client import GitHub
-from bot.github.events import ChecksEnded
 from bot.github.thread import Checks
 from bot.handlers.agent_request import AgentRequest, queue_turn
 from bot.handlers.context import RequestContext
 from bot.handlers.parsing import ParsedComment, Request
-from bot.inbox.parts import Parts
-from bot.model import Actor, Thread
+from bot.handlers.parts import Parts
+from bot.model import Actor, Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.rules import Rules
 from bot.store import conversations, deliveries, fixes
 from bot.store.database import Connection
 from bot.store.fixes import OwnHead
-from bot.thread import fixes as words
 from bot.thread import links, thread_comments
 from bot.thread import outbox_rows as outbox
+from bot.verbs.fix import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,12 @@ def judge(
     return "no check fails that passes on the base"
 
 
-async def see_to_checks(parts: Parts, guid: str, ended: ChecksEnded) -> str | None:
-    """Look at the checks, and write what follows in one transaction that ends the delivery; return a word for the log.
+async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: str) -> str | None:
+    """Look at the checks of the head, and write what follows in one transaction that ends the delivery.
 
-    None if the delivery was handled meanwhile. Raises GitHubError.
+    Return a word for the log, None if the delivery was handled meanwhile. Raises GitHubError.
     """
-    key, head = ended.repository.key, ended.head
+    key = repository.key
     own = await fixes.own_head(parts.pool, *key, head)
     found: str | Passing | Failing = "no head that the bot pushed last, or something runs there"
     rules = parts.rules

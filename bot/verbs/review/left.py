@@ -21,11 +21,9 @@ from bot.github.thread import ChangedFile, PullRequest, ReviewThread
 from bot.github.thread_parts import read_files, read_remarks, read_review_threads
 from bot.json_values import storable
 from bot.model import LineRemark, Side, ThreadRef
-from bot.prompt.review import Earlier, ReviewTask
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
-from bot.thread import reviews
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
 from bot.thread.marker import unsigned
@@ -33,6 +31,8 @@ from bot.thread.outbox import write_in_line
 from bot.thread.tracking import Reviewed
 from bot.turn.context import TurnContext
 from bot.turn.thread_answers import OUT
+from bot.verbs.review import words as reviews
+from bot.verbs.review.told import Earlier, ReviewTask
 
 REVIEW = OUT / "review.json"
 LARGEST_FILE_BYTES = 512 * 1024

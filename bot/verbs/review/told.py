@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from bot.github.thread import ChangedFile, Text
+from bot.prompt import remarks
+from bot.prompt.builder import Brief
 from bot.prompt.foreign import Fence
 from bot.prompt.hidden import drop_invisible
 from bot.prompt.sections import Entry, Section, attribute, fit
@@ -47,6 +49,7 @@ repeat a remark that is open. A remark whose lines were changed is resolved for 
 its thread instead: write a JSON list to `$THREADTREE_OUT/threads.json`, `[{{"comment_id": 123, "body": "…"}}]`, \
 with the number that it has here as `comment`."""
 
+AT_HEAD = "on no branch"
 _BUDGET_CHARACTERS = 30_000
 
 
@@ -75,10 +78,10 @@ class ReviewTask:
         return frozenset(one.text.id for one in self.earlier if one.text.id is not None and one.state != "resolved")
 
 
-def before(fence: Fence, review: ReviewTask) -> str | None:
-    """Return what is told of an earlier review, None where there was none."""
+def before(fence: Fence, review: ReviewTask) -> list[str]:
+    """Return the block on an earlier review, none where there was none."""
     if review.since is None:
-        return None
+        return []
     remarks = [
         Entry(
             f'place="{attribute(f"{one.path}:{one.line}" if one.line else one.path)}" '
@@ -93,4 +96,15 @@ def before(fence: Fence, review: ReviewTask) -> str | None:
         fit(Section(f"Changed since {review.since[:12]}", diff, 50, "files"), fence, _BUDGET_CHARACTERS),
     ]
     same = ["The head is the same since."] if review.since == review.head else []
-    return "\n\n".join([_BEFORE.format(since=review.since), *same, *(one.text for one in sections if one.text)])
+    return ["\n\n".join([_BEFORE.format(since=review.since), *same, *(one.text for one in sections if one.text)])]
+
+
+def brief(review: ReviewTask, *, elsewhere: bool = False) -> Brief:
+    """Return what the reviewer is told; `elsewhere`: the worktree's files are at another commit."""
+    return Brief(
+        role=ROLE.replace("{head}", review.head),
+        detached=AT_HEAD,
+        blocks=lambda fence: before(fence, review),
+        inline=review.inline,
+        remarks=(remarks.reviews_another(review.head),) if elsewhere else (),
+    )

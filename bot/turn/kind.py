@@ -1,0 +1,131 @@
+"""What differs between the kinds of turns. The machine asks the kind of a turn, and names none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bot.prompt.builder import Brief
+from bot.thread.commit_message import split_subject
+from bot.thread.tracking import Changes, TurnResult
+
+if TYPE_CHECKING:
+    from bot.prompt.collect import Collected
+    from bot.store.database import Connection
+    from bot.store.turns import ClaimedTurn
+    from bot.thread.authority import Policy
+    from bot.turn.checkout import Ready, Seen
+    from bot.turn.confirm import Confirmed
+    from bot.turn.turn_run import TurnRun
+
+Post = Callable[["Connection", Sequence[str]], Awaitable[None]]
+"""Writes the parts of an answer where they are to be posted, in the transaction that ends the turn."""
+
+
+async def _no(run: TurnRun) -> bool:
+    return False
+
+
+async def _stays(run: TurnRun, confirmed: Confirmed) -> None:
+    return None
+
+
+async def _nothing_first(run: TurnRun, ready: Ready) -> None:
+    return None
+
+
+async def _no_brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
+    return Brief()
+
+
+async def _as_said(run: TurnRun, answer: str, answered: Collection[int]) -> str:
+    return answer
+
+
+async def _told(run: TurnRun, answer: str, seen: Seen | None) -> TurnResult:
+    return TurnResult("done", answer=split_subject(answer)[0])
+
+
+async def _nothing_to_say(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+    return None
+
+
+def _whole(run: TurnRun, answer: str) -> str:
+    return answer
+
+
+def _as_comments(run: TurnRun, result: TurnResult) -> Post | None:
+    return None
+
+
+def _no_checks(turn: ClaimedTurn) -> None:
+    return None
+
+
+def asks_in_general(policy: Policy, gesture: str | int | None) -> bool:
+    """Return whether a label or an assignment (an account's id) asks the bot for work."""
+    return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of turn: what the machine asks where turns differ. All else is the machine's.
+
+    The attributes stand in the order in which a turn meets them.
+    """
+
+    name: str
+    confirmed_by: Literal["words", "command", "nobody"] = "words"
+    """What GitHub must show: the words of the request, the command that asks, or nothing, for no person asks."""
+    command: str = ""
+    """The command that asks."""
+    gesture: Callable[[Policy, str | int | None], bool] = asks_in_general
+    """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
+    gesture_says: str | None = None
+    """The request that such a gesture makes; None where it asks in the words of the text."""
+    of_outsider: Callable[[TurnRun], Awaitable[bool]] = _no
+    """Whether somebody without write access has a say in it, beside the authors of its words."""
+    settle: Callable[[TurnRun, Confirmed], Awaitable[None]] = _stays
+    """Give the run another kind, where the confirmed words or the rules want that."""
+    may_begin: Callable[[TurnRun, Ready], Awaitable[str | None]] = _nothing_first
+    """Return why the turn is refused by now."""
+    tells_unfinished: bool = True
+    """What an earlier turn left uncommitted, or unfinished, is told to people."""
+    tells_dirty: bool = True
+    agent: Literal["always", "perhaps", "never"] = "always"
+    """Whether an agent is asked."""
+    writes: bool = True
+    """What was changed is committed, checked and pushed. Else the worktree is read-only for the agent."""
+    plans: bool = False
+    """The agent works in its own mode for plans."""
+    begin: Callable[[TurnRun, Ready], Awaitable[str | TurnResult | None]] = _nothing_first
+    """Return an answer for which no agent is needed, or the end."""
+    failed_checks: Callable[[ClaimedTurn], tuple[str, frozenset[str]] | None] = _no_checks
+    """The commit and the names of the failed checks that the agent is told of; None for those of the head."""
+    brief: Callable[[TurnRun, Ready, Collected | None], Awaitable[Brief]] = _no_brief
+    """What the agent is told in place of, or beside, what all are told. Raises NotConfirmedError."""
+    take: Callable[[TurnRun, str, Collection[int]], Awaitable[str]] = _as_said
+    """Return the answer to be saved; the ids are of inline comments in whose threads the agent answers."""
+    subject: str | None = None
+    """The subject of the commit, where the agent names none."""
+    answered: Callable[[TurnRun, str, Seen | None], Awaitable[TurnResult]] = _told
+    """End a turn that does not write."""
+    published: Callable[[TurnRun, Ready, Changes | str | None, Sequence[str]], Awaitable[None]] = _nothing_to_say
+    """Say what there is to say after the push, whose notices are given."""
+    whole: Callable[[TurnRun, str], str] = _whole
+    """Return the answer with all that would be posted beside it, for an end at which that is not posted."""
+    post: Callable[[TurnRun, TurnResult], Post | None] = _as_comments
+    """Return what posts the answer otherwise than as comments. Takes seconds for a long answer."""
+    needs_person: bool = False
+    """Its answer waits for a person."""
+
+    @property
+    def may_need_no_agent(self) -> bool:
+        """Whether the turn can end without an agent."""
+        return self.agent != "always"
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the repository's check runs on the result: what an agent wrote is proved."""
+        return self.writes and self.agent != "never"

@@ -1,0 +1,82 @@
+"""Failing checks of what the bot pushed are fixed by a turn that nobody asks for; `/autofix` switches that."""
+
+from collections.abc import Sequence
+
+from bot.handlers.context import Handler, RequestContext
+from bot.handlers.parsing import one_of
+from bot.prompt.builder import Brief
+from bot.prompt.collect import CHECKS, Collected
+from bot.store import fixes as rows
+from bot.store import turns
+from bot.store.turns import ClaimedTurn
+from bot.thread import notices
+from bot.thread.tracking import Changes
+from bot.tree.git import refs
+from bot.turn.checkout import Ready
+from bot.turn.confirm import NotConfirmedError
+from bot.turn.kind import Kind
+from bot.turn.turn_run import TurnRun
+from bot.verbs.fix import words
+
+
+async def _goes_on_with_others(run: TurnRun) -> bool:
+    """It goes on with the words of the requests before it, which may have been withheld variables."""
+    told = (run.turn.conversation_id, run.turn.id, notices.VARIABLES_WITHHELD)
+    return await run.write(turns.was_told, *told)
+
+
+async def _may_begin(run: TurnRun, ready: Ready) -> str | None:
+    """Return why a turn that waited is not to fix the checks of its commit by now. Raises GitError, GitHubError."""
+    ctx, turn, branch, head = run.ctx, run.turn, ready.branch, run.turn.mends or ""
+    clone, repository = ctx.clone(turn.worktree.folder), turn.worktree.repository
+    if not branch or await clone.commit_at(refs.remote(branch)) != head:
+        return words.moved_on(head)
+    if turn.retry_of is not None:  # a person asks
+        return None
+    if not ctx.rules.mends(await rows.chosen(ctx.pool, turn.conversation_id)):
+        return words.SWITCHED_OFF
+    return None if any(one.is_open for one in await ctx.github.pulls_of(repository, branch)) else words.NOT_OPEN
+
+
+def _failed_checks(turn: ClaimedTurn) -> tuple[str, frozenset[str]]:
+    return turn.mends or "", frozenset(turn.context.split("\n"))
+
+
+async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
+    """The names of the checks stand with their logs, above the request."""
+    if thread is not None and not (thread.thread.failed_checks or CHECKS in thread.thread.missing):
+        raise NotConfirmedError(words.FAILS_NO_MORE)
+    return Brief(code_context="")
+
+
+async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+    if changes is None:
+        run.notices.append(words.NOTHING_PUSHED)
+
+
+FIX = Kind(
+    "fix",
+    "nobody",
+    of_outsider=_goes_on_with_others,
+    may_begin=_may_begin,
+    failed_checks=_failed_checks,
+    brief=_brief,
+    published=_published,
+)
+
+
+async def _switch(ctx: RequestContext, argument: str | None) -> None:
+    chosen, most = await rows.chosen(ctx.connection, ctx.conversation_id), ctx.rules.max_fix_attempts
+    if argument != "off" and ctx.rules.forbids_autofix:
+        await ctx.reply(words.FORBIDDEN)
+    elif argument is None:
+        on = ctx.rules.autofix if chosen is None else chosen
+        await ctx.reply(words.shown(on=on, is_chosen=chosen is not None, most=most))
+    else:
+        threads = await rows.choose(ctx.connection, ctx.conversation_id, argument == "on")
+        await ctx.reply(words.switched(on=argument == "on", most=most))
+        for one in threads:
+            await rows.ring(ctx.connection, one, autofix=False)
+
+
+COMMAND = Handler("autofix", one_of("on", "off"), summary=words.SUMMARY, run=_switch)

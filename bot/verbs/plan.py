@@ -1,0 +1,235 @@
+"""`/plan` asks for a plan alone, which `/approve` has carried out; `require_plan` lets all requests begin with one."""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.context import Handler, RequestContext
+from bot.model import TurnState
+from bot.prompt.builder import Brief
+from bot.prompt.collect import Collected
+from bot.prompt.hidden import strip_hidden
+from bot.rules import RequirePlan
+from bot.store.database import Connection, Pool, statement
+from bot.store.turns import Claim, under_claim
+from bot.thread.agent_answer import answer_parts
+from bot.thread.commit_message import split_subject
+from bot.thread.questions import TO_ANSWER
+from bot.thread.tracking import TurnResult
+from bot.turn.checkout import Ready, Seen, files_seen
+from bot.turn.confirm import Confirmed, may_all_ask
+from bot.turn.kind import Kind
+from bot.turn.turn_run import TurnRun
+
+_log = structlog.get_logger()
+
+PLAN_SUMMARY = "asks for a plan alone: `/plan` and the request; no file is changed"
+APPROVE_SUMMARY = "has the last plan carried out as it was shown"
+
+NOTHING_TO_PLAN = "There is no request to plan. Write `/plan` and then what is wanted, in the same comment."
+NOTHING_TO_APPROVE = "There is no plan here to approve. `/plan` with a request asks for one."
+PLAN_TOO_LONG = "The comments do not show the end of the plan, so nobody can approve it. Ask for a shorter one."
+PLAN_NOT_THERE = "The plan is not there yet. Read it first; then write `/approve`."
+
+PLANNED = (
+    "This is a plan: nothing was committed. `/approve` has it carried out as it stands here. To change it, mention the "
+    'bot with what to do differently, such as "go ahead, but …", or ask for another one with `/plan`.'
+)
+PLANNED_FOR_OUTSIDER = (
+    "This is a plan: nothing was committed. `/approve` by somebody with write access has it carried out exactly as it "
+    "stands here, whatever the thread says by then."
+)
+REQUIRED_FOR_ALL = "In this repository each request begins with a plan (`require_plan`)."
+REQUIRED_FOR_OUTSIDERS = (
+    "Words of this request are of somebody without write access. In this repository such a request begins with a plan "
+    "(`require_plan`)."
+)
+CHANGED_ALL_THE_SAME = (
+    "The agent changed files while it should only plan: it runs without a sandbox. Nothing of that was committed. It "
+    "is left in the worktree, and the next request that changes files would push it; `/worktree reset` takes it back."
+)
+
+
+def not_open(plan: int, followed_by: int, *, approved: bool) -> str:
+    """Answer the approval of the plan of a turn that another turn carries out already."""
+    if approved:
+        return f"The plan of turn {plan} was approved already: turn {followed_by} carries it out."
+    return (
+        f"The plan of turn {plan} is not open any more: the request of turn {followed_by} came after it. "
+        "`/plan` with a request asks for another one."
+    )
+
+
+def waits_for_approval(turn: int) -> str:
+    """Tell of a plan that waits for its approval; a line of `/status`."""
+    return f"The plan of turn {turn} waits for `/approve`"
+
+
+ONLY_A_PLAN = """\
+# Only a plan is wanted
+
+Change no file this time: the worktree is read-only for you, and nothing is committed. Look at what you need. Then \
+answer with a plan that a person can approve: what you would change, in which files, in which order, and how it would \
+be tested; and what is still open. Your final message is the whole plan, because it is carried out from its words \
+alone. It ends without a line for the commit."""
+
+
+def carry_out(plan: str) -> str:
+    """Return the request that carries out a plan as it was shown."""
+    return (
+        "Carry out this plan. It was shown on the thread and approved as it is: do all that it says and nothing "
+        f"beyond it. Say in your answer where it could not be followed.\n\n{plan}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A turn that plans, or asks back. `is_kept`: its answer is there, and neither context nor files were reset since.
+
+    `followed_by` is a later request that changes files and did not fail: it carries the plan out, as it is where
+    `is_approved`.
+    """
+
+    turn_id: int
+    state: TurnState
+    answer: str
+    pinned_sha: str | None
+    is_kept: bool
+    followed_by: int | None
+    is_approved: bool
+
+
+@statement("""
+select p.id as turn_id, p.state, coalesce(p.answer, '') as answer, asked.pinned_sha,
+       p.answer <> '' and (s.active or s.end_reason in ('worktree-missing', 'agent-lost', 'agent-changed', 'node-lost'))
+           is true as is_kept,
+       later.turn_id as followed_by, later.is_approved is true as is_approved
+from requests asked
+join turns p on p.id = asked.turn_id
+left join sessions s on s.id = p.session_id
+left join lateral (
+    select l.turn_id, l.plan_of is not distinct from p.id as is_approved
+    from requests l join turns t on t.id = l.turn_id
+    where l.conversation_id = $1 and l.turn_id > p.id and ($2::bigint is null or l.turn_id < $2)
+      and l.mode = 'work' and l.mends is null and t.state in ('queued', 'running', 'done')
+    order by is_approved desc, l.turn_id limit 1) later on true
+where asked.conversation_id = $1 and ($2::bigint is null or asked.turn_id < $2)
+  and asked.mode = 'plan' and p.state in ('queued', 'running', 'done')
+order by asked.turn_id desc limit 1
+""")
+async def newest(connection: Pool | Connection, conversation_id: int, before: int | None = None) -> Plan | None:
+    """Return the thread's newest plan that did not fail, of the turns `before` that one; None without any."""
+
+
+@under_claim("""
+with mine as (select id from turns where id = $1 and claim = $2 for no key update)
+update requests set mode = 'plan', by_outsider = $3 from mine where turn_id = mine.id returning turn_id
+""")
+async def begin(connection: Connection, claim: Claim, *, by_outsider: bool) -> None:
+    """Record that the turn plans, and whether somebody without write access has a say in it."""
+
+
+@statement("select by_outsider from requests where turn_id = $1")
+async def is_by_outsider(connection: Pool | Connection, turn_id: int) -> bool:
+    """Return whether somebody without write access has a say in the plan of a turn, as far as is known."""
+
+
+def is_open(plan: Plan | None) -> bool:
+    """Return whether the plan is there, and nothing has come of it yet."""
+    return plan is not None and plan.state == "done" and plan.is_kept and plan.followed_by is None
+
+
+def asks_back(plan: Plan) -> bool:
+    """Return whether the agent has a question before it can plan."""
+    return TO_ANSWER in plan.answer
+
+
+def as_shown(answer: str, server_url: str) -> str | None:
+    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end."""
+    text, _ = split_subject(answer)
+    _, was_cut = answer_parts(text, server_url=server_url)
+    return None if was_cut else strip_hidden(text)
+
+
+def waiting(plan: Plan | None) -> list[str]:
+    """Return the line of `/status` on a plan that waits; none where none does."""
+    return [waits_for_approval(plan.turn_id)] if plan is not None and is_open(plan) and not asks_back(plan) else []
+
+
+async def _plan(ctx: RequestContext, _: str | None) -> None:
+    await ctx.reply(NOTHING_TO_PLAN)
+
+
+async def _approve(ctx: RequestContext, _: str | None) -> None:
+    plan = await newest(ctx.connection, ctx.conversation_id)
+    if plan is not None and plan.state != "done":
+        await ctx.reply(PLAN_NOT_THERE)
+    elif plan is None or not plan.is_kept or asks_back(plan):
+        await ctx.reply(NOTHING_TO_APPROVE)
+    elif plan.followed_by is not None:
+        await ctx.reply(not_open(plan.turn_id, plan.followed_by, approved=plan.is_approved))
+    elif (text := await asyncio.to_thread(as_shown, plan.answer, ctx.server_url)) is None:
+        await ctx.reply(PLAN_TOO_LONG)
+    else:
+        await queue_turn(ctx, AgentRequest(carry_out(text), plan_of=plan.turn_id), pinned_sha=plan.pinned_sha)
+
+
+COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMARY, run=_plan, asks="plan")
+APPROVE = Handler("approve", summary=APPROVE_SUMMARY, run=_approve, queues_turn=True)
+
+
+async def settle(run: TurnRun, confirmed: Confirmed) -> None:
+    """Let a turn that works only plan, where its words or the repository's rules want that; say why.
+
+    What answers the question of a plan is planned too; what was approved is carried out. Raises
+    ClaimLostError, GitHubError.
+    """
+    ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
+    before = await newest(ctx.pool, turn.conversation_id, turn.id)
+    follows = before if before is not None and is_open(before) else None
+    plans_anyway = run.kind is PLAN or confirmed.plans or (follows is not None and asks_back(follows))
+    if rule == "never" and not plans_anyway:
+        return
+    by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
+    why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
+    if why is None and not plans_anyway:
+        return
+    await run.write(begin, turn.claim, by_outsider=by_outsider)
+    run.kind = PLAN
+    run.notices += [why] if why is not None and not confirmed.plans else []
+
+
+def _why_required(rule: RequirePlan, *, by_outsider: bool, follows_plan: bool) -> str | None:
+    """Return why a request is planned first: who may ask goes on from an open plan in words of their own."""
+    if rule == "never":
+        return None
+    if by_outsider:
+        return REQUIRED_FOR_OUTSIDERS
+    return REQUIRED_FOR_ALL if rule == "always" and not follows_plan else None
+
+
+async def _of_outsider(run: TurnRun) -> bool:
+    return run.turn.plan_of is not None and await is_by_outsider(run.ctx.pool, run.turn.plan_of)
+
+
+async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
+    return Brief(last=ONLY_A_PLAN)
+
+
+async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult:
+    """Say what can be done with the plan, and whether files changed although it is one. Raises GitError, OSError."""
+    text, _ = split_subject(answer)
+    if TO_ANSWER not in text:
+        by_outsider = await is_by_outsider(run.ctx.pool, run.turn.id)
+        run.notices.append(PLANNED_FOR_OUTSIDER if by_outsider else PLANNED)
+    if before is not None and await files_seen(run) != before:
+        _log.warning("plan-changed-files", worktree=run.turn.worktree.path)
+        run.notices.append(CHANGED_ALL_THE_SAME)
+    return TurnResult("done", answer=text)
+
+
+PLAN = Kind("plan", settle=settle, writes=False, plans=True, brief=_brief, answered=_planned, needs_person=True)
+APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider)
+"""Carries out a plan in the words that the bot stored."""

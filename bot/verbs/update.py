@@ -1,0 +1,157 @@
+"""`/update`: the base is merged into the branch; an agent is asked only where that conflicts (DESIGN.md §5)."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from shlex import quote
+
+from bot.failpoints import reached
+from bot.github.errors import GitHubError
+from bot.handlers.agent_request import queue_on_branch
+from bot.handlers.context import Handler, RequestContext
+from bot.store import turns
+from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
+from bot.thread.tracking import Changes, TurnResult
+from bot.tree.clone.check_out import check_out
+from bot.tree.clone.checkout import require_checkout
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import fetch
+from bot.tree.clone.importing import import_commits
+from bot.tree.commit import has_conflict_marks
+from bot.tree.git import refs
+from bot.tree.git.errors import GitError
+from bot.tree.push import commit_tree, merged_tree
+from bot.turn.checkout import Ready
+from bot.turn.kind import Kind
+from bot.turn.turn_run import TurnRun
+
+SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
+NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."
+NO_BASE = "Nothing is pushed from here, or the branch has no base, so nothing can be merged into it."
+IGNORED_FILE_IN_THE_WAY = "A file that git ignores is in the place of one of the base. Remove it, then write `/retry`."
+SUBJECT = "Merge the base branch"
+"""The subject of the commit with what an agent left uncommitted."""
+_MOST_NAMES = 50
+
+
+def nothing_new(base: str) -> str:
+    return f"The branch has everything of {inline_code(base)}."
+
+
+def merged(base: str, commits: int) -> str:
+    return f"Merged {format_count(commits, 'commit')} of {inline_code(base)} without conflicts."
+
+
+def not_merged(base: str, commits: int) -> str:
+    """The agent should have merged the base."""
+    lacks = format_count(commits, "commit")
+    return f"{inline_code(base)} is not merged: the branch lacks {lacks} of it. `/update` tries it again."
+
+
+def marks_left(names: Sequence[str]) -> str:
+    """The agent merged the base, and these files are not resolved."""
+    return f"Conflict markers are still in {format_list(names)}. Say how to resolve them, or do it by hand."
+
+
+def commit_message(base: str, branch: str) -> str:
+    return f"Merge branch '{base}' into {branch}\n"
+
+
+def conflict_names(conflicts: Sequence[str]) -> str:
+    """Return the names of files that conflict, a line each."""
+    return "\n".join(truncate(one_line(name)) for name in conflicts[:_MOST_NAMES])
+
+
+def request(base_ref: str, are_told: bool) -> str:
+    """Return what the agent is asked. `are_told`: the names of the files that conflict stand above, as material."""
+    where = " The files that are named above conflict." if are_told else ""
+    return (
+        f"Merge {base_ref} into the branch that is checked out (`git merge {quote(base_ref)}`).{where}\n"
+        "Resolve conflicts so that both sides keep what they are for, see that the result works, and commit the merge. "
+        "Change nothing else. Answer with what conflicted and how you resolved it."
+    )
+
+
+async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
+    """Merge the base of the turn's branch; return the answer, saved, or why nothing can be merged.
+
+    None where the agent is to do it, of which the turn's request then tells. Raises StoppedError, ClaimLostError,
+    GitError, OSError.
+    """
+    ctx, turn, branch = run.ctx, run.turn, ready.branch
+    base = await base_of(run, ready)
+    if branch is None or base is None or base == branch or not refs.is_branch(base):
+        return TurnResult("refused", NO_BASE)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        await fetch(lock, refspecs=(refs.refspec(base),))
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        theirs, head = await clone.commit_at(refs.remote(base)), checkout.head.commit
+        if theirs is None or head is None:
+            return TurnResult("refused", NO_BASE)
+        await import_commits(checkout, branch)
+        if await clone.is_ancestor(theirs, head):
+            if turn.began_with is not None:  # its agent was cut off after it had merged
+                run.turn = replace(turn, request=request(f"origin/{base}", False))
+                return None
+            new = await clone.count(theirs, f"^{run.head_before}")
+            return await _answered(run, merged(base, new) if new else nothing_new(base))
+        tree = await merged_tree(clone, head, theirs)
+        if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
+            conflicts = () if isinstance(tree, str) else tree
+            names = conflict_names(conflicts)  # foreign: they stand beside the request
+            run.turn = replace(turn, request=request(f"origin/{base}", bool(conflicts)), context=names)
+            return None
+        made = await commit_tree(checkout, tree, (head, theirs), commit_message(base, branch), ctx.author)
+        if not await check_out(checkout, branch, made):
+            return TurnResult("failed", IGNORED_FILE_IN_THE_WAY)
+        reached("base-merged")
+        return await _answered(run, merged(base, await clone.count(theirs, f"^{head}")))
+
+
+async def _not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
+    """Return what is to be said of an agent that should have merged the base. Raises GitError, GitHubError."""
+    ctx, turn, base = run.ctx, run.turn, await base_of(run, ready)
+    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
+        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+        theirs = await clone.commit_at(refs.remote(base)) if base else None
+        if base is None or theirs is None or checkout.head.commit is None:
+            return ()
+        await import_commits(checkout, ready.branch)
+        if lacks := await clone.count(theirs, f"^{checkout.head.commit}"):
+            return (not_merged(base, lacks),)
+        tried = await merged_tree(clone, run.head_before, theirs)
+        names = () if isinstance(tried, str) else tried
+        left = [name for name in names if has_conflict_marks(checkout.path, name)]
+        return (marks_left(left),) if left else ()
+
+
+async def base_of(run: TurnRun, ready: Ready) -> str | None:
+    """Return the base of the branch: that of its open pull request, if there is one. Raises GitHubError."""
+    turn, repository = run.turn, run.turn.worktree.repository
+    if ready.branch is not None:
+        pulls = [one for one in await run.ctx.github.pulls_of(repository, ready.branch) if one.is_open]
+        if pulls:
+            return next((one.base for one in pulls if one.number == turn.number), pulls[0].base)
+    return ready.base_branch or repository.default_branch
+
+
+async def _answered(run: TurnRun, answer: str) -> str:
+    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), ())
+    run.answer = answer
+    return answer
+
+
+async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+    if run.progress.agent_began and not told:
+        with suppress(GitError, GitHubError):
+            run.notices += await _not_merged(run, ready)
+
+
+async def _run(ctx: RequestContext, _: str | None) -> None:
+    await queue_on_branch(ctx, "update", NOTHING)
+
+
+COMMAND = Handler("update", summary=SUMMARY, run=_run, queues_turn=True)
+UPDATE = Kind(
+    "update", "command", COMMAND.name, agent="perhaps", begin=merge_base, subject=SUBJECT, published=_published
+)

@@ -1,0 +1,6 @@
+"""A request in words: an agent works on it, and what it changed is pushed. Each mention is one."""
+
+from bot.turn.kind import Kind
+from bot.verbs.plan import settle
+
+WORK = Kind("work", settle=settle)
