@@ -81,8 +81,7 @@ create table base_checks (
 -- Reviews.
 
 alter table turns
-    add column reviewed_head text,                          -- the commit of the pull request that the turn reviewed
-    add column review        text;                          -- JSON: its remarks on lines, and which earlier ones are mended
+    add column kept          jsonb;                         -- what its kind keeps beside the answer, such as a review's remarks
 alter table outbox
     add column review        text;                          -- JSON: the comment goes as a review with these remarks
 

@@ -47,7 +47,7 @@ class ClaimedTurn:
     """A turn with everything that its run needs, as it was when it was claimed.
 
     `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
-    `review` is the JSON of what the agent left of one (bot/run/review.py).
+    `kept` is what its kind keeps beside the answer, as JSON.
     `thread_answers` are those in threads of inline comments, each after the comment's id and a space. `steps` are those
     of the agent before the turn was cut off or put back. `plan_of` is the turn whose plan it carries out, and
     `planned_at` when that was asked for.
@@ -89,7 +89,7 @@ class ClaimedTurn:
     chosen_agent: str | None = None
     chosen_model: str | None = None
     """What the conversation's people chose."""
-    review: str | None = None
+    kept: str | None = None
     mends: str | None = None
     """The commit whose failing checks, named in `context`, asked in place of a person."""
 
@@ -162,7 +162,7 @@ async def stop_requested(connection: Connection, claim: Claim) -> str | None:
 
 
 @under_claim("""
-update turns set answer = $3, notices = $4, thread_answers = $5, review = $6, reviewed_head = $7
+update turns set answer = $3, notices = $4, thread_answers = $5, kept = $6::text::jsonb
 where id = $1 and claim = $2 returning id
 """)
 async def save_answer(
@@ -171,10 +171,12 @@ async def save_answer(
     answer: str,
     notices: tuple[str, ...],
     in_threads: tuple[str, ...],
-    review: str | None = None,
-    reviewed_head: str | None = None,
+    kept: str | None = None,
 ) -> None:
-    """Save the agent's answers before anything is pushed: a run that is resumed does not ask the agent again."""
+    """Save the agent's answers before anything is pushed: a run that is resumed does not ask the agent again.
+
+    `kept` is what the turn's kind keeps beside the answer, as JSON.
+    """
 
 
 @under_claim("""
@@ -194,14 +196,6 @@ order by t.id desc limit 50
 """)
 async def changes_in_worktree(connection: Connection, worktree_id: int, before: int) -> list[ChangeOfTurn]:
     """Return what turns before this one did to the worktree, the last first."""
-
-
-@statement("""
-select reviewed_head from turns
-where conversation_id = $1 and id < $2 and state = 'done' and reviewed_head is not null order by id desc limit 1
-""")
-async def last_reviewed(connection: Pool, conversation_id: int, turn_id: int) -> str | None:
-    """Return the commit that was reviewed last in the conversation before this turn, None where none was."""
 
 
 @statement("""

@@ -73,7 +73,7 @@ class TurnRun:
         self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
         self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
         self.thread_answers = turn.thread_answers
-        self.kind, self.kept = self.ctx.kind_of(turn), turn.review
+        self.kind, self.kept = self.ctx.kind_of(turn), turn.kept
         self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
 
     @property

@@ -32,6 +32,7 @@ from bot.store import (
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.verbs import plan
+from bot.verbs.review import left
 from tests.support.turn_rows import NODE, NOON
 
 HISTORY = """
@@ -117,7 +118,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "look at the checks of a head": (fixes.NEWEST_HEAD, (5, True)),
     "choose for a thread and those of its branch": (fixes.choose.sql, (5, True)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
-    "last review": (turns.last_reviewed.sql, (5, 20_000)),
+    "last review": (left.last_reviewed.sql, (5, 20_000)),
     "newest plan": (plan.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),

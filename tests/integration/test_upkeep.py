@@ -117,7 +117,6 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
         "agent",
         "model",
         "mode",
-        "reviewed_head",
         "pinned_sha",
         "mends",
         "head_before",

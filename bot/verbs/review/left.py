@@ -22,7 +22,7 @@ from bot.github.thread_parts import read_files, read_remarks, read_review_thread
 from bot.json_values import storable
 from bot.model import LineRemark, Side, ThreadRef
 from bot.sandbox.untrusted_files import read_untrusted
-from bot.store import turns
+from bot.store.database import Pool, statement
 from bot.store.turns import ClaimedTurn
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
@@ -110,6 +110,15 @@ class Left:
     notices: tuple[str, ...] = ()
 
 
+@statement("""
+select kept ->> 'head' from turns t join requests r on r.turn_id = t.id
+where t.conversation_id = $1 and t.id < $2 and t.state = 'done' and t.kept is not null and r.mode = 'review'
+order by t.id desc limit 1
+""")
+async def last_reviewed(connection: Pool, conversation_id: int, turn_id: int) -> str | None:
+    """Return the commit that was reviewed last in the conversation before this turn, None where none was."""
+
+
 async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest | None, head: str) -> Reviewing:
     """Return what is reviewed, with what an earlier review said. What GitHub does not tell is left out.
 
@@ -119,7 +128,7 @@ async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest | Non
         pull = PullRequest("", "", head, review_threads=await _threads(ctx, turn))
     began = [one for one in pull.review_threads if one.comments]
     own = tuple(one for one in began if ctx.policy.is_own(one.comments[0].author, one.comments[0].body))
-    since, changed = await turns.last_reviewed(ctx.pool, turn.conversation_id, turn.id), tuple[ChangedFile, ...]()
+    since, changed = await last_reviewed(ctx.pool, turn.conversation_id, turn.id), tuple[ChangedFile, ...]()
     if since is not None and since != pull.head_sha:
         with suppress(GitHubError):
             between = replace(pull, base=since, pushed_since=True)
