@@ -1,6 +1,8 @@
-"""After a turn that is done: commit what the agent left and push the worktree's branch."""
+"""After the agent: commit what it left, prove it, push the worktree's branch, and end the turn with its answer."""
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from typing import assert_never
 
@@ -8,10 +10,12 @@ import structlog
 
 from bot.model import WorktreeRow
 from bot.node.transactions import persist
+from bot.node.variables import values_of
 from bot.store import turns
 from bot.store.turns import ClaimedTurn
+from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
-from bot.thread.tracking import Changes
+from bot.thread.tracking import Changes, TurnResult
 from bot.tree.clone.checkout import Checkout, require_checkout
 from bot.tree.clone.clone import Clone, CloneLock, StoppedError, clone_lock
 from bot.tree.clone.fetch import complete
@@ -21,15 +25,50 @@ from bot.tree.git import refs
 from bot.tree.git.runner import Identity
 from bot.tree.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
 from bot.tree.rescue.message import RescueLabel
-from bot.turn.checkout import Ready
+from bot.turn.checkout import Ready, Seen
+from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext
+from bot.turn.preparing import give_variables
 from bot.turn.proof import Proof
+from bot.turn.pull_request import pull_request_of, pulls_while_pushed
 from bot.turn.push_guard import Guard, PushWithheldError
+from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()
 
 NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
+
+
+async def deliver(
+    run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None, seen: Seen | None
+) -> TurnResult:
+    """Commit and push what a turn that works changed. Raises StoppedError if a stop was accepted before the push.
+
+    `seen` are the files before a turn that does not write.
+    """
+    if run.turn.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
+        # The agent had them in an earlier run, and the check needs them too.
+        with suppress(NotConfirmedError):
+            await give_variables(run, (await confirm(run.ctx, run.turn)).authors)
+    turn, ctx = run.turn, run.ctx
+    text, subject = commit_message.split_subject(answer)
+    if await run.write(turns.stop_requested, turn.claim) is not None:
+        raise StoppedError
+    kind = run.kind
+    if not kind.writes:
+        return await kind.answered(run, answer, seen)
+    rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
+    async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
+        changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
+        run.notices += told
+        if isinstance(changes, Changes):
+            rules.passed.set()
+            changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
+    if changes is None and not told and subject is not None:
+        run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
+    await kind.published(run, ready, changes, told)
+    return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
 
 
 async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, *, fetched: bool = False) -> Guard:
