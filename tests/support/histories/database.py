@@ -45,7 +45,7 @@ async def history_database(dsn: str) -> AsyncIterator[Pool]:
     """Yield a database for one history after another; agents are manual, and no failpoint is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bot.turn.asking.driver_for", manual_agent)
-        patch.setattr("bot.turn.turn.confirm", as_asked)
+        patch.setattr("bot.turn.preparing.confirm", as_asked)
         patch.setattr(failpoints, "listener", None)
         patch.setattr(Git, "run", _steps(Git.run))
         patch.setattr(asyncpg.pool.Pool, "acquire", _steps(asyncpg.pool.Pool.acquire))
