@@ -74,11 +74,12 @@ payloads: venv # GitHub's recorded webhooks, which tests send
 chaos: venv ## kill, suspend and cut off processes at random and check every promise: ARGS="--kills 1000 --seed 7 --nodes 2"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-lint: venv ## run ruff, mypy and the import rules
+lint: venv ## run ruff, mypy, the import rules, and measure the house
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.house
 
 PARTS ?= wait receive sweep removal worktree flood turn claim decide lists plans fair
 bench: venv ## measure what people wait for, then single steps; some of it: make bench PARTS=wait ARGS="--short --list"
