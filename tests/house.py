@@ -20,10 +20,10 @@ _ASKS_KIND = re.compile(
 _LIMITS = {
     "rooms": 36,
     "floors": 15,
-    "names that tree shows": 168,
-    "names that store shows": 300,
+    "names that tree shows": 180,
+    "names that store shows": 330,
     "modules that the run of a turn imports": 20,
-    "lines that ask for a kind outside of verbs": 36,
+    "lines that ask for a kind outside of verbs": 57,
 }
 
 
