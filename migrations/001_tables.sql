@@ -78,7 +78,6 @@ create table conversations (
     state         text        not null default 'open' check (state in ('open', 'closed')),
     closed_at     timestamptz,
     state_at      timestamptz not null default '-infinity', -- GitHub's time of the last close or reopen acted on
-    checked_at    timestamptz,                            -- when GitHub was last asked whether a quiet thread is still open
     pull_request  integer,                                -- the open pull request of its branch, as it was last seen
     worktree_id   bigint      references worktrees (id),
     created_at    timestamptz not null default now(),
@@ -256,7 +255,7 @@ create index effects_by_time on effects using brin (seen_at);
 -- known, and every comment is decided on.
 create table bot_names (name text primary key);
 
--- How far GitHub's logs of deliveries, or else the threads themselves, were compared with what was received.
+-- How far GitHub's logs of deliveries were compared with what was received.
 create table recoveries (
     source      text        primary key,                   -- `app`, or platform/repository id
     seen_until  timestamptz not null,                      -- by GitHub's clock: the newest that was compared
@@ -265,17 +264,17 @@ create table recoveries (
     log_cursor  text,                                      -- GitHub's name of the next page,
     log_newest  timestamptz,                               -- and the newest delivery that was read
     tried_at    timestamptz,                               -- sources are compared in turn, also where one cannot be read
-    problem     text                                       -- what is not compared, or why threads are read instead
+    problem     text                                       -- what is not compared yet, or stays missed
 );
 
 -- What the inbox lacks of a source, until it is fetched.
 create table missed_deliveries (
     source text,
     guid   text,
-    hook   bigint,
-    log_id bigint,                                         -- null: rebuilt from a thread, noted for its tries
-    event  text,
-    at     timestamptz not null default now(),
+    hook   bigint      not null,
+    log_id bigint      not null,
+    event  text        not null,
+    at     timestamptz not null,
     tries  integer     not null default 0,                 -- how often GitHub could not show it
     primary key (source, guid)
 );

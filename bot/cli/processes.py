@@ -205,7 +205,6 @@ def recover(json: Json = False) -> None:
     from bot.inbox.recover import recover as recover_missed
     from bot.serve.base import redactor_of, require_current_schema
     from bot.serve.parts import Surroundings, open_client
-    from bot.serve.process import policy_of
     from bot.store.database import database
     from bot.thread.formatting import format_count
 
@@ -220,8 +219,7 @@ def recover(json: Json = False) -> None:
         ):
             async with pool.acquire() as connection:
                 await require_current_schema(connection)
-            policy = policy_of(settings, await github.identity())
-            return await recover_missed(pool, github, settings.platform, policy, around.clock())
+            return await recover_missed(pool, github, settings.platform, around.clock())
 
     found = run(recovered())
     if found is None:

@@ -403,21 +403,6 @@ class GitHub:
         repository, hook_id = hook
         return await self._below(repository, use, f"/hooks/{{id}}{path}", id=hook_id, **variables)
 
-    async def changed_since(self, repository: Repository, what: str, since: datetime, most: int) -> list[Any]:
-        """Return comments or threads, all of the repository, that changed since then, oldest first.
-
-        About `most`: all of the last second are there, so that the next look can begin after it.
-        `what`: `issues/comments`, `pulls/comments` or `issues`, as https://docs.github.com/rest/issues/comments#list-issue-comments-for-a-repository
-        """
-        order = {"sort": "updated", "direction": "asc", "since": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-        return await self.get_all(
-            repository,
-            f"/{what}{{?per_page,since,state,sort,direction}}",
-            lambda found, item: len(found) >= most and item["updated_at"] != found[-1]["updated_at"],
-            **order,
-            **({"state": "all"} if what == "issues" else {}),
-        )
-
     async def git_token(self, repository: Repository) -> str:
         """Return the token that git fetches and pushes with: for an App it gives access to this repository only."""
         return await self._tokens.of(repository, only_this_repository=True)
@@ -468,12 +453,10 @@ class GitHub:
         self,
         repository: Repository,
         path: str,
-        is_enough: Callable[[list[Any], Any], bool] = lambda _, __: False,
         **variables: Value,
     ) -> list[Any]:
-        """Return the items of every page of a list below the repository, up to the one with which it `is_enough`."""
-        all_items = partial(self._api.items, is_enough=is_enough)
-        return await self._below(repository, all_items, path, per_page=PER_PAGE, **variables)
+        """Return the items of every page of a list below the repository."""
+        return await self._below(repository, self._api.items, path, per_page=PER_PAGE, **variables)
 
     async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: Value) -> Any:
         return await self._below(repository, partial(self._api.post, data=data), path, **variables)

@@ -102,20 +102,13 @@ class Addressed:
     assignee_id: int | None = None
     reviewer_id: int | None = None
 
-    @property
-    def is_gesture(self) -> bool:
-        """Whether a label, an assignment or a request for a review asks, on the thread's own text."""
-        return bool(self.label) or self.assignee_id is not None or self.reviewer_id is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """A payload that is JSON but lacks a field that the bot needs; `why` names the field.
 
-    `addressed` is None where the payload does not name its thread or its sender. `is_unproven`: it could be read, but
-    recovery rebuilt it from a text that was edited since.
+    `addressed` is None where the payload does not name its thread or its sender.
     """
 
     why: str
     addressed: Addressed | None
-    is_unproven: bool = False

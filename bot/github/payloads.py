@@ -32,8 +32,6 @@ Json = Mapping[str, Any]
 
 # The account that GitHub shows for deleted ones, which payloads give as null. https://github.com/ghost
 GHOST = Actor(login="ghost", id=10137)
-UNPROVEN = {"unproven": True}
-"""In a payload that was rebuilt from a thread: its text was edited since, so nobody knows who asked for what."""
 
 CHECKS = ("check_suite", "check_run", "workflow_run")
 """The events that tell that checks of a commit ended; the object with the commit has the event's name. Each set of
@@ -220,9 +218,6 @@ def read(event: str, payload: object, platform: str) -> Event | Unreadable | Non
     try:
         _part(Object, payload)
         action = _part(MaybeText, fields, "action")
-        if fields.get("unproven"):
-            why = "The text was edited since, and GitHub does not tell how."
-            return Unreadable(why, _addressed(event, fields, platform), is_unproven=True)
         return _read(event, action, fields, platform) if _is_used(event, action, fields) else None
     except _MalformedError as malformed:
         return Unreadable(str(malformed), _addressed(event, fields, platform))

@@ -77,32 +77,28 @@ query({_ARGUMENTS}) {{
 """
 
 # Teams can be asked for a review too, and older servers know no bots among the reviewers: hence the last fragment.
-GESTURES = """
+WHO_ASKED = """
+query($ids: [ID!]!) {
+  nodes(ids: $ids) {
+    ... on Comment { lastEditedAt editor { ...account } }
     ... on Issue {
-      timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
+      timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
         nodes { ...labeled ...assigned }
       }
     }
     ... on PullRequest {
-      timelineItems(last: 50, since: $since, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT, REVIEW_REQUESTED_EVENT]) {
+      timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT, REVIEW_REQUESTED_EVENT]) {
         nodes { ...labeled ...assigned ...requested }
       }
     }
-"""
-"""What was asked by a label, an assignment or a request for a review, of `nodes`; with `FRAGMENTS`."""
-FRAGMENTS = """
+  }
+}
 fragment labeled on LabeledEvent { id createdAt actor { ...account } label { name } }
 fragment assigned on AssignedEvent { id createdAt actor { ...account } assignee { ...account } }
 fragment requested on ReviewRequestedEvent {
   id createdAt actor { ...account } requestedReviewer { ...account }
 }
 fragment account on Actor { __typename login ... on User { databaseId } ... on Bot { databaseId } }
-"""
-WHO_ASKED = f"""
-query($ids: [ID!]!, $since: DateTime) {{
-  nodes(ids: $ids) {{ ... on Comment {{ lastEditedAt editor {{ ...account }} }} {GESTURES} }}
-}}
-{FRAGMENTS}
 """
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import perf_counter
@@ -112,17 +112,9 @@ class Transport(GitHubAPI):
         items, _, following = decipher_response(*await self._request("GET", url, headers))
         return items, following or ""
 
-    async def items(
-        self, path: str, variables: dict[str, Any], is_enough: Callable[[list[Any], Any], bool], *, oauth_token: str
-    ) -> list[Any]:
-        """Return the items of every page of a list, up to the one with which it `is_enough`."""
-        found: list[Any] = []
-        async with aclosing(self.getiter(path, variables, oauth_token=oauth_token)) as items:
-            async for item in items:
-                if is_enough(found, item):
-                    break
-                found.append(item)
-        return found
+    async def items(self, path: str, variables: dict[str, Any], *, oauth_token: str) -> list[Any]:
+        """Return the items of every page of a list."""
+        return [item async for item in self.getiter(path, variables, oauth_token=oauth_token)]
 
     async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
         """Return `data` of a GraphQL query. It is retried like a read."""

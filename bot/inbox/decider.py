@@ -25,10 +25,10 @@ from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
 from bot.handlers.parts import Parts
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.review import whole_review
-from bot.model import Actor, Repository, Thread, ThreadRef
+from bot.model import Actor, Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
-from bot.store import conversations, deliveries, operations, outcomes, recoveries, turns
+from bot.store import conversations, deliveries, operations, outcomes, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
@@ -205,8 +205,7 @@ class Decider(Parts):
         elif asked is not None:
             verdict = await self._may_ask(asked)
             denied = verdict if isinstance(verdict, Denied) else None
-        # What recovery could not prove has not failed: a repeat would be told on the thread again.
-        error = action.why if isinstance(action, Unreadable) and not action.is_unproven else None
+        error = action.why if isinstance(action, Unreadable) else None
         async with self.pool.acquire() as connection, connection.transaction():
             if not await deliveries.end(connection, delivery.guid, error):
                 return None
@@ -241,10 +240,9 @@ class Decider(Parts):
             case Request():
                 await self.handle_request(connection, action, facts)
                 return "accepted"
-            case Unreadable(why=why, addressed=addressed, is_unproven=is_unproven):
+            case Unreadable(why=why, addressed=addressed):
                 if addressed is not None:
-                    words = replies.ASK_AGAIN if is_unproven else replies.delivery_unreadable(guid)
-                    await _decline(connection, addressed, words)
+                    await _decline(connection, addressed, replies.delivery_unreadable(guid))
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
                 if thread.kind == "pull":
@@ -268,7 +266,7 @@ class Decider(Parts):
 
     async def handle_request(self, connection: Connection, request: Request, facts: GitHubFacts) -> None:
         """Run the commands in order, then queue one turn for the rest; each only if it was not done before."""
-        thread_ref, folder = await _save_thread(connection, request)
+        thread_ref, folder = await save_thread(connection, request.repository, request.thread)
         if facts.thread is not None:
             await conversations.set_state(connection, thread_ref.conversation_id, facts.thread.closed_at)
         now, silent_until = self.clock(), None
@@ -293,11 +291,11 @@ class Decider(Parts):
     async def _turn_away(self, connection: Connection, asked: Request | Addressed, denied: Denied) -> None:
         """Tell a person who turned to the bot and may not; a bot hears nothing at all."""
         if isinstance(asked, Request):
-            # Once denied, always denied: what recovery finds again later asks for nothing.
+            # Once denied, always denied: what arrives again under another GUID asks for nothing.
             for index in range(len(asked.parsed.commands) + 1):
                 await conversations.first_seen(connection, asked.effect(index))
         if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
-            thread_ref, _ = await _save_thread(connection, asked)
+            thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
             person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)
             await thread_comments.turn_away(connection, thread_ref, asked.target, person.id, words, self.clock())
 
@@ -316,7 +314,7 @@ class Decider(Parts):
             return GitHubFacts()  # other commands are answered at once and wait for nothing
         if text is not None and (request.thread.kind == "pull" or not _is_open(request, standing)):
             async with self.pool.acquire() as connection, connection.transaction():
-                thread_ref, _ = await _save_thread(connection, request)
+                thread_ref, _ = await save_thread(connection, request.repository, request.thread)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         async with concurrently(self._pull(request, standing)) as pull:
             asked = None
@@ -366,17 +364,8 @@ def _named(problem: BaseException) -> str:
 
 async def _decline(connection: Connection, asked: Request | Addressed, words: str) -> None:
     """Tell the thread that the request cannot be done: 😕 and one sentence."""
-    thread_ref, _ = await _save_thread(connection, asked)
+    thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
     await thread_comments.decline(connection, thread_ref, asked.target, words)
-
-
-async def _save_thread(connection: Connection, asked: Request | Addressed) -> tuple[ThreadRef, str]:
-    saved = await save_thread(connection, asked.repository, asked.thread)
-    if asked.target.id is None:
-        # Before it has a reaction, which the thread's text, a label and an assignment share.
-        place = (asked.repository, asked.thread.number, asked.target)
-        await recoveries.save_asked(connection, *place, by_gesture=asked.is_gesture)
-    return saved
 
 
 def _is_open(request: Request, standing: Standing) -> bool:

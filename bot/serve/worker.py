@@ -173,7 +173,7 @@ class Housekeeping:
     async def _recover_missed(self) -> None:
         """Fetch the deliveries that were missed while nothing listened."""
         ctx = self._ctx
-        await recover(ctx.pool, ctx.github, self._settings.platform, ctx.policy, ctx.clock())
+        await recover(ctx.pool, ctx.github, self._settings.platform, ctx.clock())
 
     async def _tell_of_conflicts(self) -> None:
         await tell_of_conflicts(self._ctx.pool, self._ctx.github, self._ctx.clock)

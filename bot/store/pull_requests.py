@@ -72,11 +72,6 @@ async def is_own_pull(connection: Connection | Pool, repository: Repository, num
     """Return whether the bot opened the pull request."""
 
 
-@statement("select number from pull_requests where (platform, repository_id) = ($1, $2)")
-async def own_pulls(connection: Connection | Pool, repository: Repository) -> set[int]:
-    """Return the pull requests of the repository that the bot opened."""
-
-
 @statement("""
 insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts)
 values ($1, $2, $3, $4, $5, array_remove(array[$6::text], null), array[$7::text])

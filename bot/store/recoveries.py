@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import NoReturn
 
-from bot.model import Repository, Target
+from bot.model import Repository
 from bot.store.database import Connection, Pool, statement
 from bot.tasks import concurrently
 
@@ -82,8 +82,9 @@ async def _keep_alive(connection: Connection) -> NoReturn:
 
 @statement("""
 -- At first from the first delivery ever received, within GitHub's memory; without one nothing was missed yet.
-select coalesce(greatest(r.seen_until, $2::timestamptz - interval '30 days'),
-                greatest((select received_at from deliveries order by seq limit 1), $2 - interval '3 days'),
+select coalesce(r.seen_until,
+                greatest((select received_at from deliveries order by seq limit 1),
+                         $2::timestamptz - interval '3 days'),
                 $2) as seen_until,
        r.compared_at, coalesce(r.compared_at < $2 - interval '3 days', false) as log_is_short,
        r.log_hook, r.log_cursor, r.log_newest
@@ -112,7 +113,7 @@ async def note_missed(connection: Connection, source: str, logged: Sequence[Miss
 @statement("""
 -- The oldest first, what people did before what checks did; those last that GitHub did not show for $3 times.
 select guid, hook, log_id, event, at from missed_deliveries
-where source = $1 and log_id is not null order by tries >= $3, event = 'check_suite', at, log_id limit $2
+where source = $1 order by tries >= $3, event = 'check_suite', at, log_id limit $2
 """)
 async def missed(connection: Connection, source: str, most: int, tries: int) -> list[Missed]:
     """Return at most so many of the source's deliveries that were noted, those last that were tried so often."""
@@ -123,13 +124,9 @@ async def forget(connection: Connection, source: str, guid: str) -> None:
     """Forget a delivery that was fetched, or that GitHub does not show."""
 
 
-@statement("""
-insert into missed_deliveries (source, guid, tries) values ($1, $2, 1)
-on conflict (source, guid) do update set tries = missed_deliveries.tries + 1
-returning tries
-""")
+@statement("update missed_deliveries set tries = tries + 1 where (source, guid) = ($1, $2) returning tries")
 async def count_try(connection: Connection, source: str, guid: str) -> int:
-    """Count that GitHub could not show a delivery, or what one is made of; return how often that has happened."""
+    """Count that GitHub could not show a delivery; return how often that has happened."""
 
 
 @statement("""
@@ -143,89 +140,3 @@ order by r.tried_at nulls first, b.repository_id limit $3
 """)
 async def active_repositories(connection: Connection, platform: str, now: datetime, most: int) -> list[Repository]:
     """Return at most `most` repositories where the bot was asked something within 30 days."""
-
-
-@statement("""
--- It got a reaction or an answer, or it is a turn's. What a thread's own text got may be a label's or an assignment's.
-select ($5::bigint is not null or not exists (select from effects where key = (
-            select sha256(convert_to(format('asked without text %s', c.id), 'UTF8')) from conversations c
-            where (c.platform, c.repository_id, c.number) = ($1, $2, $3))))
-   and (exists (select from outbox o join conversations c on c.id = o.conversation_id
-                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                  and o.kind = 'reaction' and o.target_kind = $4
-                  and coalesce(o.target_id, 0) = coalesce($5::bigint, 0))
-     or exists (select from outbox o join conversations c on c.id = o.conversation_id
-                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                  and o.kind = 'comment' and o.turn_id is null and o.target_kind = $4
-                  and o.target_id is not distinct from $5 and o.urgency <> 1) -- of another request that tells of it
-     or exists (select from requests r join conversations c on c.id = r.conversation_id
-                where (c.platform, c.repository_id, c.number) = ($1, $2, $3)
-                  and r.source_kind = $4 and r.source_id is not distinct from $5))
-""")
-async def was_answered(connection: Connection, repository: Repository, number: int, target: Target) -> bool:
-    """Return whether the text was acted on before."""
-
-
-@statement("""
--- A label or an assignment has no text of its own: it is known by its person and its time.
-select exists (select from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
-               where (c.platform, c.repository_id, c.number) = ($1, $2, $3) and t.requested_by_id = $4
-                 and r.source_id is null and abs(extract(epoch from r.asked_at - $5)) <= 60)
-""")
-async def was_asked_by(
-    connection: Connection, repository: Repository, number: int, person_id: int, at: datetime
-) -> bool:
-    """Return whether the person asked at that time, by a label, an assignment or the thread's own text."""
-
-
-_ASKED_WITHOUT_TEXT = """
-select sha256(convert_to(format('asked without text %s', id), 'UTF8')) from conversations
-where (platform, repository_id, number) = ($1, $2, $3)
-"""
-
-
-@statement(f"insert into effects (key) {_ASKED_WITHOUT_TEXT} on conflict do nothing")
-async def note_asked_without_text(connection: Connection, repository: Repository, number: int) -> None:
-    """Record that only a label or an assignment asks so far."""
-
-
-@statement(f"delete from effects where key = ({_ASKED_WITHOUT_TEXT})")  # noqa: S608 - of constants
-async def forget_asked_without_text(connection: Connection, repository: Repository, number: int) -> None:
-    """Record that the thread's own text asks."""
-
-
-async def save_asked(
-    connection: Connection, repository: Repository, number: int, target: Target, *, by_gesture: bool
-) -> None:
-    """Record whether a thread's own text asks, or only a label or an assignment so far: later edits may ask, too."""
-    if not by_gesture:
-        await forget_asked_without_text(connection, repository, number)
-    elif not await was_answered(connection, repository, number, target):
-        await note_asked_without_text(connection, repository, number)
-
-
-@statement("""
-select exists (select from conversations
-               where (platform, repository_id, number) = ($1, $2, $3) and state = 'open')
-""")
-async def is_open(connection: Connection, repository: Repository, number: int) -> bool:
-    """Return whether the bot knows the thread, as an open one."""
-
-
-@statement("""
--- Those first that were asked for longest ago.
-select c.number, b.*
-from conversations c join codebases b using (platform, repository_id)
-where b.platform = $1 and c.state = 'open' and c.worktree_id is not null
-  and greatest(c.updated_at, c.checked_at) < $2::timestamptz - interval '1 day'
-order by c.checked_at nulls first, c.id limit $3
-""")
-async def silent_threads(
-    connection: Connection, platform: str, now: datetime, most: int
-) -> list[tuple[int, Repository]]:
-    """Return at most `most` open threads that hold a worktree and of which nothing was heard for a day."""
-
-
-@statement("update conversations set checked_at = $4 where (platform, repository_id, number) = ($1, $2, $3)")
-async def save_checked(connection: Connection, repository: Repository, number: int, now: datetime) -> None:
-    """Record that GitHub was asked whether the thread is open."""

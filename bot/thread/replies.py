@@ -34,10 +34,6 @@ PR_SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
 )
-ASK_AGAIN = (
-    "The bot was away when this was asked, and the text was edited since. It cannot tell who asked for what, so "
-    "nothing was done. Please ask again in a new comment."
-)
 NO_SESSION_TO_RESET = "No active session to reset."
 NOTHING_TO_REVIEW = "`/review` is for pull requests: there is nothing to review on an issue."
 NOTHING_TO_STOP = "Nothing is running, so there is nothing to stop."

@@ -6,7 +6,6 @@ import pytest
 
 from bot.simulated.github.model import Comment, Review, ReviewComment
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.test_missed_deliveries import OFTEN, Outage
 from tests.support.world import EMOJI, Someone, Talk, World
 
 PARTS = "(select coalesce(sum(cardinality(review_parts)), 0) from requests) = {}"
@@ -200,18 +199,3 @@ async def test_remarks_are_of_the_bot_where_it_has_another_name_than_its_account
         pull = world.listen(world.repository.pulls[0], world.maria)
         await pull.reviews("say Yes.")
         await pull.hears("Yes.")
-
-
-async def test_remarks_that_were_missed_are_found_on_the_thread(a_world: Worlds) -> None:
-    async with a_world(OFTEN) as world:
-        pull = await opened_by_the_bot(world)
-        await world.until("exists (select from recoveries where compared_at is not null)")
-        async with Outage(world):
-            remark = await remarks(pull, "say Line.")
-            await remarks(pull, "say Not mine.", by=world.olaf)
-            world.clock.move(2)  # GitHub's times are whole seconds
-            await pull.reviews("say Whole.")
-        await pull.hears("Line.")
-        await pull.hears("Whole.")
-        assert eyes(pull, remark) == [["👀"]]
-        assert len(await asked(pull)) == 2

@@ -11,7 +11,7 @@ import pytest
 from bot.care.conflicts import tell_of_conflicts
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
-from bot.model import Repository, Target
+from bot.model import Repository
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
 from bot.simulated.github.person import Person
@@ -19,7 +19,6 @@ from bot.simulated.github.server import SimulatedGitHub
 from bot.store import pull_requests as rows
 from bot.store.conversations import save_codebase
 from bot.store.database import Pool, database
-from bot.store.recoveries import was_answered
 from tests.support.clock import HandMovedClock
 
 TOLD = (
@@ -106,9 +105,6 @@ async def test_a_conflict_is_told_once_while_it_lasts_and_never_twice_of_one_hea
     assert await own.said() == [TOLD] * 2
     [thread] = await own.pool.fetch("select number, kind, title, state from conversations")
     assert tuple(thread) == (own.pull.number, "pull", "Empty carts", "open"), "nobody had asked anything there"
-    async with own.pool.acquire() as connection:
-        place = own.repository, own.pull.number, Target("pull")
-        assert not await was_answered(connection, *place), "what its text asks is still to be answered"
 
 
 async def test_what_github_does_not_know_or_tell_is_asked_again_soon_and_a_closed_one_no_more(own: Own) -> None:

@@ -166,7 +166,7 @@ async def test_the_bots_account_and_permissions_on_github_are_shown(
         "repository acme/nothing": "problem",
     }
     webhook = checks["webhook of acme/shop"]
-    assert (webhook.state, "read on the threads" in webhook.found) == ("warning", True)
+    assert (webhook.state, "stay missed" in webhook.found) == ("warning", True)
     assert "Webhooks: read" in (webhook.next_step or "")
 
 

@@ -219,16 +219,16 @@ async def _team_checks(settings: Settings, github: GitHub) -> list[Check]:
 
 async def _webhook_check(platform: str, github: GitHub, full_name: str, heard: frozenset[str]) -> Check:
     """Return whether GitHub sends anything, and whether deliveries that were missed can be read."""
-    name, instead = f"webhook of {full_name}", "what was missed is read on the threads"
+    name, stays = f"webhook of {full_name}", "missed deliveries stay missed"
     try:
         repository = await github.repository(platform, *full_name.split("/"))
         hooks = await github.webhooks(repository)
         log, _ = await github.logged_deliveries((repository, hooks[0].id), None) if hooks else ([], None)
     except GitHubError as problem:
-        found = f"the token may not read the repository's webhooks ({problem}): {instead}"
+        found = f"the token may not read the repository's webhooks ({problem}): {stays}"
         step = (
-            "Edits of texts that were answered before, and transfers, are missed: give the token `Webhooks: read` (or "
-            "`read:repo_hook` and admin access) to find them too."
+            "Give the token `Webhooks: read` (or `read:repo_hook` and admin access): what was missed while nothing "
+            "listened is fetched from their log then."
         )
         return Check(name, "warning", found, step)
     if hooks:
@@ -240,7 +240,7 @@ async def _webhook_check(platform: str, github: GitHub, full_name: str, heard: f
             return Check(name, state, found, "Edit it in the repository's settings on GitHub: docs/connect.md.")
         return _delivery_check(name, f"leads to {WEBHOOK_PATH}", log)
     if full_name in heard:
-        return Check(name, "warning", f"the repository has none, though something was received; {instead}")
+        return Check(name, "warning", f"the repository has none, though something was received: {stays}")
     found = f"nothing was received, and no webhook of the repository leads to {WEBHOOK_PATH}"
     return Check(name, "problem", found, "Add it on GitHub: docs/connect.md.")
 

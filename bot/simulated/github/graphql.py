@@ -60,8 +60,7 @@ type AddReactionPayload { clientMutationId: String }
 input MinimizeCommentInput { subjectId: ID!  classifier: ReportedContentClassifiers!  clientMutationId: String }
 type MinimizeCommentPayload { clientMutationId: String }
 interface Node { id: ID! }
-interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection }
+interface Comment { body: String!  bodyHTML: String!  lastEditedAt: DateTime  editor: Actor }
 interface Actor { login: String! }
 type User implements Actor & Node { id: ID!  login: String!  databaseId: Int }
 type Bot implements Actor & Node { id: ID!  login: String!  databaseId: Int }
@@ -80,9 +79,8 @@ enum MergeableState { CONFLICTING MERGEABLE UNKNOWN }
 type Issue implements Node & Comment {
   id: ID!  fullDatabaseId: String  number: Int!  title: String!  body: String!  bodyHTML: String!  state: IssueState!
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
-  timelineItems(itemTypes: [IssueTimelineItemsItemType!], last: Int, since: DateTime): IssueTimelineItemsConnection!
+  timelineItems(itemTypes: [IssueTimelineItemsItemType!], last: Int): IssueTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   closedByPullRequestsReferences(first: Int, after: String, includeClosedPrs: Boolean): PullRequestConnection
 }
@@ -92,9 +90,8 @@ type PullRequest implements Node & Comment {
   merged: Boolean!  isDraft: Boolean!  headRefName: String!  headRefOid: ID!  baseRefName: String!
   baseRefOid: ID!  headRepository: Repository
   author: Actor  repository: Repository!  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   labels(first: Int, after: String): LabelConnection  milestone: Milestone
-  timelineItems(itemTypes: [PullRequestTimelineItemsItemType!], last: Int, since: DateTime):
+  timelineItems(itemTypes: [PullRequestTimelineItemsItemType!], last: Int):
     PullRequestTimelineItemsConnection!
   comments(last: Int, before: String): IssueCommentConnection!
   commits(last: Int, before: String): PullRequestCommitConnection!
@@ -119,21 +116,17 @@ union TimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent
 union PullTimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent | ReviewRequestedEvent
 type IssueTimelineItemsConnection { nodes: [TimelineItem] }
 type PullRequestTimelineItemsConnection { nodes: [PullTimelineItem] }
-type UserContentEditConnection { nodes: [UserContentEdit] }
-type UserContentEdit implements Node { id: ID!  editedAt: DateTime!  editor: Actor  diff: String }
 type Label { name: String! }
 type LabelConnection { nodes: [Label] }
 type Milestone { title: String! }
 type IssueComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewComment implements Node & Comment {
   id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
@@ -142,7 +135,6 @@ type PullRequestReview implements Node & Comment {
   id: ID!  state: PullRequestReviewState!
   fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
   submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
-  includesCreatedEdit: Boolean!  userContentEdits(first: Int): UserContentEditConnection
 }
 type PullRequestReviewConnection { nodes: [PullRequestReview]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewThread implements Node {
@@ -360,15 +352,15 @@ class _Resolvers:
             "author": self._user(thread.author),
             "timelineItems": lambda _info, **page: self._timeline(thread, **page),
             "createdAt": thread.created_at.isoformat(timespec="seconds"),
-            **self._history(thread.revisions, thread.created_at),
+            **self._last_edit(thread.revisions),
             "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
             "repository": lambda _info: self._repository(thread.repository),
         }
 
-    def _timeline(self, thread: Issue, last: int, since: str | None = None, **query: Any) -> Node:
-        """The renames, labels and assignments of a thread, the newest `last` since then."""
+    def _timeline(self, thread: Issue, last: int, **query: Any) -> Node:
+        """The renames, labels and assignments of a thread, the newest `last`."""
         items: list[tuple[datetime, str, Node]] = []
         for at, before in thread.renames:
             title = {"previousTitle": before, "currentTitle": thread.title}
@@ -384,11 +376,10 @@ class _Resolvers:
             else:
                 about |= {"__typename": "AssignedEvent", "assignee": self._user(gesture.given)}
                 items.append((gesture.at, "ASSIGNED_EVENT", about))
-        begin = datetime.fromisoformat(since) if since else None
         wanted = [
             {**item, "createdAt": at.isoformat(timespec="seconds")}
             for at, kind, item in sorted(items, key=lambda one: one[0])
-            if kind in query["itemTypes"] and (begin is None or at >= begin)
+            if kind in query["itemTypes"]
         ]
         return {"nodes": wanted[-last:]}
 
@@ -401,26 +392,15 @@ class _Resolvers:
             "bodyHTML": lambda _info: rendered(self._acts.world, comment.body),
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(timespec="seconds"),
-            **self._history(comment.revisions, comment.created_at),
+            **self._last_edit(comment.revisions),
             "diffHunk": self._acts.payloads.diff_hunk(comment) if isinstance(comment, ReviewComment) else None,
         }
 
-    def _history(self, revisions: list[Revision], created_at: datetime) -> Node:
-        """The edits of a text. GitHub lists the newest first, with the whole text of each as its `diff`."""
-        edits = [
-            {
-                "id": node_id("UCE", round(one.at.timestamp())),
-                "editedAt": one.at.isoformat(timespec="seconds"),
-                "editor": self._user(one.editor),
-                "diff": one.body,
-            }
-            for one in reversed(revisions)
-        ]
+    def _last_edit(self, revisions: list[Revision]) -> Node:
+        last = revisions[-1] if revisions else None
         return {
-            "lastEditedAt": edits[0]["editedAt"] if edits else None,
-            "editor": edits[0]["editor"] if edits else None,
-            "includesCreatedEdit": any(one.at == created_at for one in revisions),
-            "userContentEdits": lambda _info, first: {"nodes": edits[:first]},
+            "lastEditedAt": last and last.at.isoformat(timespec="seconds"),
+            "editor": last and self._user(last.editor),
         }
 
     def _review(self, review: Review) -> Node:
@@ -434,7 +414,7 @@ class _Resolvers:
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(timespec="seconds"),
             "submittedAt": review.submitted_at.isoformat(timespec="seconds"),
-            **self._history([], review.submitted_at),
+            **self._last_edit([]),
         }
 
     def _review_thread(self, root: ReviewComment) -> Node:

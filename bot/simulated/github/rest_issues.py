@@ -17,13 +17,7 @@ T = TypeVar("T")
 async def list_issues(call: Call) -> Response:
     wanted = call.request.query_params.get("state", "open")
     threads = [issue for issue in call.repository().threads.values() if wanted in ("all", issue.state)]
-    return call.paginate(changed(call, threads[::-1]), call.payloads.issue)
-
-
-async def list_all_comments(call: Call) -> Response:
-    """Answer with the comments of all threads: https://docs.github.com/rest/issues/comments#list-issue-comments-for-a-repository"""
-    comments = [comment for thread in call.repository().threads.values() for comment in thread.comments]
-    return call.paginate(changed(call, comments), call.payloads.comment)
+    return call.paginate(threads[::-1], call.payloads.issue)
 
 
 async def create_issue(call: Call) -> Response:
@@ -191,19 +185,7 @@ def _own_reaction(call: Call, given: list[Reaction]) -> Reaction:
     return reaction
 
 
-Changed = TypeVar("Changed", Issue, Comment, ReviewComment)
-
-
-def changed(call: Call, things: list[Changed]) -> list[Changed]:
-    """Return what changed since `since`, in the order of `sort` and `direction`."""
-    query = call.request.query_params
-    found = _since(call, things)
-    if query.get("sort") == "updated":
-        found = sorted(found, key=lambda thing: thing.updated_at, reverse=query.get("direction") != "asc")
-    return found
-
-
-def _since(call: Call, comments: list[Changed]) -> list[Changed]:
+def _since(call: Call, comments: list[Comment]) -> list[Comment]:
     text = call.request.query_params.get("since")
     if text is None:
         return comments

@@ -6,7 +6,7 @@ from bot.simulated.github.errors import invalid, not_found
 from bot.simulated.github.model import Pull, Repository, Review
 from bot.simulated.github.payloads import Json
 from bot.simulated.github.rest_call import Call, answer, empty, optional_text, required_text
-from bot.simulated.github.rest_issues import changed, demand_author, edit_thread, review_comment_target
+from bot.simulated.github.rest_issues import demand_author, edit_thread, review_comment_target
 from bot.simulated.github.world import find_pull
 
 MERGE_METHODS = ("merge", "squash")
@@ -101,13 +101,6 @@ async def _changed_files(repository: Repository, span: str) -> list[dict[str, ob
 
 async def list_review_comments(call: Call) -> Response:
     return call.paginate(_pull(call).review_comments, call.payloads.review_comment)
-
-
-async def list_all_review_comments(call: Call) -> Response:
-    """Answer with the inline comments of all pull requests."""
-    pulls = [thread for thread in call.repository().threads.values() if isinstance(thread, Pull)]
-    comments = [comment for pull in pulls for comment in pull.review_comments]
-    return call.paginate(changed(call, comments), call.payloads.review_comment)
 
 
 async def create_reply(call: Call) -> Response:
