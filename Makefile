@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install venv wheel demo test histories test-agents test-fresh chaos lint bench lock clean payloads
+.PHONY: help install venv wheel demo test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -53,6 +53,10 @@ demo: install ## play the demo on this machine, with a simulated GitHub and agen
 
 test: venv payloads ## run unit, integration and end-to-end tests
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) -o tmp_path_retention_policy=failed $(ARGS)
+
+FUZZ ?= 100
+fuzz: venv ## play FUZZ times the random input of the unit tests, new each time, and the worst input in full size
+	THREADTREE_FUZZ=$(FUZZ) $(BIN)/pytest tests/unit -n $(WORKERS) $(ARGS)
 
 histories: venv ## play new random histories of worktrees: make histories ARGS="--count 10000 --seed 2"
 	$(IN_MEMORY) $(BIN)/pytest tests/histories -n $(WORKERS) -v -o tmp_path_retention_policy=failed $(ARGS)

@@ -12,14 +12,14 @@ import pytest
 import starlette.routing
 import structlog
 
+from tests.support.fuzz import FUZZ
 from tests.support.patience import PATIENCE_SECONDS
 
 pytest_plugins = ["tests.support.postgres", "tests.support.failpoints", "tests.support.snapshots"]
 
-# The same examples in every run; `--hypothesis-profile=explore` generates new ones.
-hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
-hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile("steady")
+# The same examples in every run; `make fuzz` generates new ones, and more of them.
+hypothesis.settings.register_profile("tests", derandomize=FUZZ == 1, deadline=None, max_examples=100 * FUZZ)
+hypothesis.settings.load_profile("tests")
 # Nothing of the imports and the collection is garbage: to look through it takes more time than some tests.
 gc.disable()
 

@@ -1,7 +1,7 @@
 """Fixtures of the scenarios: `world` for most, `a_world` for other settings, `caged_settings` for a cage.
 
-What a cage changes is tested below, each rule without one and with one. A story runs once, in a cage where the machine
-has one (`sandbox_settings`), or both ways where it is marked `without_and_with_a_cage`.
+A story runs once: without a cage where that is not its subject, else in one where the machine has one
+(`sandbox_settings`). `tests/integration/test_without_a_sandbox.py` has what is different without one.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,11 +13,10 @@ import pytest
 
 from bot.demo.pair import agent_in_a_folder
 from bot.sandbox.cage import Unusable, cage_for
-from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, usable_cage
+from tests.support.git_repositories import SEARCH_PATH, usable_cage
 from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
-without_and_with_a_cage = pytest.mark.parametrize("sandbox_settings", SANDBOXES, indirect=True)
 
 
 @pytest.fixture
@@ -45,8 +44,8 @@ def caged_settings(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def sandbox_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Settings that run the agent in a cage, or without one where the machine has none or the test's mark says so."""
-    sandbox = getattr(request, "param", None)
-    no_cage = isinstance(cage_for(tmp_path, SEARCH_PATH).probe(), Unusable) if sandbox is None else sandbox == "off"
-    settings: dict[str, str] = {} if no_cage else request.getfixturevalue("caged_settings")
+    """Settings that run the agent in a cage, or without one where the machine has none."""
+    if isinstance(cage_for(tmp_path, SEARCH_PATH).probe(), Unusable):
+        return {}
+    settings: dict[str, str] = request.getfixturevalue("caged_settings")
     return settings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
+from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
@@ -131,7 +131,6 @@ async def test_a_test_that_passes_only_once_is_told_as_one(a_world: Worlds) -> N
         )
 
 
-@without_and_with_a_cage
 async def test_the_agent_changes_neither_the_check_nor_its_line(
     a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
@@ -208,7 +207,6 @@ async def test_what_a_check_leaves_in_the_worktree_is_taken_away(
         }
 
 
-@without_and_with_a_cage
 async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
     a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:

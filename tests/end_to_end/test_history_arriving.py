@@ -16,7 +16,7 @@ from bot.tree.clone.checkout import ReadableCheckout, look_at
 from bot.tree.clone.clone import clone_at
 from bot.tree.git.runner import Git
 from bot.turn import turn
-from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
+from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git, usable_cage
 from tests.support.patience import until_exists, until_true
 from tests.support.processes import deployment
@@ -98,7 +98,6 @@ async def half_arrived(world: World, title: str = "Greet people") -> Talk:
     return issue
 
 
-@without_and_with_a_cage
 async def test_the_agent_works_while_the_history_arrives_and_sees_it_then(world: World) -> None:
     gate = hold_history(world.faults)
     issue = await world.maria.opens_issue("Greet people")
@@ -190,7 +189,6 @@ async def test_the_next_request_completes_a_half_arrived_clone(world: World) -> 
     assert log.split("\n")[1:3] == ["Mine", "more"]
 
 
-@without_and_with_a_cage
 async def test_closing_rescues_from_a_half_arrived_clone(world: World) -> None:
     issue = await half_arrived(world)
     await issue.closes()

@@ -8,7 +8,7 @@ import pytest
 
 from bot.simulated.github.faults import FailBefore
 from bot.tree.lfs import objects
-from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
+from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import lfs_pointer, require_git_lfs
 from tests.support.world import Talk, World
 
@@ -56,7 +56,6 @@ async def branch_of(world: World, talk: Talk) -> dict[str, str]:
     return await world.files(f"threadtree/issue-{talk.number}")
 
 
-@without_and_with_a_cage
 async def test_the_agent_reads_and_changes_the_content_and_the_host_pushes_the_object(shop: World) -> None:
     talk = await asked(shop, "look a.bin\nappend a.bin: and more\nwrite c.txt: text\necho prompt")
 
@@ -175,7 +174,6 @@ LFSCONFIG = f"""[lfs]
 """
 
 
-@without_and_with_a_cage
 async def test_no_setting_of_the_repository_leads_elsewhere(shop: World) -> None:
     # The bare clone's own HEAD names this branch: git-lfs reads the `.lfsconfig` there.
     files = {".lfsconfig": LFSCONFIG, "gone.bin": lfs_pointer(b"gone")}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bot import failpoints
-from tests.end_to_end.conftest import Worlds, without_and_with_a_cage
+from tests.end_to_end.conftest import Worlds
 from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
 from tests.support.world import World
@@ -84,7 +84,6 @@ async def test_a_script_in_a_pull_request_does_not_run(a_world: Worlds, settings
         assert world.text_of(await path_of(world), "made") == "main\n"
 
 
-@without_and_with_a_cage
 async def test_the_script_gets_a_home_and_a_path_and_nothing_of_the_agents(
     a_world: Worlds, settings: dict[str, str]
 ) -> None:
@@ -147,7 +146,6 @@ async def test_files_of_the_script_that_git_does_not_ignore_are_named(
         }
 
 
-@without_and_with_a_cage
 async def test_the_thread_shows_the_running_script_and_stop_ends_it(a_world: Worlds, settings: dict[str, str]) -> None:
     async with a_world(settings) as world:
         sleep = new_sleep()

@@ -35,7 +35,7 @@ LABEL = RescueLabel(1, "threadtree/issue-1", (1,), datetime(2025, 1, 2, 3, 4, 5,
 RESCUE = refs.rescue_ref(str(LABEL.worktree_id), LABEL.at)
 GIT = Git(protocols=("file",))
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
-SANDBOXES: tuple[Literal["off", "bwrap"], ...] = ("off", "bwrap")
+SANDBOXES: tuple[Literal["off", "bwrap"], ...] = ("bwrap",)
 
 
 PERSON = {f"GIT_{role}_{key}": f"person@{key}" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}

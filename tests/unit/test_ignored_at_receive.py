@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.github.events import Unreadable
@@ -147,7 +147,6 @@ def acts(event: str, content: dict[str, Any]) -> bool:
 @example(text=f"@{NAME[:4]}[](x){NAME[4:]} go")
 @example(text="a\r\u2028\v/help")
 @given(text=TEXT)
-@settings(max_examples=400, deadline=None)
 def test_a_text_in_which_the_parser_finds_something_may_address_the_bot(text: str) -> None:
     text = text.replace("\0", "")  # as payloads are read
     assert not PARSER.parse(text) or may_address(text, NAMES)
@@ -160,7 +159,6 @@ def test_a_text_in_which_the_parser_finds_something_may_address_the_bot(text: st
     before=TEXT,
     escaped=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
 def test_a_delivery_that_decide_acts_on_is_never_ignored(
     kind: tuple[str, str, str], text: str | None, before: str, escaped: bool
 ) -> None:

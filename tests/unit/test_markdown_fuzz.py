@@ -1,9 +1,8 @@
 """Random Markdown, read by the bot and by GitHub's parser: both must agree on what is live, hidden and spoken.
 
-An oracle of its own reads the HTML of cmark-gfm, without the bot's readers. THREADTREE_FUZZ=1000000 plays more.
+An oracle of its own reads the HTML of cmark-gfm, without the bot's readers.
 """
 
-import os
 import random
 import re
 from collections.abc import Callable, Iterable
@@ -25,9 +24,9 @@ from bot.thread.formatting import clause, inline_code, inline_text
 from bot.thread.pull_requests import Answer, description
 from bot.thread.tracking import AskedBy, PlanEntry, TurnResult
 from bot.verbs.registry import HANDLERS
+from tests.support.fuzz import FUZZ
 
 SERVER = "https://github.com"
-DOCUMENTS = int(os.environ.get("THREADTREE_FUZZ", "20000"))
 PARSER = CommentParser("bot", HANDLERS.values())
 MENTION = re.compile(r"(?<![A-Za-z0-9/.+_-])@[A-Za-z0-9]")
 CLOSING = re.compile(r"\b(?:fix(?:es)?|closes):? (?:#|GH-|acme/shop#)\d", re.IGNORECASE)
@@ -94,8 +93,9 @@ class Seen(HTMLParser):
             self.spoken += [] if self._silent > 0 else [data]
 
 
-def documents(seed: int, pieces: list[str], count: int) -> list[str]:
-    chance = random.Random(seed)  # noqa: S311 - no secret
+def documents(seed: int, pieces: list[str], count: int = 100) -> list[str]:
+    chance = random.Random(seed if FUZZ == 1 else None)  # noqa: S311 - no secret
+    count *= FUZZ
     return ["".join(chance.choice(pieces) for _ in range(chance.randint(3, 24))) for _ in range(count)]
 
 
@@ -125,7 +125,7 @@ def test_an_answer_that_another_grammar_reads_as_code_is_harmless(answer: str) -
 
 @pytest.mark.parametrize("form", [inline_text, inline_code, clause])
 def test_foreign_words_in_a_sentence_are_harmless(form: Callable[[str], str]) -> None:
-    for text in documents(8, [*LIVE, *SPANS, *HTML], DOCUMENTS // 16):
+    for text in documents(8, [*LIVE, *SPANS, *HTML]):
         assert Seen(f"The branch {form(text)} was merged.").live == [], text
 
 
@@ -168,9 +168,9 @@ KINDS: list[Callable[[str], Iterable[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(100, 104))
 def test_whole_comments_and_descriptions_are_harmless_on_githubs_page(seed: int) -> None:
-    for number, text in enumerate(documents(100 + seed, [*LIVE, *BLOCKS, *SPANS, *HTML], DOCUMENTS // 8)):
+    for number, text in enumerate(documents(seed, [*LIVE, *BLOCKS, *SPANS, *HTML])):
         # Half of them are answers: only those hold Markdown of others.
         for comment in (final if number % 2 else KINDS[number // 2 % len(KINDS)])(text):
             assert Seen(comment).live == [], comment
@@ -182,7 +182,7 @@ def test_an_open_fence_in_a_footnote_ends_before_the_rest_of_the_comment(answer:
 
 
 def test_titles_are_harmless_in_the_log_and_on_the_page() -> None:
-    for text in documents(11, [*LIVE, *SPANS, "Closes: ", "GH-", "#8", "@bot ", "please "], DOCUMENTS // 8):
+    for text in documents(11, [*LIVE, *SPANS, "Closes: ", "GH-", "#8", "@bot ", "please "]):
         of_title = subject(None, text, 7, Redactor(), conventional=False)
         for line in (of_title, subject(text, "x", 7, Redactor(), conventional=True)):
             assert not MENTION.search(line), text
@@ -208,7 +208,7 @@ def test_a_line_that_only_the_host_writes_is_marked_as_the_agents() -> None:
 
 def test_what_the_page_does_not_show_is_not_told() -> None:
     pieces = ["EVIL", '[x](/y "', "\n[x]: /y ", "\n| a |\n|-|\n| 1 | ", "![", "](/z)", "'", *BLOCKS, *SPANS, *HTML]
-    for text in documents(3, pieces, DOCUMENTS // 3):
+    for text in documents(3, pieces, 300):
         if "EVIL" in strip_hidden(text):
             assert "EVIL" in "".join(Seen(text).shown) + "".join(re.findall(r'(?:href|src)="[^"]*', to_html(text))), (
                 text
@@ -219,6 +219,6 @@ def test_what_is_not_spoken_on_the_page_starts_nothing() -> None:
     # Whole elements: the oracle does not know where HTML ends an open one.
     quoted = ["<q>@bot do</q>", "<blockquote>@bot do</blockquote>", "\n<blockquote>\n\n@bot do\n\n</blockquote>\n"]
     quoted += ["<pre>@bot do</pre>", "<code>@bot do</code>", "<!--", "-->", "@bot do", "@bot do", "[x](", "](y)"]
-    for text in documents(5, [*quoted, *BLOCKS, *SPANS], DOCUMENTS // 3):
+    for text in documents(5, [*quoted, *BLOCKS, *SPANS], 300):
         if PARSER.parse(text).request is not None:
             assert "@bot" in "".join(Seen(text).spoken), text

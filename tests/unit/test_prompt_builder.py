@@ -352,24 +352,19 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "sample", [sample for classes in (HIDDEN, VISIBLE) for texts in classes.values() for sample in texts]
-)
-def test_no_text_of_a_stranger_stands_outside_of_a_fence(place: str, sample: str) -> None:
-    sample = sample.replace("{nonce}", NONCE)
-
-    task = replace(TASK, earlier_answers=((7, sample),) if place == "earlier answer" else ())
-
-    _, told, _ = build_prompt(task, PLACES[place](sample), replace(SCOPE, include_outsiders=True)).blocks
-
-    assert PAYLOAD not in outside_of_fences(told)
-    assert NONCE not in outside_of_fences(told)
+def test_no_text_of_a_stranger_stands_outside_of_a_fence(place: str) -> None:
+    for sample in (text for classes in (HIDDEN, VISIBLE) for texts in classes.values() for text in texts):
+        sample = sample.replace("{nonce}", NONCE)
+        task = replace(TASK, earlier_answers=((7, sample),) if place == "earlier answer" else ())
+        _, told, _ = build_prompt(task, PLACES[place](sample), replace(SCOPE, include_outsiders=True)).blocks
+        assert PAYLOAD not in outside_of_fences(told)
+        assert NONCE not in outside_of_fences(told)
 
 
 numbered = st.integers(0, 400).map(lambda size: size * 25)
 
 
-@given(st.lists(numbered, max_size=25), numbered, st.integers(0, 60_000), st.integers(0, 60_000))
+@given(st.lists(numbered, max_size=9), numbered, st.integers(0, 60_000), st.integers(0, 60_000))
 def test_a_larger_budget_never_drops_what_was_in(sizes: list[int], size: int, first: int, second: int) -> None:
     comments = [text(f"c{index}. " + "x" * size, minutes_before=100 - index) for index, size in enumerate(sizes)]
     files = tuple(ChangedFile(f"f{index}.py", "added", 1, 0, "y" * size) for index, size in enumerate(sizes))
@@ -383,7 +378,7 @@ def test_a_larger_budget_never_drops_what_was_in(sizes: list[int], size: int, fi
     assert markers(small) <= markers(large)
 
 
-@given(st.lists(numbered, max_size=25), numbered, st.integers(4_000, 60_000))
+@given(st.lists(numbered, max_size=9), numbered, st.integers(4_000, 60_000))
 def test_a_thread_never_takes_more_than_the_budget(sizes: list[int], size: int, budget: int) -> None:
     comments = [text(f"c{index}. " + "x" * size, minutes_before=100 - index) for index, size in enumerate(sizes)]
     files = tuple(ChangedFile(f"f{index}.py", "added", 1, 0, "y" * size) for index, size in enumerate(sizes))
