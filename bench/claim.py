@@ -14,11 +14,12 @@ from bot.postgres.embedded import embedded_postgres
 from bot.store import claims
 from bot.store.database import Connection
 from bot.store.migrate import migrate
+from tests.support.asks import ask
 
 LIMIT_MS = 10.0
 """Limit of one claim, however many turns wait."""
 
-ROWS = """
+ROWS = f"""
 insert into nodes (id) values ('here');
 insert into codebases (platform, repository_id, owner, name, folder)
 select 'github.com', n, 'octo', 'repo-' || n, 'octo/repo-' || n from generate_series(1, 20) n;
@@ -29,10 +30,9 @@ insert into conversations (platform, repository_id, number, kind, worktree_id)
 select 'github.com', 1 + n % 20, n, 'issue', n from generate_series(1, 1000) n;
 insert into turns (conversation_id, worktree_id, state, requested_by_id, finished_at)
 select 1 + n % 1000, 1 + n % 1000, 'done', 7, now() from generate_series(1, 100000) n;
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns;
-"""
-ASK = """
+insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask(target="id")} from turns;
+"""  # noqa: S608 -- constants
+ASK = f"""
 with asked as (
     insert into turns (conversation_id, worktree_id, state, requested_by_id, claim)
     select thread, thread, state, 7, case when state = 'running' then gen_random_uuid() end
@@ -41,9 +41,8 @@ with asked as (
           from generate_series(0, $1 - 1) n) as turn
     returning id, conversation_id
 )
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from asked
-"""
+insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask(target="id")} from asked
+"""  # noqa: S608 -- constants
 
 
 @dataclass(frozen=True, slots=True)

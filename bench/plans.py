@@ -18,6 +18,7 @@ from bot.store.database import Connection
 from bot.store.migrate import migrate
 from bot.thread import outbox_rows as outbox
 from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
+from tests.support.asks import ask
 
 LIMIT_MS = 20.0
 """Limit of one statement on a way that people wait for."""
@@ -65,8 +66,8 @@ select 1 + n % ({many} / 10), 1 + n % 12000, 'done', n % 3000, now() - ({many} -
        now() - ({many} - n - n % 40) * interval '30 seconds', now() - ({many} - n) * interval '30 seconds', 'Done.',
        n % 997 / 100.0, n % 9973, 'here', 'github.com', 1 + (1 + n % ({many} / 10)) % 500
 from generate_series(1, {many}) n;
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id, words)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id,
+insert into requests (turn_id, conversation_id, ask, words)
+select id, conversation_id, {ask},
        to_tsvector('simple', 'ada octo do it ' || id % 1000 || ' n' || id) from turns;
 insert into deliveries (guid, event, conversation, state, body, received_at)
 select lpad(to_hex(n), 32, '0')::uuid::text, 'issue_comment', 'octo/repo-' || 1 + n % 500 || '#' || n % 9973, 'done',
@@ -88,8 +89,8 @@ WAITING = """
 -- What waits now: ten thousand turns, writes and decisions.
 insert into turns (conversation_id, worktree_id, requested_by_id)
 select 50 * (1 + n % 200), 50 * (1 + n % 200), n % 300 from generate_series(1, 10000) n;
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns where state = 'queued';
+insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask}
+from turns where state = 'queued';
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, target_id, content, asked_by, due_at)
 select 'github.com/token', 50 * (1 + n % 200), 'reaction', 0, 'comment', n, 'eyes', n % 300, '-infinity'
 from generate_series(1, 10000) n;
@@ -110,7 +111,7 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "store a delivery": (deliveries.STORE, _STORED),
     "fetch a decision": ("select id from procrastinate_fetch_job_v2(array['decide'], 1)", ()),
     "forgotten deliveries": (deliveries.FORGOTTEN_DELIVERIES, ()),
-    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOW, None, None)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED)),
     "queue a write": (outbox.ENQUEUE_COMMENT, _WRITE),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", NOW, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", NOW, 3)),
@@ -164,12 +165,12 @@ async def _fill(db: Connection, many: int) -> None:
     indexes = await db.fetch(SECONDARY_INDEXES)
     await db.execute("set session_replication_role = replica")
     await db.execute(f"drop index {', '.join(index['name'] for index in indexes)}")
-    await db.execute(HISTORY.format(many=many))
+    await db.execute(HISTORY.format(many=many, ask=ask(target="id")))
     for index in indexes:
         await db.execute(index["definition"])
     await db.execute("set session_replication_role = origin")
     await db.execute("vacuum analyze")
-    await db.execute(WAITING)
+    await db.execute(WAITING.format(ask=ask(target="id")))
     await db.fetch(DECISIONS, 1, 100)
     await db.execute("analyze procrastinate_jobs")  # a small table is analysed every minute
     await db.fetch(DECISIONS, 101, 10_000)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Literal
 
 TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 WorktreeState = Literal["reserved", "ready", "removing", "removed", "lost"]
@@ -20,10 +20,6 @@ EndReason = Literal[
 AutoPullRequest = Literal["never", "draft", "ready"]
 """Whether a turn that pushed an issue's branch opens a pull request, and how."""
 BRANCH_PREFIX = "threadtree/"
-TurnMode = Literal["work", "plan", "review", "undo", "update"]
-"""How a request is worked on; a plan and a review change no file, `undo` needs no agent."""
-READ_ONLY: Final[frozenset[TurnMode]] = frozenset(("plan", "review"))
-"""The modes in which nobody can change a file."""
 Side = Literal["LEFT", "RIGHT"]
 """A side of a diff: the old file, or the new one."""
 ThreadKind = Literal["issue", "pull"]
@@ -87,6 +83,22 @@ class Thread:
     title: str
     closed_at: datetime | None
     head_sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The thread of a turn, with the agent and the model that its people chose.
+
+    Where an operator asks, who is on no thread, the id and the number are 0.
+    """
+
+    id: int
+    number: int
+    kind: ThreadKind
+    title: str
+    closed_at: datetime | None
+    chosen_agent: str | None
+    chosen_model: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,21 +312,6 @@ class WaitingTurn:
     node_is_silent: bool
     running: int
     running_here: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedTurn:
-    """A turn that runs or waits. `step` is what was done last for it."""
-
-    id: int
-    state: Literal["queued", "running"]
-    requested_by: str
-    target: Target
-    number: int
-    started_at: datetime | None
-    step: str | None
-    messages: int = 0
-    """Those that its agent was told while it worked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ create index sessions_by_end on sessions (ended_at) where not active;
 -- How the run of a request goes. What was asked stands in `requests`.
 create table turns (
     id                bigint      generated always as identity primary key,
-    conversation_id   bigint      not null references conversations (id),
+    conversation_id   bigint      references conversations (id), -- null: an operator asked
     worktree_id       bigint      references worktrees (id),
     session_id        bigint      references sessions (id) on delete set null,
     state             text        not null default 'queued'
@@ -125,7 +125,7 @@ create table turns (
     queue_node        text,                                -- of its worktree; null where it has none
     queue_platform    text,                                -- of its worktree or thread, as the next
     queue_repository_id bigint,
-    requested_by_id   bigint      not null,                -- GitHub's id of the person
+    requested_by_id   bigint,                              -- GitHub's id of the person; null: an operator asked
     round             integer     not null default 0,      -- a person has one turn in each round; earlier rounds go first
     not_before        timestamptz,                         -- queued again until then, because of `reason`
     waiting_since     timestamptz,                         -- when the first such problem was met; null once the agent began
@@ -186,27 +186,30 @@ create index turns_by_worktree on turns (worktree_id) where worktree_id is not n
 alter table turns set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000,
                        autovacuum_vacuum_scale_factor = 0.02);
 
--- What was asked by each turn, of whom, and where the answer belongs: written once, when the turn is queued. While it
--- waits, further parts of a review join it; its texts are empty once the turn is `expired`.
+-- A time in ISO 8601 with its offset means the same in every session, unlike other texts.
+create function threadtree_time(iso text) returns timestamptz language sql immutable strict as $$ select iso::timestamptz $$;
+
+-- What was asked by each turn (bot/ask.py), with the columns by which statements look for it. While it waits, further
+-- parts of a review join it; its texts are empty once the turn is `expired`.
 create table requests (
-    turn_id         bigint      primary key,
-    conversation_id bigint      not null,
-    text            text        not null,
-    hash            bytea       not null,                  -- of the text as a person sees it
-    requested_by    text        not null,                  -- the person's login then
-    asked_at        timestamptz not null,                  -- GitHub's time of the request, not ours
-    source_kind     text        not null check (source_kind in ('comment', 'review-comment', 'review', 'issue', 'pull')),
-    source_id       bigint,                                -- comment or review id; null for the thread's own body
-    review_id       bigint,                                -- the review whose comments are one turn
-    review_parts    bigint[]    not null default '{}',     -- its inline comments asked so far, and -review_id for its text
-    retry_of        bigint,                                -- the turn whose request this repeats, on the word of who asked for that
-    pinned_sha      text,                                  -- head of a fork's pull request when it was asked
-    context         text        not null default '',       -- thread title and what was quoted, for the prompt
+    turn_id         bigint      primary key references turns (id) on delete cascade,
+    conversation_id bigint,                                -- that of its turn
+    ask             jsonb       not null,
+    verb            text        not null generated always as (ask->>'verb') stored,
+    requested_by    text        not null generated always as (ask #>> '{by,login}') stored,
+    asked_at        timestamptz not null generated always as (threadtree_time(ask->>'at')) stored,
+    review_id       bigint      generated always as ((ask #>> '{review,id}')::bigint) stored,
+    retry_of        bigint      generated always as ((ask->>'retry_of')::bigint) stored,
+    -- A request that is asked while a turn of its thread runs may be told to the agent of that turn; then its own turn ends
+    -- without a run. Until the agent has it, it waits in the queue like any other.
+    joins           bigint,                                -- the turn that ran when this was asked, and may be told it
+    is_told         boolean     not null default false,    -- the agent of that turn was told it, or is told it now
     words           tsvector,                              -- by which a search finds it
     foreign key (conversation_id, turn_id) references turns (conversation_id, id) on delete cascade
 );
 create unique index requests_one_per_review on requests (conversation_id, review_id) where review_id is not null;
 create index requests_by_conversation on requests (conversation_id, turn_id);
+create index requests_joining on requests (joins) where joins is not null;
 create index requests_by_words on requests using gin (words) with (fastupdate = off);
 
 -- What the agent of a turn did, one line each, and what came of it.

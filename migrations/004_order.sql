@@ -7,7 +7,8 @@ create function threadtree_place_turn() returns trigger language plpgsql as $$
 begin
     select w.node, coalesce(w.platform, c.platform), coalesce(w.repository_id, c.repository_id)
     into new.queue_node, new.queue_platform, new.queue_repository_id
-    from conversations c left join worktrees w on w.id = new.worktree_id where c.id = new.conversation_id;
+    from (select) turn
+    left join conversations c on c.id = new.conversation_id left join worktrees w on w.id = new.worktree_id;
     if tg_op = 'INSERT' and new.state = 'queued' and new.queue_node is not null then
         new.round = greatest(
             0,

@@ -35,7 +35,8 @@ from sessions s join conversations c on c.id = s.conversation_id join codebases 
 -- thread itself, or that of its branch.
 create view listed_turns as
 select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codebase,
-       b.owner || '/' || b.name || '#' || c.number as conversation, c.title, left(r.text, 400) as summary, t.state,
+       b.owner || '/' || b.name || '#' || c.number as conversation,
+       c.title as thread_title, r.verb, left(coalesce(r.ask->>'title', r.ask->>'text'), 400) as title, t.state,
        nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
                                         from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
            as reason,
@@ -48,12 +49,13 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
 from turns t join requests r on r.turn_id = t.id
      join conversations c on c.id = t.conversation_id join codebases b using (platform, repository_id);
 
--- By what a search finds a request: its text, who asked, the thread's title, number and repository. Words are letters and
--- digits; what stands between them is not looked at.
+-- By what a search finds a request: its title and text, who asked, the thread's title, number and repository. Words are
+-- letters and digits; what stands between them is not looked at.
 create function threadtree_search_words() returns trigger language plpgsql as $$
 begin
     select to_tsvector('simple', regexp_replace(
-               concat_ws(' ', new.requested_by, c.title, b.owner, b.name, c.number, left(new.text, 20000)),
+               concat_ws(' ', new.ask #>> '{by,login}', c.title, b.owner, b.name, c.number, new.ask->>'title',
+                         left(new.ask->>'text', 20000)),
                '[\x01-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]+', ' ', 'g'))
     into new.words
     from conversations c join codebases b using (platform, repository_id) where c.id = new.conversation_id;
@@ -61,7 +63,7 @@ begin
 end
 $$;
 
-create trigger threadtree_search_words before insert or update of text on requests
+create trigger threadtree_search_words before insert or update of ask on requests
     for each row execute function threadtree_search_words();
 
 create view listed_deliveries as

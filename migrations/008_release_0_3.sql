@@ -17,12 +17,6 @@ alter table conversations
 -- The comments of a conversation within an hour: MAX_COMMENTS_PER_HOUR.
 create index outbox_comments on outbox (conversation_id, posted_at) where kind = 'comment';
 
--- How a request is worked on. `plan`: the agent may only look, and answers with a plan. `review`: it reviews a pull request.
--- `undo`: the last request's changes are taken back, without an agent. `update`: the base is merged.
-alter table requests
-    add column mode  text not null default 'work' check (mode in ('work', 'plan', 'review', 'undo', 'update')),
-    add column agent text;                                  -- the agent that the request itself names
-
 -- Cost.
 
 alter table turns add column cost_is_part boolean not null default false; -- the agent has used more than it told the cost of
@@ -46,19 +40,6 @@ create function costs_on(day date) returns setof turn_costs language sql stable 
     union all
     select * from turn_costs where state in ('queued', 'running') and day = (now() at time zone 'UTC')::date
 $$;
-
--- Plans.
-
-alter table requests
-    add column plan_of     bigint,                          -- the turn whose plan this carries out as it was shown
-    add column by_outsider boolean not null default false;  -- of a plan: somebody without write access has a say in it
-
--- Messages to a running agent. A request that is asked while a turn of its thread runs may be told to the agent of that
--- turn; then its own turn ends without a run. Until the agent has it, it waits in the queue like any other.
-alter table requests
-    add column joins   bigint,                              -- the turn that ran when this was asked, and may be told it
-    add column is_told boolean not null default false;      -- the agent of that turn was told it, or is told it now
-create index requests_joining on requests (joins) where joins is not null;
 
 -- Checks.
 
@@ -85,12 +66,6 @@ alter table turns
 alter table outbox
     add column review        text;                          -- JSON: the comment goes as a review with these remarks
 
--- Remarks.
-
--- A single remark on a pull request of the bot waits a moment: until it runs, further ones of the person join it.
-alter table requests
-    add column collects boolean not null default false;
-
 -- Conflicts with the base.
 
 alter table pull_requests
@@ -106,7 +81,6 @@ alter table turns add column undoes bigint;                -- the turn whose cha
 -- The bot mends failing checks of what it pushed.
 
 alter table conversations add column autofix boolean;      -- what the thread's people chose; null: the repository's rule
-alter table requests add column mends text;                -- nobody asked: the checks of this commit failed, `context` names them
 alter table turns add column met_push boolean not null default false; -- its push merges what people pushed while it ran
 create index turns_by_pushed_head on turns (pushed_head) where pushed_head is not null;
 

@@ -32,7 +32,8 @@ with old as (
 ), gone as (
     delete from steps using old where turn_id = old.id
 ), asked as (
-    update requests set text = '', context = '' from old where turn_id = old.id
+    update requests set ask = ask || '{"text": "", "context": "", "title": "", "of": {}}'
+    from old where turn_id = old.id
 )
 update turns set expired = true, answer = null, notices = '{}', read = '{}', plan = '{}', latest_words = '',
                  phase = null, thread_answers = '{}', kept = null

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from bot.ask import Ask
 from bot.github.answers import Permission
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.parsing import CommandSyntax, Request
@@ -71,6 +73,11 @@ class RequestContext(ThreadContext):
     def author(self) -> Actor:
         """The person who asks."""
         return self.request.author
+
+    def asks(self, text: str, verb: str, **more: Any) -> Ask:
+        """Return what a command of the request asks for."""
+        own = self.request.ask
+        return Ask(text, own.by, own.at, own.target, verb, **more)
 
     async def reply(self, text: str) -> int:
         """Answer with a comment that belongs to no turn; return its row in the outbox."""

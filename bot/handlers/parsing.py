@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 
+from bot.ask import Ask
 from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk_visible
-from bot.model import Actor, Repository, Target, Thread, TurnMode
+from bot.model import Actor, Repository, Target, Thread
 from bot.prompt.hidden import strip_hidden
 
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
@@ -62,13 +62,13 @@ class CommandSyntax:
     """The syntax of a command: `/name` and its argument.
 
     `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over. `asks`:
-    the words after it and the rest of the text are a request in this mode; it is a command only where there are none.
+    the words after it and the rest of the text are a request for this verb; it is a command only where there are none.
     """
 
     name: str
     parse_argument: ParseArgument = no_argument
     needs_no_slash: bool = False
-    asks: TurnMode | None = None
+    asks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ParsedComment:
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
-    mode: TurnMode = "work"
+    verb: str = "work"
     is_remark: bool = False
 
     def __bool__(self) -> bool:
@@ -98,30 +98,39 @@ class ParsedComment:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A person asks for something. `identity` is the text's: node id, content, time (DESIGN.md §3.2).
+    """A person asks for something: the `commands`, then a turn where `asks`. All are made of the one `ask`.
 
-    `is_gesture`: a label or an assignment asks, on the thread's own text, and the label may name an `agent`.
-    `is_operators`: an operator asks it again. `on_own_pull`: a review or an inline comment on the bot's pull request.
+    `identity` is the text's: node id, content, time (DESIGN.md §3.2). `is_gesture`: a label or an assignment asks, on
+    the thread's own text. `review_id`: it is a part of that review. `on_own_pull`: a review or an inline comment on the
+    bot's pull request, where `is_remark` asks without a mention. `is_operators`: an operator asks it again.
     """
 
     repository: Repository
     thread: Thread
-    author: Actor
-    target: Target
-    parsed: ParsedComment
-    asked_at: datetime
+    ask: Ask
     identity: bytes
-    context: str = ""
+    commands: tuple[Command | UnknownCommand, ...] = ()
+    asks: bool = False
     review_id: int | None = None
     is_gesture: bool = False
-    agent: str | None = None
-    is_operators: bool = False
     on_own_pull: bool = False
+    is_remark: bool = False
+    is_operators: bool = False
+
+    @property
+    def author(self) -> Actor:
+        """The person who asks."""
+        return self.ask.by
+
+    @property
+    def target(self) -> Target:
+        """The text that asks."""
+        return self.ask.target
 
     @property
     def addresses_bot(self) -> bool:
         """Whether the person turned to the bot: who only remarks hears nothing where they may not ask."""
-        return bool(self.parsed.commands) or not self.parsed.is_remark
+        return bool(self.commands) or not self.is_remark
 
     def effect(self, index: int) -> bytes:
         """Return the key under which the text's command or request number `index` is acted on only once."""
@@ -162,7 +171,7 @@ class CommentParser:
                 commands.append(command)
         if on_own_pull and new.is_remark:
             return ParsedComment(tuple(commands), new.rest, is_remark=True)
-        return ParsedComment(tuple(commands), new.request if new.asks > old.asks else None, new.mode)
+        return ParsedComment(tuple(commands), new.request if new.asks > old.asks else None, new.verb)
 
     def addresses(self, text: str) -> bool:
         """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""
@@ -175,8 +184,8 @@ class CommentParser:
         """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
         read = self._read(text)
         # A label of its own asks for a review.
-        mode: TurnMode = "plan" if read.mode == "plan" else "work"
-        return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), mode=mode)
+        verb = "plan" if read.verb == "plan" else "work"
+        return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), verb=verb)
 
     def rest_of(self, text: str) -> str:
         """Return the text without the lines of commands, with or without a mention."""
@@ -187,7 +196,7 @@ class CommentParser:
         source = _Source(text)
         commands: list[Command | UnknownCommand] = []
         asking: list[Command | UnknownCommand] = []
-        mode: TurnMode = "work"
+        verb = "work"
         mentions = 0
         prose: list[str] = []
         for line in spoken_lines(text):
@@ -201,16 +210,16 @@ class CommentParser:
             asks = self._commands[command.name].asks if isinstance(command, Command) else None
             if source.take(line, found, keeps_words=asks is not None):
                 (asking if asks else commands).append(command)
-                mode = asks or mode
+                verb = asks or verb
         rest = source.rest
         if (commands or asking) and not re.search(r"\w", self._mention.sub(" ", rest)):
             rest = ""
-            if mode != "review":
+            if verb != "review":
                 commands += asking[:1]
-                asking, mode = [], "work"
+                asking, verb = [], "work"
         speaks = any(re.search(r"\w", words) for words in prose) or _SUGGESTION.search(rest) is not None
         speaks = speaks and not (prose and _TO_SOMEBODY.match(prose[0]))
-        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), mode, speaks)
+        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), verb, speaks)
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
@@ -255,7 +264,7 @@ class _Reading:
     commands: tuple[Command | UnknownCommand, ...]
     asks: int
     rest: str
-    mode: TurnMode
+    verb: str
     speaks: bool
 
     @property
@@ -264,7 +273,7 @@ class _Reading:
 
     @property
     def request(self) -> str | None:
-        if self.asks and self.mode == "review":
+        if self.asks and self.verb == "review":
             return f"{REVIEW} {self.rest}".rstrip()
         if not self.asks or (self.commands and not self.rest):
             return None

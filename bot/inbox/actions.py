@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TypeGuard, assert_never
 
+from bot.ask import Ask
 from bot.github.events import (
     Addressed,
     ChecksEnded,
@@ -53,17 +54,17 @@ def action_of(
         return Ignore(why)
     try:
         if isinstance(event, Gesture) and _asks_for_review(event, policy):
-            parsed = ParsedComment(request=REVIEW, mode="review")
+            parsed = ParsedComment(request=REVIEW, verb="review")
         elif isinstance(event, Gesture):
             parsed = parser.parse_labeled(event.remark.body)
         else:
             parsed = parser.parse(event.remark.body, event.body_before or "", on_own_pull=on_own_pull)
     except MarkdownError as problem:
         return failure_of(Unreadable(f"its Markdown: {problem}", _addressed(event)), policy, parser)
-    agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
     if not parsed:
         return Ignore("nothing asked")
-    return replace(_request(event, parsed), agent=agent or None, on_own_pull=on_own_pull)
+    agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
+    return _request(event, parsed, agent or None, on_own_pull=on_own_pull)
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:
@@ -117,7 +118,7 @@ def _addressed(event: Written | Gesture) -> Addressed:
     return Addressed(event.repository, event.thread, _speaker(event), event.remark.target, event.remark.body, *added)
 
 
-def _request(event: Written | Gesture, parsed: ParsedComment) -> Request:
+def _request(event: Written | Gesture, parsed: ParsedComment, agent: str | None, *, on_own_pull: bool) -> Request:
     remark, author = event.remark, _speaker(event)
     match event:
         case Gesture():
@@ -135,12 +136,20 @@ def _request(event: Written | Gesture, parsed: ParsedComment) -> Request:
     return Request(
         repository=event.repository,
         thread=event.thread,
-        author=author,
-        target=remark.target,
-        parsed=parsed,
-        asked_at=asked_at,
+        ask=Ask(
+            text=parsed.request or "",
+            by=author,
+            at=asked_at,
+            target=remark.target,
+            verb=parsed.verb,
+            agent=agent,
+            context=event.code if isinstance(event, Written) else "",
+        ),
         identity=hashlib.sha256(identity).digest(),
-        context=event.code if isinstance(event, Written) else "",
+        commands=parsed.commands,
+        asks=parsed.request is not None,
         review_id=event.review_id if isinstance(event, Written) else None,
         is_gesture=isinstance(event, Gesture),
+        on_own_pull=on_own_pull,
+        is_remark=parsed.is_remark,
     )

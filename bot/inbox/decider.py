@@ -12,20 +12,21 @@ import orjson
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from bot.ask import Ask, Part, seen
 from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import read
-from bot.handlers.agent_request import AgentRequest, request_agent
+from bot.handlers.agent_request import request_agent
 from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import RequestContext, save_thread
 from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
+from bot.handlers.parsing import Command, CommentParser, Request
 from bot.handlers.parts import Parts
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.review import whole_review
-from bot.model import Actor, Repository, Thread
+from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.store import conversations, deliveries, operations, outcomes, turns
@@ -61,13 +62,15 @@ class CreateWorktree:
 
 @dataclass(frozen=True, slots=True)
 class GitHubFacts:
-    """Answers from GitHub that are needed before the transaction. `asked` is the request to the agent, if there is one.
+    """Answers from GitHub that are needed before the transaction. `ask` is the request to the agent, if there is one.
 
     `pull` is None for an issue and where no turn may start, `thread` where the agent is asked nothing, and where the
     thread is surely open.
     """
 
-    asked: AgentRequest | None = None
+    ask: Ask | None = None
+    part: Part | None = None
+    """The part of a review that asks it."""
     pull: PullRequestHead | None = None
     thread: Thread | None = None
     permission: Permission | None = None
@@ -158,7 +161,7 @@ class Decider(Parts):
         on_own_pull = is_remark(event) and await self._is_on_own_pull(event)
         # The worst Markdown of a full comment takes a second, and any account can write it.
         action = await asyncio.to_thread(self._asked, event, self._parser, on_own_pull=on_own_pull)
-        if isinstance(action, Request) and action.parsed.commands:
+        if isinstance(action, Request) and action.commands:
             parser = await self._parser_for(action.repository)
             if parser is not self._parser:
                 return await asyncio.to_thread(self._asked, event, parser, on_own_pull=on_own_pull)
@@ -198,7 +201,7 @@ class Decider(Parts):
                 verdict = await self._may_ask(action)
                 if isinstance(verdict, Denied):
                     denied = verdict
-                elif action.parsed.is_remark and (now := await state) is not None and now.closed_at is not None:
+                elif action.is_remark and (now := await state) is not None and now.closed_at is not None:
                     action = Ignore("a remark on a closed pull request")
                 else:
                     facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
@@ -276,12 +279,11 @@ class Decider(Parts):
         rules = await known_rules(connection, self.rules, request.repository)
         thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
         ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
-        commands = request.parsed.commands
-        for index, command in enumerate(commands):
+        for index, command in enumerate(request.commands):
             if await conversations.first_seen(connection, request.effect(index)):
                 await run_command(ctx, command)
-        if facts.asked is not None and await conversations.first_seen(connection, request.effect(len(commands))):
-            await request_agent(ctx, facts.asked)
+        if facts.ask is not None and await conversations.first_seen(connection, request.effect(len(request.commands))):
+            await request_agent(ctx, facts.ask, facts.part)
 
     async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
         rules = await known_rules(self.pool, self.rules, asked.repository)
@@ -292,7 +294,7 @@ class Decider(Parts):
         """Tell a person who turned to the bot and may not; a bot hears nothing at all."""
         if isinstance(asked, Request):
             # Once denied, always denied: what arrives again under another GUID asks for nothing.
-            for index in range(len(asked.parsed.commands) + 1):
+            for index in range(len(asked.commands) + 1):
                 await conversations.first_seen(connection, asked.effect(index))
         if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
             thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
@@ -301,7 +303,7 @@ class Decider(Parts):
 
     async def _state(self, request: Request, standing: Standing) -> Thread | None:
         """Return the thread as it is now, None where it is surely open, or does not matter, or is gone."""
-        if request.parsed.request is not None and not _is_open(request, standing):
+        if request.asks and not _is_open(request, standing):
             # The payload may be older than a close that was handled before it.
             with contextlib.suppress(NotFound):
                 return await self.github.thread(request.repository, request.thread.number)
@@ -309,18 +311,15 @@ class Decider(Parts):
 
     async def _look_up(self, request: Request, standing: Standing, state: Awaitable[Thread | None]) -> GitHubFacts:
         """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
-        text = request.parsed.request
-        if text is None and not _queues_turn(request.parsed):
+        if not request.asks and not _queues_turn(request):
             return GitHubFacts()  # other commands are answered at once and wait for nothing
-        if text is not None and (request.thread.kind == "pull" or not _is_open(request, standing)):
+        if request.asks and (request.thread.kind == "pull" or not _is_open(request, standing)):
             async with self.pool.acquire() as connection, connection.transaction():
                 thread_ref, _ = await save_thread(connection, request.repository, request.thread)
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         async with concurrently(self._pull(request, standing)) as pull:
-            asked = None
-            if text is not None:
-                asked = replace(await self._request_to_agent(request, text), mode=request.parsed.mode)
-            return GitHubFacts(asked, await pull, await state)
+            ask, part = await self._ask(request) if request.asks else (None, None)
+            return GitHubFacts(ask, part, await pull, await state)
 
     async def _pull(self, request: Request, standing: Standing) -> PullRequestHead | None:
         if request.thread.kind != "pull":
@@ -328,14 +327,16 @@ class Decider(Parts):
         repository, number, choosing = request.repository, request.thread.number, not standing.has_worktree
         return await look_up_pull_request(self.github, repository, number, self.clock, self.sleep, choosing=choosing)
 
-    async def _request_to_agent(self, request: Request, text: str) -> AgentRequest:
+    async def _ask(self, request: Request) -> tuple[Ask, Part | None]:
         if request.review_id is not None:
             parser = await self._parser_for(request.repository)
-            return await whole_review(self.github, self.sleep, parser, request, request.review_id, text)
-        seen = text if request.is_gesture else None
-        if seen is None and request.target.id is None:
-            seen = await asyncio.to_thread(strip_hidden, text)
-        return AgentRequest(text, request.context, seen=seen, agent=request.agent)
+            return await whole_review(self.github, self.sleep, parser, request, request.review_id)
+        ask = request.ask
+        if ask.target.id is not None:
+            return ask, None
+        # A label or an assignment asks for what a person sees already.
+        shown = ask.text if request.is_gesture else await asyncio.to_thread(strip_hidden, ask.text)
+        return replace(ask, seen=seen(shown)), None
 
 
 async def _read_operator(connection: Connection, delivery: Delivery) -> Request | CreateWorktree:
@@ -345,15 +346,14 @@ async def _read_operator(connection: Connection, delivery: Delivery) -> Request 
         full_name, _, number = asked["conversation"].rpartition("#")
         owner, _, name = full_name.partition("/")
         return CreateWorktree(owner, name, int(number), asked.get("channel", "API"))
-    place = await turns.thread_of(connection, asked["turn"])
+    turn = await turns.of_thread(connection, asked["turn"])
+    about = turn.conversation
     return Request(
-        repository=place.thread_ref.repository,
-        thread=Thread(place.number, place.kind, place.title, place.closed_at),
-        author=Actor(place.requested_by, place.requested_by_id),
-        target=place.target,
-        parsed=ParsedComment((Command(RETRY.name),), None),
-        asked_at=delivery.received_at,
+        turn.thread_ref.repository,
+        Thread(about.number, about.kind, about.title, about.closed_at),
+        Ask("", turn.ask.by, delivery.received_at, turn.ask.target),
         identity=delivery.guid.encode(),
+        commands=(Command(RETRY.name),),
         is_operators=True,
     )
 
@@ -373,5 +373,5 @@ def _is_open(request: Request, standing: Standing) -> bool:
     return request.thread.closed_at is None and standing.is_surely_open
 
 
-def _queues_turn(parsed: ParsedComment) -> bool:
-    return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in parsed.commands)
+def _queues_turn(request: Request) -> bool:
+    return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in request.commands)

@@ -243,8 +243,8 @@ async def describe(
     answers = [
         Answer(
             turn.answer,
-            turn.requested_by,
-            tracking.asked(turn.requested_by, ctx.server_url, thread.repository, turn.number, turn.target, turn.id).url,
+            turn.ask.by.login,
+            tracking.asked(turn.ask, ctx.server_url, thread.repository, turn.number, turn.id).url,
         )
         for turn in turns
     ]

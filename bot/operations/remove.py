@@ -185,7 +185,7 @@ async def _keep(connection: Connection, ctx: NodeContext, removal: DecidedRemova
 async def _tell(connection: Connection, worktree_id: int, why: str) -> None:
     words = tracking.waiting(reasons.removal_fails(why))
     for turn in await removals.blocked(connection, worktree_id):
-        await thread_comments.track(connection, turn.thread_ref, turn.id, turn.target, words)
+        await thread_comments.track(connection, turn.thread_ref, turn.id, turn.ask.target, words)
 
 
 async def _fetched(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> bool | NotRemoved:

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from bot.store.database import Connection, read
-from bot.store.turns import ClaimedTurn
+from bot.store.turns import CONVERSATION, SO_FAR, ClaimedTurn
 
 CLAIM_NEXT = """
 -- The oldest queued turn of this node without obstacle; repositories with fewer running turns go first, then earlier
@@ -34,17 +34,13 @@ update turns set state = 'running', claim = $2, worker = $3, reason = null, star
 from next where turns.id = next.id returning turns.id
 """
 
-CLAIMED_TURN = """
-select t.*, r.*, r.text as request, t.claim as token, t.not_before is not null as was_put_back,
-       case when t.resuming then array(select words from steps s where s.turn_id = t.id order by place) end as steps,
-       (select p.asked_at from requests p where p.turn_id = r.plan_of) as planned_at,
-       c.number, c.kind, c.title, r.agent as asked_agent, case when t.resuming then t.agent end as began_with,
-       c.agent as chosen_agent, c.model as chosen_model, w.*
+CLAIMED_TURN = f"""
+select t.id as turn_id, t.claim as token, t.worker, r.ask, t.switch_to, t.started_at, w.*, {CONVERSATION}, {SO_FAR}
 from turns t join requests r on r.turn_id = t.id
-join conversations c on c.id = t.conversation_id
+left join conversations c on c.id = t.conversation_id
 join worktree_rows w on w.worktree_id = t.worktree_id
 where t.id = $1
-"""
+"""  # noqa: S608 - of constants
 
 
 @asynccontextmanager

@@ -11,9 +11,11 @@ from types import NoneType, UnionType
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, assert_never, cast, get_args, get_origin, get_type_hints
 
 import asyncpg
+import orjson
 import structlog
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
+from bot.ask import Ask, of_json, to_json
+from bot.model import Conversation, DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
 from bot.redaction import Redactor
 
 Connection: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -82,6 +84,12 @@ async def retry_on_unique_violation(transaction: Callable[P, Awaitable[T]], *arg
     return await transaction(*args, **kwargs)
 
 
+class Json(str):
+    """JSON, in which a secret can be written with escapes: its texts are cleaned one by one."""
+
+    __slots__ = ()
+
+
 def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
     """Return the class of connections through which no known secret enters a row, and only text that can be stored."""
 
@@ -91,6 +99,8 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
 
     def clean(value: Any) -> Any:
         match value:
+            case Json():
+                return orjson.dumps(clean(orjson.loads(str(value)))).decode()
             case str():
                 return redactor.redact_known(storable(value))
             case list() | tuple() if {*map(type, value)} <= {str, NoneType}:
@@ -101,6 +111,8 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
                 return [clean(item) for item in value]
             case list() | tuple():
                 return [clean(item) for item in value]
+            case dict():
+                return {key: clean(item) for key, item in value.items()}
             case _:
                 return value
 
@@ -189,6 +201,7 @@ async def database(
 _COLUMNS: Mapping[type, Mapping[str, str]] = {
     Repository: {"id": "repository_id"},
     Target: {"kind": "source_kind", "id": "source_id"},
+    Conversation: {"id": "conversation_id"},
     WorktreeRow: {
         "id": "worktree_id",
         "state": "worktree_state",
@@ -214,10 +227,10 @@ class Statement(Generic[P, T]):
 
     In place of a connection it takes the pool, of which it uses one and gives it back.
 
-    A parameter that is a dataclass stands for its `key`, or else for its fields. The declared result says what becomes
-    of the rows: a list, a set, a tuple of any length, or the first one; each as in `read`, as a tuple or a dict, or its
-    first column. In a tuple, values of several columns come last. A bool tells whether there is one, and what it holds.
-    Without a row, `otherwise` is raised where it is given.
+    A parameter that is a dataclass stands for its `key`, or else for its fields; an `Ask` is one column of JSON. The
+    declared result says what becomes of the rows: a list, a set, a tuple of any length, or the first one; each as in
+    `read`, as a tuple or a dict, or its first column. In a tuple, values of several columns come last. A bool tells
+    whether there is one, and what it holds. Without a row, `otherwise` is raised where it is given.
     """
 
     def __init__(self, sql: str, declared: Callable[P, Awaitable[T]], otherwise: type[Exception] | None) -> None:
@@ -270,6 +283,8 @@ class Statement(Generic[P, T]):
 def _columns_of(value: Any) -> Iterable[Any]:
     if isinstance(value, Start):
         return _start_columns(value)
+    if isinstance(value, Ask):
+        return (Json(to_json(value)),)
     if not is_dataclass(value):
         return (value,)
     return getattr(value, "key", None) or [
@@ -291,6 +306,8 @@ async def change(connection: Connection, statement: str, *args: object) -> int:
 
 
 def _make_reader(kind: type) -> Callable[[Row], Any]:
+    if kind is Ask:
+        return lambda row: of_json(row["ask"])
     names, types = _COLUMNS.get(kind, {}), get_type_hints(kind)
     readers = {
         field.name: _field_reader(types[field.name], names.get(field.name, field.name)) for field in fields(kind)
@@ -322,6 +339,8 @@ def _field_reader(declared: Any, column: str) -> Callable[[Row], Any]:
 
 def _own_column(kind: Any) -> str:
     """Return the first column that belongs to no nested value."""
+    if kind is Ask:
+        return "ask"
     types = get_type_hints(kind)
     name = next(field.name for field in fields(kind) if not is_dataclass(types[field.name]))
     return _COLUMNS.get(kind, {}).get(name, name)

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import orjson
 
-from bot.model import Repository, Target, ThreadKind, ThreadRef
+from bot.ask import Ask
+from bot.model import Repository, ThreadKind, ThreadRef
 from bot.store import deliveries
 from bot.store.database import Connection, Pool, read, statement
 from bot.store.deliveries import NewDelivery
@@ -14,7 +15,7 @@ from bot.store.deliveries import NewDelivery
 
 @dataclass(frozen=True, slots=True)
 class OwnHead:
-    """A head that the bot pushed to `branch` for the turn `turn_id`, which `requested_by` asked for by `target`.
+    """A head that the bot pushed to `branch` for the turn `turn_id`, which asked `ask`.
 
     `is_fix`: that turn was to mend the checks of the head before; `attempts` such turns came since a person asked, or
     pushed while one of them ran.
@@ -29,9 +30,7 @@ class OwnHead:
     autofix: bool | None
     turn_id: int
     branch: str
-    requested_by: str
-    requested_by_id: int
-    target: Target
+    ask: Ask
     is_fix: bool
     attempts: int
 
@@ -48,16 +47,16 @@ CHOSEN = "coalesce(c.autofix, (select bool_or(o.autofix) from conversations o wh
 @statement(f"""
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
 select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, t.id as turn_id, t.pushed_to as branch,
-       r.requested_by, t.requested_by_id, r.source_kind, r.source_id, r.mends is not null as is_fix,
+       r.ask, r.verb = 'fix' as is_fix,
        (select count(*) from requests f
-        where f.conversation_id = c.id and f.mends is not null
+        where f.conversation_id = c.id and f.verb = 'fix'
           and f.turn_id >= (select coalesce(max(p.turn_id + s.met_push::integer), 0)
                             from requests p join turns s on s.id = p.turn_id
                             where p.conversation_id = c.id
-                              and (p.mends is null or p.retry_of is not null or s.met_push))
+                              and (p.verb <> 'fix' or p.retry_of is not null or s.met_push))
        ) as attempts, b.*
 from turns t
-join requests r on r.turn_id = t.id and r.mode <> 'undo' -- what a person takes back is not mended
+join requests r on r.turn_id = t.id and r.verb <> 'undo' -- what a person takes back is not mended
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to

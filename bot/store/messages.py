@@ -5,9 +5,8 @@ between leaves it to the run that resumes the turn, or to its own turn.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
-from bot.model import Target
+from bot.ask import Ask
 from bot.store.database import Connection, statement
 from bot.store.turns import Claim, under_claim
 
@@ -23,23 +22,17 @@ class Message:
 
     turn_id: int
     joins: int
-    request: str
-    requested_by: str
-    requested_by_id: int
-    asked_at: datetime
-    target: Target
+    ask: Ask
 
 
 @statement(f"""
--- Not what is bound to a commit or a branch, or asked of another agent: that waits as ever.
 with joining as (
     update requests r set joins = running.id
-    from turns mine, turns running join requests first on first.turn_id = running.id
+    from turns mine, turns running
     where r.turn_id = $1 and mine.id = $1 and mine.state = 'queued' and mine.switch_to is null
-      and r.review_id is null and r.pinned_sha is null and r.agent is null and r.mode = 'work'
       and running.conversation_id = mine.conversation_id and running.worktree_id = mine.worktree_id
       and running.state = 'running' and running.stop_requested_at is null
-      and first.mode = 'work' and first.pinned_sha is null
+      and not exists (select from requests first where first.turn_id = running.id and first.ask ? 'pinned_sha')
     returning r.joins
 )
 select pg_notify('{MESSAGE_WAITS}', joins::text) from joining
@@ -51,7 +44,7 @@ async def offer(connection: Connection, turn_id: int) -> None:
 @statement("""
 -- The thread's oldest waiting request, so that none is overtaken; not behind an operation such as a reset, and not once
 -- the session has ended.
-select r.turn_id, r.joins, r.text as request, r.requested_by, t.requested_by_id, r.asked_at, r.source_kind, r.source_id
+select r.turn_id, r.joins, r.ask
 from turns me join requests r on r.joins = me.id join turns t on t.id = r.turn_id
 where me.id = $1 and me.claim = $2 and me.stop_requested_at is null and t.state = 'queued'
   and t.id = (select min(e.id) from turns e where e.conversation_id = me.conversation_id and e.state = 'queued')
@@ -67,10 +60,10 @@ async def next_for(connection: Connection, claim: Claim, most: int = MOST_MESSAG
 @statement("""
 with me as (select id from turns where id = $1 and claim = $2 and stop_requested_at is null for no key update),
      mine as (select id from turns where id = $3 and state = 'queued' for no key update)
-update requests r set is_told = true, text = $4 from me, mine
+update requests r set is_told = true, ask = $4 from me, mine
 where r.turn_id = mine.id and r.joins = me.id returning true
 """)
-async def take(connection: Connection, claim: Claim, message: int, text: str) -> bool:
+async def take(connection: Connection, claim: Claim, message: int, ask: Ask) -> bool:
     """Take a message for the turn, in the words that stand on GitHub by now; False if one of both is to stop."""
 
 
@@ -91,7 +84,8 @@ async def end(connection: Connection, claim: Claim, message: int, reason: str) -
 
 
 @statement("""
-select r.source_id from turns t join requests r on r.joins = t.id where t.session_id = $1 and r.is_told
+select (r.ask #>> '{target,id}')::bigint from turns t join requests r on r.joins = t.id
+where t.session_id = $1 and r.is_told
 """)
 async def told_in(connection: Connection, session: int) -> set[int]:
     """Return the comments that the agent knows as messages of this session."""
@@ -99,7 +93,7 @@ async def told_in(connection: Connection, session: int) -> set[int]:
 
 @statement("""
 -- What was told in the runs of a turn, and of the turns whose request it repeats. A message that ran is none.
-select r.turn_id, r.joins, r.text as request, r.requested_by, t.requested_by_id, r.asked_at, r.source_kind, r.source_id
+select r.turn_id, r.joins, r.ask
 from requests own
 join requests same on same.turn_id in (own.turn_id, own.retry_of) or same.retry_of = own.retry_of
 join requests r on r.joins = same.turn_id join turns t on t.id = r.turn_id

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import Repository, Target
+from bot.ask import Ask
+from bot.model import Repository
 from bot.store.database import Connection, Pool, statement
 from bot.store.turns import Claim, under_claim
 
@@ -14,8 +15,7 @@ class TurnOnBranch:
 
     id: int
     answer: str
-    requested_by: str
-    target: Target
+    ask: Ask
     number: int
 
 
@@ -50,7 +50,7 @@ async def record_pull_request(connection: Connection, conversation_id: int, numb
 
 @statement("""
 -- Oldest first; the running one too, whose answer is saved before it pushes.
-select t.id, t.answer, r.requested_by, r.source_kind, r.source_id, c.number
+select t.id, t.answer, r.ask, c.number
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
 where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
 order by t.id limit 50

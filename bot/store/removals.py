@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from bot.model import Target, ThreadRef, WorktreeRow
+from bot.ask import Ask
+from bot.model import ThreadRef, WorktreeRow
 from bot.store.database import Connection, statement
 from bot.store.jobs import NewJob, defer, queue_of, ring_for_work
 from bot.store.worktrees import end_sessions, is_removing, lock_worktree
@@ -81,7 +82,7 @@ class Blocked:
 
     id: int
     thread_ref: ThreadRef
-    target: Target
+    ask: Ask
 
 
 async def decide(
@@ -169,7 +170,7 @@ async def put_back(connection: Connection, worktree_id: int, error: str) -> None
 
 @statement("""
 -- Turns that wait until the node has removed a directory, or let go of one that it lost.
-select t.id, t.conversation_id, r.source_kind, r.source_id, b.*
+select t.id, t.conversation_id, r.ask, b.*
 from directories_in_the_way d
 join turns t on t.worktree_id = d.worktree_id and t.state = 'queued' join requests r on r.turn_id = t.id
 join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id)

@@ -3,34 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from bot.model import Target, TurnMode, UnfinishedTurn, WaitingTurn
+from bot.ask import Ask, Part, UnfinishedTurn
+from bot.model import WaitingTurn
 from bot.store.database import Connection, statement
 from bot.store.jobs import TURN_WAITS
+from bot.store.turns import SO_FAR, SoFar
 
-REVIEW_TURN = """
-select turn_id, $3 = any (review_parts) as is_held from requests join turns t on t.id = turn_id
-where requests.conversation_id = $1 and review_id = $2 for update
-"""
 
-COLLECTING_TURN = """
+@statement("""
+-- An answer that is saved is not asked for again.
+select r.ask, t.id, t.state = 'queued' and t.answer is null from requests r join turns t on t.id = r.turn_id
+where r.conversation_id = $1 and review_id = $2 for update
+""")
+async def turn_of_review(connection: Connection, conversation_id: int, review_id: int) -> tuple[Ask, int, bool] | None:
+    """Return what a review asks, its turn, and whether that waits for its agent."""
+
+
+@statement("""
 -- That has not begun.
-select t.id from turns t join requests r on r.turn_id = t.id
+select r.ask, t.id from turns t join requests r on r.turn_id = t.id
 where t.conversation_id = $1 and t.state = 'queued' and t.started_at is null and t.waiting_since is null
-  and t.requested_by_id = $2 and r.collects
+  and t.requested_by_id = $2 and r.ask @> '{"review": {"collects": true}}'
 order by t.id limit 1 for update
-"""
+""")
+async def collecting_turn(connection: Connection, conversation_id: int, person_id: int) -> tuple[Ask, int] | None:
+    """Return what the turn that collects a person's remarks is asked, and itself."""
 
-ADD_REVIEW_PART = """
--- An answer that is saved is not asked for again. Several remarks get one answer, which is in no thread of theirs.
-update requests set text = text || E'\\n\\n' || $3, review_parts = review_parts || $2::bigint,
-                    source_kind = case when collects then 'review' else source_kind end,
-                    source_id = case when collects then review_id else source_id end,
-                    hash = sha256(convert_to(text || E'\\n\\n' || $3, 'UTF8')),
-                    context = ltrim(context || E'\\n\\n' || $4, E'\\n')
-from turns t where turn_id = $1 and t.id = turn_id and t.state = 'queued' and t.answer is null returning turn_id
-"""
+
+@statement("update requests set ask = $2 where turn_id = $1")
+async def _save_ask(connection: Connection, turn_id: int, ask: Ask) -> None:
+    """Record what is asked by now of a turn that waits; its row is locked."""
+
 
 _LINE = """
 -- How many turns run or wait before `me` in its worktree or thread, the first one's thread, and its wait at {now}.
@@ -46,15 +50,11 @@ where ahead.id < me.id and ahead.state in ('queued', 'running')
 
 @dataclass(frozen=True, slots=True)
 class StoppedTurn:
-    """A turn that ended while it waited. `answer` is its agent's, if the agent was done."""
+    """A turn that ended while it waited; it has an answer where its agent was done."""
 
     id: int
-    requested_by: str
-    target: Target
-    answer: str | None
-    notices: tuple[str, ...]
-    read: tuple[str, ...]
-    steps: tuple[str, ...]
+    ask: Ask
+    so_far: SoFar
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,98 +82,73 @@ class Enqueued:
     is_set_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewTurn:
-    """A turn to be enqueued. `seen`: the text as a person sees it, where that matters for `is_repeated`.
-
-    `retry_of`: the turn whose request this repeats. `agent`: the one that the request names. `plan_of`: the turn whose
-    plan it carries out. `collects_until`: it waits until then for further remarks, which join it. `mends`: the commit
-    whose failing checks ask, in place of a person.
-    """
-
-    text: str
-    requested_by: str
-    requested_by_id: int
-    asked_at: datetime
-    target: Target
-    review_id: int | None = None
-    pinned_sha: str | None = None
-    context: str = ""
-    notices: tuple[str, ...] = ()
-    review_parts: tuple[int, ...] = ()
-    seen: str | None = None
-    retry_of: int | None = None
-    mode: TurnMode = "work"
-    agent: str | None = None
-    plan_of: int | None = None
-    collects_until: datetime | None = None
-    mends: str | None = None
-
-
 @statement(f"""
 -- With its place in line; its node's doorbell rings when the transaction commits.
 with me as (
     insert into turns (conversation_id, worktree_id, requested_by_id, notices, state, reason, finished_at, switch_to,
                        not_before)
-    values ($1, $2, $5, $12, case when $22::text is null then 'queued' else 'refused' end, coalesce($22, $24),
-            case when $22 is not null then now() end, $23, $19)
+    values ($1, $2, nullif(($3::jsonb #>> '{{by,id}}')::bigint, 0), $5,
+            case when $6::text is null then 'queued' else 'refused' end, coalesce($6, $8),
+            case when $6 is not null then now() end, $7, $9)
     returning id, conversation_id, worktree_id, state
 ), asked as (
-    insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id,
-                          review_id, pinned_sha, context, review_parts, retry_of, mode, agent, plan_of, collects,
-                          mends)
-    select id, $1, $3, sha256(convert_to(coalesce($14, $3), 'UTF8')), $4, $6, $7, $8, $9, $10, $11, $13, $15, $16, $17,
-           $18, $19::timestamptz is not null, $20
-    from me
+    insert into requests (turn_id, conversation_id, ask) select id, $1, $3 from me
 )
 select me.id, line.ahead, line.wait,
        exists (select from operations o where o.worktree_id = me.worktree_id and o.state = 'running'
                                           and o.outcome is not null) as is_set_up,
        (select pg_notify('{TURN_WAITS}', w.node) is not null from worktrees w
         where w.id = me.worktree_id and me.state = 'queued') as rings
-from me cross join lateral ({_LINE.format(now="$21")}) line
+from me cross join lateral ({_LINE.format(now="$4")}) line
 """)  # noqa: S608 - of constants
 async def enqueue(
     connection: Connection,
-    conversation_id: int,
+    conversation_id: int | None,
     worktree_id: int | None,
-    request: NewTurn,
+    ask: Ask,
     now: datetime,
+    notices: Sequence[str] = (),
     refused: str | None = None,
     switch_to: str | None = None,
     waits: str | None = None,
+    until: datetime | None = None,
 ) -> Enqueued:
     """Enqueue a turn and ring its node, or record it as `refused` with that reason.
 
-    `switch_to`: the branch that the worktree is to have when the turn runs there. `waits` says why it does not run yet.
+    `switch_to`: the branch that the worktree is to have when the turn runs there. `waits` says why it does not run
+    before `until`.
     """
 
 
-async def join_turn_of_review(
-    connection: Connection, conversation_id: int, review_id: int, part: int, text: str, context: str
-) -> bool | None:
-    """Return whether the review's turn was asked `part`, whose text and context are added while the turn waits.
+async def join_turn_of_review(connection: Connection, conversation_id: int, review_id: int, part: Part) -> bool | None:
+    """Return whether the review's turn was asked `part`, which is added while the turn waits.
 
     None where the review has no turn; False where its turn began without this part.
     """
-    row = await connection.fetchrow(REVIEW_TURN, conversation_id, review_id, part)
+    row = await turn_of_review(connection, conversation_id, review_id)
     if row is None:
         return None
-    return row["is_held"] or await connection.fetchval(ADD_REVIEW_PART, row["turn_id"], part, text, context) is not None
+    ask, turn_id, waits = row
+    if ask.review is not None and part.id in ask.review.parts:
+        return True
+    if waits:
+        await _save_ask(connection, turn_id, ask.joined_by(part))
+    return waits
 
 
-async def join_remarks(
-    connection: Connection, conversation_id: int, person_id: int, part: int, text: str, context: str
-) -> bool:
+async def join_remarks(connection: Connection, conversation_id: int, person_id: int, part: Part) -> bool:
     """Add a remark to the turn that collects the person's remarks; return whether there is one."""
-    turn_id = await connection.fetchval(COLLECTING_TURN, conversation_id, person_id)
-    return await connection.fetchval(ADD_REVIEW_PART, turn_id, part, text, context) is not None
+    row = await collecting_turn(connection, conversation_id, person_id)
+    if row is not None:
+        ask, turn_id = row
+        await _save_ask(connection, turn_id, ask.joined_by(part))
+    return row is not None
 
 
 @statement("""
 update turns t set not_before = null, reason = null from requests r
 where t.conversation_id = $1 and t.state = 'queued' and t.started_at is null and t.waiting_since is null
-  and r.turn_id = t.id and r.collects
+  and r.turn_id = t.id and r.ask @> '{"review": {"collects": true}}'
 """)
 async def collect_no_more(connection: Connection, conversation_id: int) -> None:
     """Let turns that wait for further remarks begin: one that comes after them does not wait for that."""
@@ -184,19 +159,18 @@ async def collect_no_more(connection: Connection, conversation_id: int) -> None:
 -- names is asked, if it is the same person's and waits.
 with same as (
     select turn_id from requests
-    where conversation_id = $1 and source_kind in ('issue', 'pull') and review_id is null
-      and hash = sha256(convert_to($2, 'UTF8')) and abs(extract(epoch from asked_at - $3)) <= 60
+    where conversation_id = $1 and ask->>'seen' = $2 and abs(extract(epoch from asked_at - $3)) <= 60
 ), named as (
-    update requests r set agent = $4 from same, turns t
+    update requests r set ask = ask || jsonb_build_object('agent', $4::text) from same, turns t
     where r.turn_id = same.turn_id and t.id = r.turn_id and t.state = 'queued' and t.requested_by_id = $5
-      and r.agent is null and $4::text is not null
+      and r.ask->>'agent' is null and $4::text is not null
 )
 select exists (select from same)
 """)
 async def is_repeated(
     connection: Connection, conversation_id: int, seen: str, asked_at: datetime, agent: str | None, person_id: int
 ) -> bool:
-    """Return whether the text of the thread itself was a request within a minute of `asked_at` already.
+    """Return whether the text of the thread itself, `seen`, was a request within a minute of `asked_at` already.
 
     That gets the `agent` that a label of the person names, unless it has begun.
     """
@@ -245,7 +219,7 @@ async def why_turns_wait(
 
 @statement("""
 -- What runs comes first, then the queue in its order.
-select t.id, t.state, r.requested_by, r.source_kind, r.source_id, c.number, t.started_at,
+select t.id, t.state, r.ask, c.number, t.started_at,
        coalesce((select words from steps where turn_id = t.id order by place desc limit 1), t.phase) as step,
        (select count(*) from requests told where told.joins = t.id and told.is_told) as messages
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
@@ -259,15 +233,14 @@ async def unfinished(connection: Connection, conversation_id: int) -> list[Unfin
 
 @statement("""
 -- None once its text has expired.
-select t.id, r.text as request, r.pinned_sha, r.context, coalesce(r.retry_of, t.id) as first, r.mode, r.agent,
-       r.plan_of, r.mends
+select r.ask, t.id
 from turns t join requests r on r.turn_id = t.id
 where t.conversation_id = $1 and t.state in ('failed', 'stopped', 'timed-out', 'interrupted', 'refused')
   and not t.expired
 order by t.id desc limit 1
 """)
-async def last_not_done(connection: Connection, conversation_id: int) -> dict[str, Any] | None:
-    """Return the last request that did not end as done, or None."""
+async def last_not_done(connection: Connection, conversation_id: int) -> tuple[Ask, int] | None:
+    """Return the last request that did not end as done, and its turn."""
 
 
 @statement("""
@@ -290,14 +263,13 @@ async def stop_running(
     """Ask the running turn to stop if it was requested before that time, or is `turn_id`; its process is notified."""
 
 
-@statement("""
+@statement(f"""
 update turns t set state = 'stopped', reason = $2, finished_at = now()
 from requests r
 where r.turn_id = t.id and r.asked_at < $3 and ($5::bigint is null or t.id = $5)
   and t.conversation_id = $1 and t.state = 'queued' and ($4::timestamptz is null or t.not_before > $4)
-returning t.id, r.requested_by, r.source_kind, r.source_id, t.answer, t.notices, t.read,
-          array(select words from steps s where s.turn_id = t.id order by place) as steps
-""")
+returning t.id, r.ask, {SO_FAR}
+""")  # noqa: S608 - of constants
 async def stop_queued(
     connection: Connection,
     conversation_id: int,

@@ -67,7 +67,7 @@ async def lock_turn(connection: Connection, turn: ClaimedTurn) -> tuple[str, ...
     # The conversation before the turn: every transaction locks them in this order.
     statement = "select from conversations where id = $1 for no key update"
     await lock_codebase(connection, turn.worktree.repository)
-    await connection.execute(statement, turn.conversation_id)
+    await connection.execute(statement, turn.conversation.id)
     row = await connection.fetchrow(
         "select notices from turns where id = $1 and claim = $2 for update", turn.claim.turn_id, turn.claim.token
     )
@@ -87,7 +87,7 @@ async def record_switch(
         "update worktrees set branch = $2, updated_at = now() where id = $1", turn.worktree.id, branch
     )
     await connection.execute("update turns set notices = $2 where id = $1", turn.id, notices)
-    rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation_id)
+    rows = await connection.fetch(OTHER_THREADS, turn.worktree.id, turn.conversation.id)
     return [(ThreadRef(turn.worktree.repository, row["id"]), Target(row["kind"])) for row in rows]
 
 
@@ -104,6 +104,6 @@ async def move_turn(
     `switch_to`: the branch that the other worktree is to have when the turn runs there.
     """
     left = turn.worktree.id
-    await connection.execute(MOVE_TURN, turn.conversation_id, left, worktree_id, turn.id, notices, switch_to)
+    await connection.execute(MOVE_TURN, turn.conversation.id, left, worktree_id, turn.id, notices, switch_to)
     await conversations.release_worktree(connection, left)
     await ring_for_work(connection, node)

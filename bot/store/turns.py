@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from bot.model import EndedTurn, Target, ThreadKind, ThreadRef, TurnMode, TurnState, WorktreeRow
+from bot.ask import Ask
+from bot.model import Conversation, EndedTurn, ThreadRef, TurnState, WorktreeRow
 from bot.store.database import Connection, P, Pool, Statement, T, statement
 
 MOST_STEPS = 1000
@@ -43,55 +44,57 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class SoFar:
+    """What earlier runs of a turn have left, in the columns `SO_FAR`.
+
+    `thread_answers` are those in threads of inline comments, each after the comment's id and a space. `kept` is what
+    its kind keeps beside the answer, as JSON.
+    """
+
+    answer: str | None
+    notices: tuple[str, ...]
+    read: tuple[str, ...]
+    steps: tuple[str, ...]
+    thread_answers: tuple[str, ...]
+    kept: str | None
+    agent: str | None
+    use: Use
+    resuming: bool
+    """It was cut off or put back, and goes on."""
+    was_put_back: bool
+    waiting_since: datetime | None
+
+    @property
+    def began_with(self) -> str | None:
+        """The agent of a run that goes on."""
+        return self.agent if self.resuming else None
+
+
+SO_FAR = """
+t.answer, t.notices, t.read, array(select words from steps where turn_id = t.id order by place) as steps,
+t.thread_answers, t.kept, t.agent, t.cost_usd, t.tokens, t.model, t.cost_is_part, t.resuming,
+t.not_before is not null as was_put_back, t.waiting_since
+"""
+CONVERSATION = """
+coalesce(c.id, 0) as conversation_id, coalesce(c.number, 0) as number, coalesce(c.kind, 'issue') as kind,
+coalesce(c.title, '') as title, c.closed_at, c.agent as chosen_agent, c.model as chosen_model
+"""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedTurn:
     """A turn with everything that its run needs, as it was when it was claimed.
 
-    `review_parts` are what it was asked of a review: inline comments by id, its own text by the review's id, negated.
-    `kept` is what its kind keeps beside the answer, as JSON.
-    `thread_answers` are those in threads of inline comments, each after the comment's id and a space. `steps` are those
-    of the agent before the turn was cut off or put back. `plan_of` is the turn whose plan it carries out, and
-    `planned_at` when that was asked for.
+    `switch_to`: the branch that its worktree is to have.
     """
 
     claim: Claim
-    conversation_id: int
-    number: int
-    kind: ThreadKind
-    title: str
-    request: str
-    requested_by: str
-    requested_by_id: int
-    asked_at: datetime
-    target: Target
-    pinned_sha: str | None
-    context: str
-    notices: tuple[str, ...]
-    read: tuple[str, ...]
-    resuming: bool
-    answer: str | None
-    started_at: datetime
-    use: Use
+    ask: Ask
+    conversation: Conversation
     worktree: WorktreeRow
-    switch_to: str | None = None
-    retry_of: int | None = None
-    review_parts: tuple[int, ...] = ()
-    thread_answers: tuple[str, ...] = ()
-    was_put_back: bool = False
-    waiting_since: datetime | None = None
-    mode: TurnMode = "work"
-    steps: tuple[str, ...] = ()
-    plan_of: int | None = None
-    planned_at: datetime | None = None
-    asked_agent: str | None = None
-    """The agent that the request names."""
-    began_with: str | None = None
-    """The agent of a run that was cut off or put back, which goes on."""
-    chosen_agent: str | None = None
-    chosen_model: str | None = None
-    """What the conversation's people chose."""
-    kept: str | None = None
-    mends: str | None = None
-    """The commit whose failing checks, named in `context`, asked in place of a person."""
+    switch_to: str | None
+    started_at: datetime
+    so_far: SoFar
 
     @property
     def id(self) -> int:
@@ -100,33 +103,14 @@ class ClaimedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFirst:
-    """Where the words of a request stand, who asked them of the bot, and when."""
+class TurnOfThread:
+    """A turn that no run has: its thread, its worktree, and what its runs have left."""
 
-    target: Target
-    review_parts: tuple[int, ...]
-    requested_by_id: int
-    asked_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class TurnThread:
-    """The thread and the worktree of a turn; `target` is what asked for it. `answer` is the saved one, if any."""
-
+    ask: Ask
     thread_ref: ThreadRef
-    number: int
-    kind: ThreadKind
-    title: str
-    closed_at: datetime | None
+    conversation: Conversation
     worktree_id: int
-    requested_by: str
-    requested_by_id: int
-    target: Target
-    answer: str | None
-    notices: tuple[str, ...]
-    steps: tuple[str, ...]
-    agent: str | None
-    use: Use
+    so_far: SoFar
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +174,7 @@ async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -
 -- Without those that were taken back.
 select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head, t.met_push
 from turns t join requests r on r.turn_id = t.id
-where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.mode in ('work', 'update')
+where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.verb in ('work', 'fix', 'update')
   and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
 order by t.id desc limit 50
 """)
@@ -198,24 +182,16 @@ async def changes_in_worktree(connection: Connection, worktree_id: int, before: 
     """Return what turns before this one did to the worktree, the last first."""
 
 
-@statement("""
--- The turn whose request this one repeats, or itself.
-select first.source_kind, first.source_id, first.review_parts, t.requested_by_id, first.asked_at
-from requests own
-join requests first
-  on first.turn_id = coalesce((select turn_id from requests where turn_id = own.retry_of), own.turn_id)
-join turns t on t.id = first.turn_id
-where own.turn_id = $1
-""")
-async def asked_first(connection: Connection, turn_id: int) -> AskedFirst:
-    """Return where the request of a turn was written: a retry repeats the words of another turn."""
+@statement("select ask from requests where turn_id = $1")
+async def ask_of(connection: Connection | Pool, turn_id: int) -> Ask | None:
+    """Return what was asked, None without such a turn."""
 
 
 @under_claim("""
 with mine as (select id from turns where id = $1 and claim = $2 for no key update)
-update requests set text = $3 from mine where turn_id = mine.id returning turn_id
+update requests set ask = $3 from mine where turn_id = mine.id returning turn_id
 """)
-async def save_request(connection: Connection, claim: Claim, request: str) -> None:
+async def save_ask(connection: Connection, claim: Claim, ask: Ask) -> None:
     """Record the request as it is asked by now."""
 
 
@@ -456,15 +432,12 @@ async def running_on(connection: Connection, node: str) -> list[Claim]:
     """Return all claims on this node."""
 
 
-@statement("""
-select b.*,
-       t.conversation_id, t.worktree_id, r.requested_by, t.requested_by_id, r.source_kind, r.source_id,
-       c.number, c.kind, c.title, c.closed_at, t.answer, t.notices, t.agent, t.cost_usd, t.tokens, t.model,
-       t.cost_is_part, array(select words from steps where turn_id = t.id order by place) as steps
+@statement(f"""
+select b.*, r.ask, t.worktree_id, {CONVERSATION}, {SO_FAR}
 from turns t join requests r on r.turn_id = t.id
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 where t.id = $1
-""")
-async def thread_of(connection: Connection, turn_id: int) -> TurnThread:
-    """Return the thread of the turn's answer."""
+""")  # noqa: S608 - of constants
+async def of_thread(connection: Connection, turn_id: int) -> TurnOfThread:
+    """Return a turn of a thread."""

@@ -101,7 +101,8 @@ select exists (
     select from outbox mine
     where mine.kind = 'comment' and mine.turn_id = $1 and mine.part = 1
       and (mine.posted_at < $2
-           or mine.target_kind = 'review-comment' and (select source_kind from requests where turn_id = $1) = 'review'
+           or mine.target_kind = 'review-comment' and 'review' = (select ask #>> '{target,kind}' from requests
+                                                                  where turn_id = $1)
            or exists (
                select from (select id from turns where conversation_id = mine.conversation_id and id < $1
                             order by id desc limit 20) earlier

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
-from bot.model import Overview, Repository, UnfinishedTurn
+from bot.ask import UnfinishedTurn
+from bot.model import Overview, Repository
 from bot.thread import reasons, tracking
 from bot.thread.agent_choice import Worker
 from bot.thread.formatting import (
@@ -81,7 +82,7 @@ def status(
     """
 
     def named(turn: UnfinishedTurn) -> str:
-        asked = tracking.asked(turn.requested_by, server_url, repository, turn.number, turn.target, turn.id)
+        asked = tracking.asked(turn.ask, server_url, repository, turn.number, turn.id)
         return tracking.request_link(asked) + (f" in #{turn.number}" if turn.number != number else "")
 
     parts = []

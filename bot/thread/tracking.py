@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from bot.model import Repository, Target, TargetKind, WaitingTurn
+from bot.ask import Ask
+from bot.model import Repository, TargetKind, WaitingTurn
 from bot.thread import reasons
 from bot.thread.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts
 from bot.thread.commit_message import ADDRESSED
@@ -152,10 +153,10 @@ _PAGES: dict[TargetKind, str] = {
 }
 
 
-def asked(login: str, server_url: str, repository: Repository, number: int, target: Target, turn: int) -> AskedBy:
+def asked(ask: Ask, server_url: str, repository: Repository, number: int, turn: int) -> AskedBy:
     """Return the request of a turn, with the page of the text that addressed the bot."""
-    page = _PAGES[target.kind].format(number=number, id=target.id)
-    return AskedBy(login, f"{server_url}/{repository.full_name}/{page}", turn)
+    page = _PAGES[ask.target.kind].format(number=number, id=ask.target.id)
+    return AskedBy(ask.by.login, f"{server_url}/{repository.full_name}/{page}", turn)
 
 
 def request_link(asked: AskedBy) -> str:

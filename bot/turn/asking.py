@@ -67,12 +67,12 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
     gave_up = ""
     if (is_busy or reset is not None) and isinstance(outcome, (TurnResult, Failed, TimedOut)):
         # An agent gives up after some attempts, or is silent until the limit's end.
-        since, now = run.turn.waiting_since, ctx.clock()
-        wait = wait_for_model(reset, run.turn.asked_at, since, now)
+        since, now = run.turn.so_far.waiting_since, ctx.clock()
+        wait = wait_for_model(reset, run.turn.ask.at, since, now)
         if wait is not None and not run.stop.is_set():
             _log.warning("model-refuses", why=wait.why, until=wait.until.isoformat())
             return wait
-        gave_up = f"{reasons.model_refused(now - (since or run.turn.asked_at))} " if wait is None else ""
+        gave_up = f"{reasons.model_refused(now - (since or run.turn.ask.at))} " if wait is None else ""
     match outcome:
         case TurnResult(reason=reason):
             return replace(outcome, reason=f"{gave_up}{reason}") if gave_up else outcome
@@ -94,7 +94,7 @@ async def _open(
 ) -> tuple[Block, ...] | TurnResult:
     """Open the thread's session, or a new one; return the prompt for it."""
     turn, ctx = run.turn, run.ctx
-    session, known_as, its_agent = await run.write(turns.active_session, turn.conversation_id) or (None, None, None)
+    session, known_as, its_agent = await run.write(turns.active_session, turn.conversation.id) or (None, None, None)
     is_others = session is not None and its_agent != ctx.rules.agent
     # Most sessions are resumed, and the prompt is ready before most agents are.
     async with concurrently(make_prompt(run, ready, thread, session)) as prompting:
@@ -118,7 +118,7 @@ async def _save(run: TurnRun, text: str) -> str:
     """Save the answer before anything is pushed: a later run of the turn delivers it without the agent."""
     redact = run.ctx.redactor.redact
     answer = await asyncio.to_thread(redact, text)
-    left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation_id), run.inline)
+    left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation.id), run.inline)
     run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
     run.notices += [left_out] if left_out else []
     answer = await run.kind.take(run, answer, left)
@@ -133,7 +133,7 @@ async def _join_session(
     """Record that the turn runs in the stored session, or in a new one; `why` the stored one then ends."""
     session = stored if opened.resumed else None
     if stored is not None and session is None:
-        await conversations.end_session(connection, turn.conversation_id, why)
+        await conversations.end_session(connection, turn.conversation.id, why)
     if session is None:
         session = await turns.start_session(connection, turn.claim, agent, opened.assistant_session_id)
     await turns.use_session(connection, turn.claim, session)

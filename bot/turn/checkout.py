@@ -97,7 +97,7 @@ async def prepare(
             ready = await _prepare(ctx, lock, turn, on_progress)
         if isinstance(ready, NotReady):
             return ready
-        if turn.answer is None and ready.head and (lines := await filter_lines(lock.clone, ready.head)):
+        if turn.so_far.answer is None and ready.head and (lines := await filter_lines(lock.clone, ready.head)):
             ready = await _with_content(ctx, lock, turn, ready, lines)
         if lock.clone.is_shallow:
             ready = replace(ready, remarks=(*ready.remarks, remarks.history_arriving()))
@@ -142,8 +142,8 @@ def _needed(turn: ClaimedTurn) -> tuple[str, ...]:
 def _needs_no_history(turn: ClaimedTurn) -> bool:
     """Return whether the turn's new worktree starts at the tip of a branch: nothing is compared before the agent."""
     row = turn.worktree
-    is_at_tip = isinstance(row.start, IssueBranch | HeadBranch) and turn.pinned_sha is None
-    return is_at_tip and not row.is_made and turn.switch_to is None and turn.answer is None
+    is_at_tip = isinstance(row.start, IssueBranch | HeadBranch) and turn.ask.pinned_sha is None
+    return is_at_tip and not row.is_made and turn.switch_to is None and turn.so_far.answer is None
 
 
 async def _closes_by_now(ctx: TurnContext, turn: ClaimedTurn) -> tuple[int, ...] | None:
@@ -151,10 +151,10 @@ async def _closes_by_now(ctx: TurnContext, turn: ClaimedTurn) -> tuple[int, ...]
 
     None where there is nothing to ask, or GitHub does not tell them now.
     """
-    own = turn.worktree
-    if not own.ask_closes or not own.is_made or own.conversations != (turn.number,) or turn.answer is not None:
+    own, number = turn.worktree, turn.conversation.number
+    if not own.ask_closes or not own.is_made or own.conversations != (number,) or turn.so_far.answer is not None:
         return None
-    return await closed_issues(ctx.github, own.repository, turn.number, ctx.sleep)
+    return await closed_issues(ctx.github, own.repository, number, ctx.sleep)
 
 
 async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch | None:
@@ -172,7 +172,7 @@ async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch |
 async def _prepare(
     ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
 ) -> Ready | NotReady:
-    if turn.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
+    if turn.ask.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree.is_made:
         require_room(ctx)
@@ -223,7 +223,7 @@ async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created
 
 def _at_pinned_head(start: Start, turn: ClaimedTurn) -> Start:
     """Return `start`, for a fork at the head of the latest request."""
-    return replace(start, sha=turn.pinned_sha or start.sha) if isinstance(start, DetachedHead) else start
+    return replace(start, sha=turn.ask.pinned_sha or start.sha) if isinstance(start, DetachedHead) else start
 
 
 def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
@@ -233,8 +233,8 @@ def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
 
 async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
     """Return the reason to refuse a fork whose head was pushed after the request, or None."""
-    now = await fetch_ref(lock, f"refs/pull/{turn.number}/head")
-    return None if now == turn.pinned_sha else reasons.head_moved(turn.pinned_sha)
+    now = await fetch_ref(lock, f"refs/pull/{turn.conversation.number}/head")
+    return None if now == turn.ask.pinned_sha else reasons.head_moved(turn.ask.pinned_sha)
 
 
 async def _made_again(
@@ -251,7 +251,7 @@ async def _made_again(
     replaced = await replace_if_damaged(lock, on_progress) if missing.corrupt else None
     await worktrees.forget_setup(ctx.pool, turn.worktree.id)
     path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
-    start, tip = _at_pinned_head(turn.worktree.start, turn), turn.pinned_sha or turn.worktree.start_sha
+    start, tip = _at_pinned_head(turn.worktree.start, turn), turn.ask.pinned_sha or turn.worktree.start_sha
     made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
     if isinstance(made, CheckoutRefused):
         return made
@@ -268,8 +268,8 @@ async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready
     branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
     if branch and await checkout.clone.commit_at(refs.remote(branch)) is None:
         return CheckoutRefused(reasons.branch_gone(branch))
-    if turn.pinned_sha is not None:
-        synced = await sync_detached(checkout, turn.pinned_sha, rescue_ref(ctx, turn))
+    if turn.ask.pinned_sha is not None:
+        synced = await sync_detached(checkout, turn.ask.pinned_sha, rescue_ref(ctx, turn))
     else:
         synced = await sync(checkout, turn.worktree.branch, _issue(turn), found.state)
     told, said = _words(ctx, synced, turn, checkout.operation_in_progress())
@@ -288,18 +288,19 @@ async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Cre
 def _issue(turn: ClaimedTurn) -> OfIssue | None:
     """Return None for a pull request that shares the issue's worktree: it stays on its own branch."""
     start = turn.worktree.start
-    if not isinstance(start, IssueBranch) or turn.kind != "issue":
+    if not isinstance(start, IssueBranch) or turn.conversation.kind != "issue":
         return None
     return OfIssue(start, turn.worktree.base_branch)
 
 
 def _words(ctx: TurnContext, synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
-    kind, (told, said) = ctx.kind_of(turn), _of_sync(synced, turn.worktree.branch or "", by_itself=turn.resuming)
+    kind, resumes = ctx.kind_of(turn.ask), turn.so_far.resuming
+    told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=resumes)
     if not kind.tells_dirty and isinstance(synced, Dirty | Diverged):
         said = ()
     if unfinished is not None:
         told = (*told, remarks.unfinished(unfinished))
-        said = said if turn.resuming or not kind.tells_unfinished else (*said, notices.unfinished(unfinished))
+        said = said if resumes or not kind.tells_unfinished else (*said, notices.unfinished(unfinished))
     return told, said
 
 

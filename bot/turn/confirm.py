@@ -7,10 +7,11 @@ One webhook secret is known to the admins of all repositories: each of them can 
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from bot.ask import Ask
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
 from bot.handlers.agent_request import named_part
@@ -20,7 +21,7 @@ from bot.markdown import MarkdownError
 from bot.model import Actor, Target
 from bot.store import turns
 from bot.store.pull_requests import is_own_pull
-from bot.store.turns import AskedFirst, ClaimedTurn
+from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import reasons
 from bot.thread.authority import Denied
@@ -44,7 +45,7 @@ class NotConfirmedError(Exception):
 class Confirmed:
     """The request as it stands, and who wrote its words. `plans`: they ask for a plan alone."""
 
-    request: str
+    ask: Ask
     authors: frozenset[Actor]
     plans: bool = False
 
@@ -53,10 +54,10 @@ async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """Return the request as it stands on GitHub by now, from a person who may ask. Raises NotConfirmedError,
     GitHubError.
     """
-    sender = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in ctx.policy.allowed_bots)
+    sender = Actor(turn.ask.by.login, turn.ask.by.id, turn.ask.by.id in ctx.policy.allowed_bots)
     async with concurrently(_request(ctx, turn)) as confirming:
         if (refusal := await denied(ctx, turn, sender)) is not None:
-            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.requested_by, refusal.why))
+            raise NotConfirmedError(reasons.may_not_ask_any_more(turn.ask.by.login, refusal.why))
         return await confirming
 
 
@@ -65,7 +66,7 @@ async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Act
 
     Raises GitHubError.
     """
-    others = [one for one in authors if one.id != turn.requested_by_id]
+    others = [one for one in authors if one.id != turn.ask.by.id]
     return not any(await asyncio.gather(*(denied(ctx, turn, one) for one in others)))
 
 
@@ -81,7 +82,8 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     An edit counts where the person who asked made it. A retry is asked by its own comment, and what it repeats by the
     texts of the first request.
     """
-    first = await turns.asked_first(ctx.pool, turn.id)
+    first = None if turn.ask.retry_of is None else await turns.ask_of(ctx.pool, turn.ask.retry_of)
+    first = first or turn.ask
     try:
         return await _confirm(ctx, turn, first)
     except NotConfirmedError:
@@ -89,15 +91,16 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     return await _confirm(ctx, turn, first)
 
 
-async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Confirmed:
-    if turn.target != first.target:
-        await _confirm_command(ctx, turn, turn.target, turn.requested_by_id, RETRY)
-    kind = ctx.kind_of(turn)
+async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed:
+    if turn.ask.target != first.target:
+        await _confirm_command(ctx, turn, turn.ask.target, turn.ask.by.id, RETRY)
+    kind = ctx.kind_of(turn.ask)
     if kind.confirmed_by == "command":
-        await _confirm_command(ctx, turn, first.target, first.requested_by_id, kind.command)
+        await _confirm_command(ctx, turn, first.target, first.by.id, kind.command)
     if kind.confirmed_by != "words":
-        return Confirmed(turn.request, frozenset())  # in the bot's own words
-    parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in first.review_parts]
+        return Confirmed(turn.ask, frozenset())  # in the bot's own words
+    ids = first.review.parts if first.review is not None else ()
+    parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in ids]
     places = parts or [first.target]
     found = await asyncio.gather(*(_shown(ctx, turn, target) for target in places))
     # Of several, those that were deleted ask nothing any more.
@@ -106,40 +109,40 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: AskedFirst) -> Co
         raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
     texts = [text for _, text in there]
     authors = frozenset(text.author for text in texts)
-    person, shown = first.requested_by_id, ctx.redactor.redact_known
-    on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.number)
+    person, shown = first.by.id, ctx.redactor.redact_known
+    on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.conversation.number)
     read = partial(_asked, ctx.parser, texts, [target for target, _ in there if parts])
     asked, plans = await asyncio.to_thread(read, on_own_pull=on_own_pull)
     if parts and not (asked or on_own_pull):
-        pull = await ctx.github.pull(turn.worktree.repository, turn.number)
+        pull = await ctx.github.pull(turn.worktree.repository, turn.conversation.number)
         if ctx.policy.is_own(Actor("", pull.author_id or 0), pull.body):
             asked, plans = await asyncio.to_thread(read, on_own_pull=True)
-    is_own = shown(turn.request) in map(shown, asked) and all(text.author.id == person for text in texts)
-    if is_own and turn.asked_agent is None:
-        return Confirmed(asked[0] if parts else turn.request, authors, plans)
+    is_own = shown(turn.ask.text) in map(shown, asked) and all(text.author.id == person for text in texts)
+    if is_own and turn.ask.agent is None:
+        return Confirmed(replace(turn.ask, text=asked[0]) if parts else turn.ask, authors, plans)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
     given = known[0].of_text if kind.gesture_says is None else known[0].gestures
     gestures = {what for by, what in given if by == person and kind.gesture(ctx.policy, what)}
     agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
-    if turn.asked_agent not in (None, *agents):
+    if turn.ask.agent not in (None, *agents):
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if gestures and kind.gesture_says is not None:
         asked = (*asked, kind.gesture_says)
     elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
         asked = (*asked, labelled.request or "")
     last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
-    is_same = shown(turn.request) in map(shown, asked)
+    is_same = shown(turn.ask.text) in map(shown, asked)
     if is_same:
         is_theirs = bool(gestures) or all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
     else:
-        is_edited = any(who.edited_at is not None and who.edited_at >= first.asked_at for who in known)
+        is_edited = any(who.edited_at is not None and who.edited_at >= first.at for who in known)
         is_theirs = (is_edited or len(there) < len(places)) and all(by == person for by in last)
     if not is_theirs:
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
-    return Confirmed(turn.request if is_same else asked[0], authors, plans)
+    return Confirmed(turn.ask if is_same else replace(turn.ask, text=asked[0]), authors, plans)
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
@@ -156,7 +159,7 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
 
 
 async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
-    return await read_asked(ctx.github, turn.worktree.repository, turn.number, target)
+    return await read_asked(ctx.github, turn.worktree.repository, turn.conversation.number, target)
 
 
 def _asked(
@@ -168,13 +171,13 @@ def _asked(
     """
     try:
         parsed = [parser.parse(text.body, on_own_pull=on_own_pull) for text in texts]
-        requests, plans = [one.request for one in parsed], any(one.mode == "plan" for one in parsed)
+        requests, plans = [one.request for one in parsed], any(one.verb == "plan" for one in parsed)
         if all(request is None for request in requests):
             return (), plans
         if not parts:
             return (requests[0] or "",), plans
         rests = [
-            one.request or "" if one.mode == "review" else parser.rest_of(text.body)
+            one.request or "" if one.verb == "review" else parser.rest_of(text.body)
             for one, text in zip(parsed, texts, strict=True)
         ]
     except MarkdownError:

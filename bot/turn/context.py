@@ -14,6 +14,7 @@ import structlog
 from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits, Usage
 from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
+from bot.ask import Ask
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommandSyntax, CommentParser
 from bot.model import CapReached, Repository, WorktreeRow
@@ -53,7 +54,7 @@ class TurnContext(NodeContext):
     allow_workflow_changes: bool
     commands: Collection[CommandSyntax]
     """The chat commands."""
-    kind_of: Callable[[ClaimedTurn], Kind]
+    kind_of: Callable[[Ask], Kind]
     """What tells the kind of a turn."""
     at_end: Callable[[Connection, int, Rules], Awaitable[None]]
     """Called last in the transaction that ends a turn, with its conversation and the repository's rules."""
@@ -101,10 +102,10 @@ class TurnContext(NodeContext):
 
         `answers` hears what the agent's model answers.
         """
-        thread_answers.make_folder(self.home(turn.conversation_id), again=turn.resuming)
+        thread_answers.make_folder(self.home(turn.conversation.id), again=turn.so_far.resuming)
         attachments = self.attachments / str(turn.id)
         with _fresh_folder(attachments):
-            place, shown = (turn.worktree, turn.conversation_id), (Bind(attachments),)
+            place, shown = (turn.worktree, turn.conversation.id), (Bind(attachments),)
             async with self._launching(*place, answers, shown, read_only=not kind.writes, plans=kind.plans) as started:
                 yield started
 
@@ -150,7 +151,7 @@ class TurnContext(NodeContext):
         """Prompt the agent of a turn once more in its session, in the worktree that it may change; None where it cannot
         be asked.
         """
-        _, known_as, its_agent = await active_session(self.pool, turn.conversation_id) or (None, None, None)
+        _, known_as, its_agent = await active_session(self.pool, turn.conversation.id) or (None, None, None)
         if known_as is None or its_agent != self.rules.agent:
             return None
         return await self._prompt(

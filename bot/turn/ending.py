@@ -69,24 +69,24 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
-        mine = [(message.turn_id, message.target) for message in added if message.joins == turn.id]
-        at = (connection, run.thread_ref, turn.id, turn.target)
+        mine = [(message.turn_id, message.ask.target) for message in added if message.joins == turn.id]
+        at = (connection, run.thread_ref, turn.id, turn.ask.target)
         if post is not None:
             await post(connection, parts)
         else:
             await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
         for comment, words in in_threads.items():
-            await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.requested_by_id)
+            await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.ask.by.id)
         if ctx.notifies:
             await notify.enqueue(connection, turn.id, result.state, result.answer, needs_person=run.kind.needs_person)
-        await conversations.end_use(connection, turn.conversation_id, turn.worktree.id)
+        await conversations.end_use(connection, turn.conversation.id, turn.worktree.id)
         if run.describes and result.state == "done":
-            asker = RequestedBy(turn.requested_by, turn.asked_at, turn.conversation_id)
+            asker = RequestedBy(turn.ask.by.login, turn.ask.at, turn.conversation.id)
             await operations.enqueue(connection, turn.worktree.id, "describe", asker)
         if ctx.purge_on_success and result.state == "done":
             await conversations.release_worktree(connection, turn.worktree.id, "purged")
         await ring_for_work(connection, ctx.node)
-        await ctx.at_end(connection, turn.conversation_id, ctx.rules)
+        await ctx.at_end(connection, turn.conversation.id, ctx.rules)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)
@@ -109,7 +109,7 @@ async def put_back(run: TurnRun, wait: Wait) -> bool:
             return False
         if wait.holds_writer:
             await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
-        await thread_comments.track(connection, thread_ref, turn.id, turn.target, tracking.waiting(words))
+        await thread_comments.track(connection, thread_ref, turn.id, turn.ask.target, tracking.waiting(words))
         return True
 
     return await run.write(write)
@@ -120,7 +120,7 @@ async def hand_back(run: TurnRun) -> None:
     turn, words = run.turn, tracking.HANDED_BACK
     async with run.ctx.pool.acquire() as connection, connection.transaction():
         if await turns.requeue(connection, turn.claim):
-            await thread_comments.track(connection, run.thread_ref, turn.id, turn.target, words)
+            await thread_comments.track(connection, run.thread_ref, turn.id, turn.ask.target, words)
             _log.info("turn-requeued")
 
 

@@ -11,9 +11,9 @@ from bot.thread.commit_message import split_subject
 from bot.thread.tracking import Changes, TurnResult
 
 if TYPE_CHECKING:
+    from bot.ask import Ask
     from bot.prompt.collect import Collected
     from bot.store.database import Connection
-    from bot.store.turns import ClaimedTurn
     from bot.thread.authority import Policy
     from bot.turn.checkout import Ready, Seen
     from bot.turn.confirm import Confirmed
@@ -59,7 +59,7 @@ def _as_comments(run: TurnRun, result: TurnResult) -> Post | None:
     return None
 
 
-def _no_checks(turn: ClaimedTurn) -> None:
+def _no_checks(ask: Ask) -> None:
     return None
 
 
@@ -99,9 +99,11 @@ class Kind:
     """What was changed is committed, checked and pushed. Else the worktree is read-only for the agent."""
     plans: bool = False
     """The agent works in its own mode for plans."""
+    joins: bool = False
+    """A request may be told to the agent of a turn that runs, if both are of such kinds."""
     begin: Callable[[TurnRun, Ready], Awaitable[str | TurnResult | None]] = _nothing_first
     """Return an answer for which no agent is needed, or the end."""
-    failed_checks: Callable[[ClaimedTurn], tuple[str, frozenset[str]] | None] = _no_checks
+    failed_checks: Callable[[Ask], tuple[str, frozenset[str]] | None] = _no_checks
     """The commit and the names of the failed checks that the agent is told of; None for those of the head."""
     brief: Callable[[TurnRun, Ready, Collected | None], Awaitable[Brief]] = _no_brief
     """What the agent is told in place of, or beside, what all are told. Raises NotConfirmedError."""

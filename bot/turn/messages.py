@@ -32,7 +32,7 @@ async def told_before(run: TurnRun) -> tuple[Message, ...]:
     What GitHub does not confirm is left out. Raises GitHubError.
     """
     turn = run.turn
-    if not turn.resuming and turn.retry_of is None:
+    if not turn.so_far.resuming and turn.ask.retry_of is None:
         return ()
     kept = []
     for message in await messages.told(run.ctx.pool, turn.id):
@@ -52,7 +52,7 @@ async def pass_messages_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event
     for message in run.messages:
         await _end(run, message)
         await _show(run, message)
-    while agent.takes_messages and not over.is_set():
+    while run.kind.joins and agent.takes_messages and not over.is_set():
         run.message_waits.clear()
         try:
             while await _pass_next_on(run, agent, over):
@@ -68,7 +68,7 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
     """Tell the agent the next message, if there is one; return whether it was."""
     ctx, turn = run.ctx, run.turn
     message = await messages.next_for(ctx.pool, turn.claim)
-    if message is None or over.is_set():
+    if message is None or over.is_set() or not ctx.kind_of(message.ask).joins:
         return False
     try:
         message = await unless_stopped(over, _confirmed(run, message))
@@ -76,18 +76,18 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
         return False  # its own turn says why
     if message is None:
         return False
-    if await asyncio.to_thread(_has_attachments, run, message.request):
+    if await asyncio.to_thread(_has_attachments, run, message.ask.text):
         return False  # its own turn fetches them
-    if not await run.write(messages.take, turn.claim, message.turn_id, message.request):
+    if not await run.write(messages.take, turn.claim, message.turn_id, message.ask):
         return False
     failpoints.reached("message-taken")
-    words = message_to_agent(message.requested_by, ctx.redactor.redact_known(message.request))
+    words = message_to_agent(message.ask.by.login, ctx.redactor.redact_known(message.ask.text))
     if not await agent.tell(words):
         await run.write(messages.give_back, message.turn_id)
         return False
     if await _end(run, message):
         await _show(run, message)
-        _log.info("agent-told", message=message.turn_id, requested_by=message.requested_by)
+        _log.info("agent-told", message=message.turn_id, requested_by=message.ask.by.login)
     return True
 
 
@@ -99,7 +99,7 @@ async def _end(run: TurnRun, message: Message) -> bool:
         is_end = await messages.end(connection, turn.claim, message.turn_id, reasons.given_to_turn(turn.id))
         if is_end:
             words = tracking.given_to(run.asked)
-            await thread_comments.track(connection, run.thread_ref, message.turn_id, message.target, words)
+            await thread_comments.track(connection, run.thread_ref, message.turn_id, message.ask.target, words)
         return is_end
 
     return await run.write(write)
@@ -112,41 +112,27 @@ def _has_attachments(run: TurnRun, text: str) -> bool:
 
 async def _show(run: TurnRun, message: Message) -> None:
     # In a thread: a long Markdown text takes the parser seconds.
-    words = await asyncio.to_thread(lambda: run.ctx.redactor.redact(strip_hidden(message.request)))
+    words = await asyncio.to_thread(lambda: run.ctx.redactor.redact(strip_hidden(message.ask.text)))
     run.progress.add(tracking.added(asked_in(run, message), words))
 
 
 async def added_to(run: TurnRun) -> list[Message]:
     """Return what was added to the request while the agent worked, in all runs."""
-    may_be_some = run.progress.added or run.turn.resuming or run.turn.retry_of is not None
+    may_be_some = run.progress.added or run.turn.so_far.resuming or run.turn.ask.retry_of is not None
     return await run.write(messages.told, run.turn.id) if may_be_some else []
 
 
 def asked_in(run: TurnRun, message: Message) -> AskedBy:
     """Return a message as comments name it."""
-    turn, server_url = run.turn, run.ctx.server_url
-    place = turn.worktree.repository, turn.number, message.target
-    return tracking.asked(message.requested_by, server_url, *place, message.turn_id)
+    place = run.turn.worktree.repository, run.turn.conversation.number
+    return tracking.asked(message.ask, run.ctx.server_url, *place, message.turn_id)
 
 
 async def _confirmed(run: TurnRun, message: Message) -> Message:
     """Return the message as it stands on GitHub by now. Raises NotConfirmedError, GitHubError."""
-    turn = run.turn
-    as_turn = replace(
-        turn,
-        claim=replace(turn.claim, turn_id=message.turn_id),
-        request=message.request,
-        requested_by=message.requested_by,
-        requested_by_id=message.requested_by_id,
-        asked_at=message.asked_at,
-        target=message.target,
-        retry_of=None,
-        mends=None,
-        plan_of=None,
-        asked_agent=None,
-    )
+    as_turn = replace(run.turn, ask=message.ask)
     confirmed = await confirm(run.ctx, as_turn)
     # The agent has the repository's variables: nobody else may have a say in what it does.
     if run.variables and not await may_all_ask(run.ctx, as_turn, confirmed.authors):
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
-    return replace(message, request=confirmed.request)
+    return replace(message, ask=confirmed.ask)

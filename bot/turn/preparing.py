@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 async def follow_rename(run: TurnRun) -> None:
     """Use the present names of the repository and its default branch, if they may be new since the request."""
     turn, before = run.turn, run.turn.worktree.repository
-    if run.ctx.clock() - turn.asked_at < NAMES_VALID_FOR:
+    if run.ctx.clock() - turn.ask.at < NAMES_VALID_FOR:
         return
     now = await run.ctx.github.as_named_now(before)
     if now != before:
@@ -51,12 +51,12 @@ async def confirm_request(run: TurnRun) -> Confirmed | None:
     None once the agent is done. Raises NotConfirmedError, GitHubError.
     """
     turn = run.turn
-    if turn.answer is not None:
+    if turn.so_far.answer is not None:
         return None
     confirmed = await confirm(run.ctx, turn)
-    if confirmed.request != turn.request:
-        await run.write(turns.save_request, turn.claim, confirmed.request)
-        run.turn = replace(turn, request=confirmed.request)
+    if confirmed.ask != turn.ask:
+        await run.write(turns.save_ask, turn.claim, confirmed.ask)
+        run.turn = replace(turn, ask=confirmed.ask)
     await give_variables(run, confirmed.authors)
     return confirmed
 
@@ -70,7 +70,7 @@ async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
     if not (found := values_of(ctx.data_dir, turn.worktree.repository)):
         return
     ctx.redactor.know(found.values())
-    is_ours = turn.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
+    is_ours = turn.ask.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
     if not is_ours or await run.kind.of_outsider(run) or not await may_all_ask(ctx, turn, authors):
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
@@ -86,7 +86,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     progress.enter(fetching(None))
     ready = await prepare(ctx, turn, confirmed, lambda line: progress.enter(fetching(line)))
     if isinstance(ready, NotReady):
-        if turn.answer is None:
+        if turn.so_far.answer is None:
             return TurnResult("refused", ready.reason)
         run.notices.append(ready.reason)
         return TurnResult("done")
@@ -108,10 +108,10 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)
     if kind.agent != "never":
-        run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.use.cost_usd)
+        run.cap = await run.ctx.cap_reached(turn.worktree.repository, turn.so_far.use.cost_usd)
     if run.cap is not None:
         # An agent that worked before the turn was cut off is not asked again, but its work is published.
-        return ready if turn.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
+        return ready if turn.so_far.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
     return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
 
 
@@ -120,19 +120,20 @@ async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready
     before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
     if ready.made_again or not turn.worktree.is_made:
         await worktrees.forget_setup(connection, turn.worktree.id)
-    ended = ready.made_again and await conversations.end_session(connection, turn.conversation_id, "worktree-missing")
+    ended = ready.made_again and await conversations.end_session(connection, turn.conversation.id, "worktree-missing")
     return before, bool(ended)
 
 
 async def _choose_agent(run: TurnRun) -> None:
     """Let the turn have the agent and the model of its request, else of its conversation, else of its rules."""
     turn, rules = run.turn, run.ctx.rules
-    asked, chosen = turn.began_with or turn.asked_agent, Chosen(turn.chosen_agent, turn.chosen_model)
+    asked = turn.so_far.began_with or turn.ask.agent
+    chosen = Chosen(turn.conversation.chosen_agent, turn.conversation.chosen_model)
     run.ctx = replace(run.ctx, rules=chosen.within(rules, asked))
     for gone in dict.fromkeys((asked, chosen.agent)):
         if gone is not None and gone not in rules.agents:
             run.notices.append(notices.agent_gone(gone, run.ctx.rules.agent))
-            await run.write(conversations.forget_agent, turn.conversation_id, gone)
+            await run.write(conversations.forget_agent, turn.conversation.id, gone)
 
 
 async def _set_up(run: TurnRun) -> tuple[Told, ...]:
@@ -151,7 +152,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     run.progress.enter(tracking.SETTING_UP)
     done = found
     if not isinstance(done, SetUp):
-        home = ctx.home(turn.conversation_id)
+        home = ctx.home(turn.conversation.id)
         running = set_up(ctx, turn.worktree, home, done, run.disk_overflowed, run.variables)
         done = await running
     told: list[Told] = []
@@ -168,7 +169,7 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
 
 async def fetch_the_rest(run: TurnRun, clone: Clone) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
-    if run.turn.answer is None and run.kind.agent == "always":
+    if run.turn.so_far.answer is None and run.kind.agent == "always":
         await run.progress.until_agent_begins()
     was_shallow = clone.is_shallow
     await fetch_beside(clone)

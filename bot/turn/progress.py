@@ -254,7 +254,7 @@ class Progress:
                     if due is not None and due <= clock():
                         await turns.stop_requested(connection, turn.claim)
                         content = tracking.running(self.plan, self.steps, now - turn.started_at, self.phase, self.added)
-                        await thread_comments.track(connection, thread_ref, turn.id, turn.target, content)
+                        await thread_comments.track(connection, thread_ref, turn.id, turn.ask.target, content)
                         last_edit_at, due = now, None
                         self._phase_changed.clear()
             except ClaimLostError:

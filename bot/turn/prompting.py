@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bot.agents.driver import Block, Image
+from bot.ask import Ask
 from bot.github.thread import Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
@@ -35,13 +36,13 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
 
     None if it cannot be read, or there is no agent to tell.
     """
-    if turn.answer is not None or ctx.kind_of(turn).agent == "never":
+    if turn.so_far.answer is not None or ctx.kind_of(turn.ask).agent == "never":
         return None
     # Nobody is told what is read here unless the person who asks may write (`bot.turn.confirm`); a bot need not.
-    writer = turn.requested_by_id if turn.requested_by_id not in ctx.policy.allowed_bots else None
-    moment = Moment(turn.planned_at or turn.asked_at, ctx.policy.bot_id, turn.pinned_sha, writer)
-    failed = ctx.kind_of(turn).failed_checks(turn)
-    return await collect(ctx.github, turn.worktree.repository, turn.number, moment, failed)
+    writer = turn.ask.by.id if turn.ask.by.id not in ctx.policy.allowed_bots else None
+    moment = Moment(turn.ask.as_of or turn.ask.at, ctx.policy.bot_id, turn.ask.pinned_sha, writer)
+    failed = ctx.kind_of(turn.ask).failed_checks(turn.ask)
+    return await collect(ctx.github, turn.worktree.repository, turn.conversation.number, moment, failed)
 
 
 async def make_prompt(
@@ -55,10 +56,10 @@ async def make_prompt(
     run.progress.enter(tracking.READING)
     collected = await thread_read
     since = await turns.last_read_in(ctx.pool, session, turn.id) if session is not None else None
-    known = turn.worktree.id, turn.id, turn.conversation_id
+    known = turn.worktree.id, turn.id, turn.conversation.id
     answers = await turns.earlier_answers(ctx.pool, *known, since)
     scope = Scope(
-        asked_at=turn.planned_at or turn.asked_at,
+        asked_at=turn.ask.as_of or turn.ask.at,
         is_public=collected is None or collected.thread.is_public,
         writers=collected.writers | {ctx.policy.bot_id} if collected else frozenset(),
         include_outsiders=ctx.include_outsiders,
@@ -69,7 +70,7 @@ async def make_prompt(
     if collected is not None:
         known_already = await messages.told_in(ctx.pool, session) if session is not None else set()
         thread = _without_request_and_bot(ctx, turn, collected.thread, known_already)
-        asked = next((text for text in collected.thread.comments if text.id == turn.target.id), thread.description)
+        asked = next((text for text in collected.thread.comments if text.id == turn.ask.target.id), thread.description)
         fetched = await _attachments(ctx, turn, asked.node_id, thread, scope)
     clone, default_branch = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch
     changed = [file.path for file in thread.pull.files] if thread is not None and thread.pull is not None else []
@@ -79,23 +80,23 @@ async def make_prompt(
     )
     task = Task(
         nonce=secrets.token_hex(4),
-        author=turn.requested_by,
-        thread=f"{turn.worktree.repository.full_name}#{turn.number}",
-        kind=turn.kind,
+        author=turn.ask.by.login,
+        thread=f"{turn.worktree.repository.full_name}#{turn.conversation.number}",
+        kind=turn.conversation.kind,
         branch=ready.branch,
-        request=turn.request,
-        code_context=turn.context if brief.code_context is None else brief.code_context,
+        request=turn.ask.text,
+        code_context=turn.ask.context if brief.code_context is None else brief.code_context,
         remarks=(*ready.remarks, *brief.remarks),
-        resuming=turn.resuming,
+        resuming=turn.so_far.resuming,
         conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
         instructions=instructions,
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,
         unfetched=fetched.left_out,
-        added=tuple((message.requested_by, message.request) for message in run.messages),
+        added=tuple((message.ask.by.login, message.ask.text) for message in run.messages),
         brief=brief,
         # In the thread of the comment that asks comes the answer to the request.
-        asked_inline=frozenset(part for part in turn.review_parts if part > 0 and part != turn.target.id),
+        asked_inline=frozenset(part for part in _parts(turn.ask) if part > 0 and part != turn.ask.target.id),
     )
 
     def build() -> Built:
@@ -109,9 +110,13 @@ async def make_prompt(
     blocks, read, run.inline = await asyncio.to_thread(build)
     run.read = read
     run.notices += [] if read else [notices.THREAD_NOT_READ]
-    is_whole = thread is not None and not thread.missing and turn.planned_at is None
+    is_whole = thread is not None and not thread.missing and turn.ask.as_of is None
     await run.write(turns.record_read, turn.claim, read, whole_thread=is_whole)
     return (*blocks[:-1], *_images(fetched.saved), blocks[-1])
+
+
+def _parts(ask: Ask) -> tuple[int, ...]:
+    return ask.review.parts if ask.review is not None else ()
 
 
 def _without_commands(parser: CommentParser, text: str) -> str:
@@ -130,13 +135,13 @@ def _without_request_and_bot(ctx: TurnContext, turn: ClaimedTurn, thread: WholeT
     def own(text: Text) -> bool:
         return ctx.policy.is_own(text.author, text.body)
 
-    asked = {turn.target.id, *(abs(part) for part in turn.review_parts)}
+    asked = {turn.ask.target.id, *map(abs, _parts(turn.ask))}
 
     def without(texts: Sequence[Text]) -> tuple[Text, ...]:
         return tuple(text for text in texts if text.id not in asked and text.id not in known and not own(text))
 
     pull, description = thread.pull, thread.description
-    if turn.target.id is None:  # the thread's own text is the request
+    if turn.ask.target.id is None:  # the thread's own text is the request
         description = replace(description, body="")
     if pull is not None:
         unresolved = [one for one in pull.review_threads if not one.is_resolved]
@@ -161,7 +166,7 @@ async def _attachments(
 
 def _sources(turn: ClaimedTurn, asked: str | None, thread: WholeThread, scope: Scope) -> Iterator[Source]:
     """Yield the texts that the agent may read, the most important first."""
-    yield Source("the request", strip_hidden(turn.request), asked)
+    yield Source("the request", strip_hidden(turn.ask.text), asked)
     described = [("the description", thread.description)]
     if scope.since is None:
         described += [

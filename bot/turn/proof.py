@@ -122,7 +122,7 @@ class Proof:
         run, turn, ctx = self.run, self.run.turn, self.run.ctx
         run.progress.enter(words.RUNNING)
         began = time.monotonic()
-        check = Check(ctx, turn.conversation_id, script, self._scratch, run.variables)
+        check = Check(ctx, turn.conversation.id, script, self._scratch, run.variables)
         done = await check_result(check, self._row, head)
         clone, default = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch or ""
         differs = ("diff", "--name-only", "-z", "--no-renames", f"{refs.remote(default)}...{head}", "--", SCRIPT)

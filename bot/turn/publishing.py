@@ -47,7 +47,7 @@ async def deliver(
 
     `seen` are the files before a turn that does not write.
     """
-    if run.turn.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
+    if run.turn.so_far.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
         # The agent had them in an earlier run, and the check needs them too.
         with suppress(NotConfirmedError):
             await give_variables(run, (await confirm(run.ctx, run.turn)).authors)
@@ -128,7 +128,7 @@ async def publish(
                 ends = await proof.ends(head, script)
                 guard = replace(await guard_of(ctx, turn, ready), passed=guard.passed)
         if ready.branch is None:
-            base = turn.pinned_sha or turn.worktree.start_sha or head_before
+            base = turn.ask.pinned_sha or turn.worktree.start_sha or head_before
             return (await as_patch(checkout, base)).decode("utf-8", "replace") or None, told
         branch, merged = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
         changed = await _changes(ctx, lock, turn, branch, head_before, merged=merged) if branch else None
@@ -215,20 +215,18 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before:
     new = ("--max-count=200", f"{head_before}..{head}", *known, "--")
     listed = await clone.run("log", "--format=%h %B", "-z", *new)
     messages = (one.partition(" ") for one in listed.fields)
-    return [name for name, _, words in messages if commit_message.is_live(words, turn.number)]
+    return [name for name, _, words in messages if commit_message.is_live(words, turn.conversation.number)]
 
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
     line = commit_message.subject(
-        subject or ctx.kind_of(turn).subject,
-        turn.title,
-        turn.number,
+        subject or ctx.kind_of(turn.ask).subject,
+        turn.conversation.title,
+        turn.conversation.number,
         ctx.redactor,
         conventional=commit_message.is_conventional(await recent_subjects(clone, turn.worktree)),
     )
-    request = tracking.asked(
-        turn.requested_by, ctx.server_url, turn.worktree.repository, turn.number, turn.target, turn.id
-    )
+    request = tracking.asked(turn.ask, ctx.server_url, turn.worktree.repository, turn.conversation.number, turn.id)
     return commit_message.message(line, request.login, request.url)
 
 
@@ -249,4 +247,4 @@ def _web(ctx: TurnContext, turn: ClaimedTurn) -> str:
 
 def _requester(turn: ClaimedTurn) -> Identity:
     host = turn.worktree.repository.platform.partition(":")[0]
-    return Identity(turn.requested_by, f"{turn.requested_by_id}+{turn.requested_by}@{NOREPLY_HOST}.{host}")
+    return Identity(turn.ask.by.login, f"{turn.ask.by.id}+{turn.ask.by.login}@{NOREPLY_HOST}.{host}")

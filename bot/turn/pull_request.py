@@ -37,7 +37,7 @@ async def pulls_while_pushed(run: TurnRun, branch: str | None, may_go: asyncio.E
 
 async def _pulls_of(run: TurnRun, branch: str) -> Pulls:
     repository = run.turn.worktree.repository
-    if run.turn.kind != "issue" and await own_pull(run.ctx.pool, repository, branch) is None:
+    if run.turn.conversation.kind != "issue" and await own_pull(run.ctx.pool, repository, branch) is None:
         return None
     return await run.ctx.github.pulls_of(repository, branch)
 
@@ -61,9 +61,9 @@ async def pull_request_of(
     except (GitError, GitHubError, InvalidNameError, TimeoutError) as problem:
         _log.warning("pull-request-unknown", branch=branch, problem=str(problem))
         return None
-    if turn.kind != "issue":
+    if turn.conversation.kind != "issue":
         return None
-    await run.write(record_pull_request, turn.conversation_id, link.number if link else None)
+    await run.write(record_pull_request, turn.conversation.id, link.number if link else None)
     return link
 
 
@@ -83,13 +83,13 @@ async def _net(run: TurnRun, ready: Ready, head: str) -> tuple[int, int, int] | 
 
 async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tuple[Pull, ...]) -> PullRequestLink | None:
     ctx, turn, repository = run.ctx, run.turn, run.turn.worktree.repository
-    thread = IssueThread(repository, turn.conversation_id, turn.number, turn.title)
+    thread = IssueThread(repository, turn.conversation.id, turn.conversation.number, turn.conversation.title)
     if (pull := open_one(pulls)) is not None:
         await _keep_true(run, thread, branch, pull)
         return PullRequestLink(pull.url, pull.number)
     clone = ctx.clone(turn.worktree.folder)
     found = await proposal_of(clone, branch, ready.base_branch, repository.default_branch)
-    if turn.kind != "issue" or not isinstance(found, Proposal):
+    if turn.conversation.kind != "issue" or not isinstance(found, Proposal):
         return None
     new = await describe(ctx, thread, branch, found)
     page = PullRequestLink(new.page)

@@ -37,12 +37,12 @@ async def use_fetched_rules(run: TurnRun) -> TurnResult | None:
         await run.write(conversations.save_config, repository, now)
     if problems:
         notice = words.notice(branch, problems, is_read=found.config is not None)
-        if not await run.write(turns.was_told, turn.conversation_id, turn.id, notice):
+        if not await run.write(turns.was_told, turn.conversation.id, turn.id, notice):
             run.notices.append(notice)
-    if turn.answer is None and run.ctx.rules.allowed != before:
-        person = Actor(turn.requested_by, turn.requested_by_id, turn.requested_by_id in run.ctx.policy.allowed_bots)
+    if turn.so_far.answer is None and run.ctx.rules.allowed != before:
+        person = Actor(turn.ask.by.login, turn.ask.by.id, turn.ask.by.id in run.ctx.policy.allowed_bots)
         if (refusal := await denied(run.ctx, turn, person)) is not None:
-            return TurnResult("refused", reasons.may_not_ask_any_more(turn.requested_by, refusal.why))
+            return TurnResult("refused", reasons.may_not_ask_any_more(turn.ask.by.login, refusal.why))
     return None
 
 

@@ -50,7 +50,7 @@ async def switch_if_needed(
         await _move_elsewhere(ctx, lock, turn, after, instead_of)
         raise TurnMovedError
     words = notices.switched(turn.worktree.owner, before, after)
-    told = worktree_replies.was_switched(turn.number, before, after)
+    told = worktree_replies.was_switched(turn.conversation.number, before, after)
 
     async def write(connection: Connection) -> None:
         noted = await sharing.lock_turn(connection, turn)
@@ -72,7 +72,7 @@ async def share_by_now(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, clo
     own, branch = turn.worktree, turn.worktree.branch or ""
     async with ctx.pool.acquire() as connection, connection.transaction():
         linked = await conversations.worktrees_of_issues(connection, own.repository, closes)
-        uses = dict(await sharing.usage(connection, [one.id for _, one in linked], turn.conversation_id))
+        uses = dict(await sharing.usage(connection, [one.id for _, one in linked], turn.conversation.id))
     refused: SharingRefused | None = None
     for issue, other in linked:
         if other.node != ctx.node or other.id == own.id:
@@ -113,11 +113,11 @@ async def _leave_for(
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, left.rescue, left.kept, size)
         words = (*await sharing.lock_turn(connection, turn), notices.shared_by_now(issue))
-        await conversations.end_session(connection, turn.conversation_id, "worktree-removed")
+        await conversations.end_session(connection, turn.conversation.id, "worktree-removed")
         await sharing.move_turn(connection, turn, other.id, other.node, words, switch_to=branch)
 
     await persist(ctx.pool, write)
-    _log.info("worktree-shared", worktree=other.id, conversation_id=turn.conversation_id, switch_to=branch)
+    _log.info("worktree-shared", worktree=other.id, conversation_id=turn.conversation.id, switch_to=branch)
     for place in left.trashed:
         await trash.delete(place)
     raise TurnMovedError
@@ -152,7 +152,7 @@ async def _switch(
 ) -> SharingRefused | None:
     """Check the rows, then git, and switch; return why that was refused."""
     async with ctx.pool.acquire() as connection:
-        uses = dict(await sharing.usage(connection, [turn.worktree.id], turn.conversation_id))
+        uses = dict(await sharing.usage(connection, [turn.worktree.id], turn.conversation.id))
     if (reason := sharing_obstacle(uses[turn.worktree.id])) is not None:
         return reason
     if isinstance(found, Missing):
@@ -171,7 +171,7 @@ async def _move_elsewhere(
 ) -> None:
     """Move the turn to the live worktree with the branch, or to a new one for the pull request on this node."""
     tip = await lock.clone.commit_at(refs.remote(branch))
-    own = worktree_path(turn.worktree.folder, f"pr-{turn.number}")
+    own = worktree_path(turn.worktree.folder, f"pr-{turn.conversation.number}")
     promised = {notices.in_worktree_of(number) for number in turn.worktree.conversations}
     promised.add(notices.in_worktree_on_branch(turn.worktree.owner, branch))
 
@@ -187,7 +187,7 @@ async def _move_elsewhere(
             turn.worktree.repository,
             node=ctx.node,
             path=own,
-            owner=turn.number,
+            owner=turn.conversation.number,
             start=HeadBranch(branch, tip),
         )
         words = notices.not_shared(instead_of, branch)

@@ -68,28 +68,28 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         return False
     if ctx.notifies:
         await notify.enqueue(connection, claim.turn_id, "interrupted", "")
-    place = await turns.thread_of(connection, claim.turn_id)
-    repository = place.thread_ref.repository
-    asked = tracking.asked(place.requested_by, ctx.server_url, repository, place.number, place.target, claim.turn_id)
-    answer = split_subject(place.answer)[0] if place.answer else ""
+    turn = await turns.of_thread(connection, claim.turn_id)
+    repository, left = turn.thread_ref.repository, turn.so_far
+    asked = tracking.asked(turn.ask, ctx.server_url, repository, turn.conversation.number, claim.turn_id)
+    answer = split_subject(left.answer)[0] if left.answer else ""
     result = TurnResult(
         "interrupted",
         reason,
         answer,
-        notices=place.notices,
-        steps=place.steps,
+        notices=left.notices,
+        steps=left.steps,
         asked=asked,
-        cost_usd=place.use.cost_usd,
-        cost_is_part=place.use.cost_is_part,
-        tokens=place.use.tokens,
-        model=place.use.model or place.agent,
+        cost_usd=left.use.cost_usd,
+        cost_is_part=left.use.cost_is_part,
+        tokens=left.use.tokens,
+        model=left.use.model or left.agent,
     )
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
     await thread_comments.ended(
-        connection, place.thread_ref, claim.turn_id, place.target, parts, "interrupted", ctx.clock()
+        connection, turn.thread_ref, claim.turn_id, turn.ask.target, parts, "interrupted", ctx.clock()
     )
-    await conversations.end_use(connection, place.thread_ref.conversation_id, place.worktree_id)
+    await conversations.end_use(connection, turn.thread_ref.conversation_id, turn.worktree_id)
     rules = await known_rules(connection, ctx.rules, repository)
-    await ctx.at_end(connection, place.thread_ref.conversation_id, rules)
+    await ctx.at_end(connection, turn.thread_ref.conversation_id, rules)
     _log.warning("turn-interrupted", turn=claim.turn_id)
     return True

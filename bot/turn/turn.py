@@ -43,8 +43,9 @@ async def run_turn(run: TurnRun) -> None:
     A lost claim ends the run without a word.
     """
     turn = run.turn
-    with bound_contextvars(turn=turn.id, conversation=f"{turn.worktree.repository.full_name}#{turn.number}"):
-        _log.info("turn-started", resuming=turn.resuming)
+    name = f"{turn.worktree.repository.full_name}#{turn.conversation.number}"
+    with bound_contextvars(turn=turn.id, conversation=name):
+        _log.info("turn-started", resuming=turn.so_far.resuming)
         try:
             end = await _guarded(run)
             if isinstance(end, Wait):
@@ -67,7 +68,7 @@ async def run_turn(run: TurnRun) -> None:
 async def _guarded(run: TurnRun) -> TurnResult | Wait:
     """Do the work while its row is watched. A stop and a problem are ends too. Raises ClaimLostError."""
     try:
-        if run.turn.number <= FEW_THREADS:
+        if run.turn.conversation.number <= FEW_THREADS:
             run.ctx = replace(run.ctx, git=run.ctx.git.of_few_refs())
         async with reading(run.ctx.clone(run.turn.worktree.folder)) as clone:
             run.ctx = replace(run.ctx, opened=clone)
@@ -77,7 +78,7 @@ async def _guarded(run: TurnRun) -> TurnResult | Wait:
     except StoppedError:
         return await stopped(run)
     except NotConfirmedError as problem:
-        _log.warning("request-not-confirmed", requested_by=run.turn.requested_by, why=problem.reason)
+        _log.warning("request-not-confirmed", requested_by=run.turn.ask.by.login, why=problem.reason)
         return TurnResult("refused", problem.reason)
     except Exception as problem:  # noqa: BLE001 - a bug is logged with its traceback, and the turn still ends visibly
         return _after(run, problem)
@@ -101,7 +102,7 @@ async def work(run: TurnRun) -> TurnResult | Wait:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
             lacks_history, seen = clone.is_shallow, await files_seen(run)
             async with concurrently(fetch_the_rest(run, replace(clone, objects=None))) as arriving:
-                answer = run.turn.answer or await _answer(run, ready, thread)
+                answer = run.turn.so_far.answer or await _answer(run, ready, thread)
                 if isinstance(answer, str) and lacks_history:
                     await run.unless_stopped(arriving)
             if not isinstance(answer, str):
@@ -119,7 +120,7 @@ def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:
     """Return how the turn goes on after a problem."""
     began, answered = run.progress.agent_began, run.answer is not None
     # What was met before the agent began is over.
-    since = None if began else run.turn.waiting_since
+    since = None if began else run.turn.so_far.waiting_since
     disk_is_full = shutil.disk_usage(run.ctx.data_dir).free < DISK_FULL_BELOW_BYTES
     match after(problem, since, run.ctx.clock(), began=began, answered=answered, disk_is_full=disk_is_full):
         case Wait() as wait:

@@ -69,25 +69,26 @@ class TurnRun:
 
     def __post_init__(self) -> None:
         self.operators, turn = self.ctx.rules, self.turn
-        is_cut_off = turn.resuming and not turn.was_put_back
-        self.notices = [*turn.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
-        self.answer, self.read, self.branch = turn.answer, turn.read, turn.worktree.branch
-        self.thread_answers = turn.thread_answers
-        self.kind, self.kept = self.ctx.kind_of(turn), turn.kept
-        self.progress = Progress(self.ctx.redactor.redact, turn.steps, turn.use)
+        left = turn.so_far
+        is_cut_off = left.resuming and not left.was_put_back
+        self.notices = [*left.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
+        self.answer, self.read, self.branch = left.answer, left.read, turn.worktree.branch
+        self.thread_answers = left.thread_answers
+        self.kind, self.kept = self.ctx.kind_of(turn.ask), left.kept
+        self.progress = Progress(self.ctx.redactor.redact, left.steps if left.resuming else (), left.use)
 
     @property
     def thread_ref(self) -> ThreadRef:
         """The thread that asked."""
-        return ThreadRef(self.turn.worktree.repository, self.turn.conversation_id)
+        return ThreadRef(self.turn.worktree.repository, self.turn.conversation.id)
 
     @property
     def asked(self) -> AskedBy:
         """The request as comments name it."""
         turn = self.turn
-        place = turn.worktree.repository, turn.number, turn.target
-        asked = tracking.asked(turn.requested_by, self.ctx.server_url, *place, turn.id)
-        return replace(asked, is_fix=self.kind.confirmed_by == "nobody" and turn.retry_of is None)
+        place = turn.worktree.repository, turn.conversation.number
+        asked = tracking.asked(turn.ask, self.ctx.server_url, *place, turn.id)
+        return replace(asked, is_fix=self.kind.confirmed_by == "nobody" and turn.ask.retry_of is None)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent has filled its disk."""

@@ -1,19 +1,20 @@
 """`/plan` asks for a plan alone, which `/approve` has carried out; `require_plan` lets all requests begin with one."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.ask import Ask
+from bot.handlers.agent_request import queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.model import TurnState
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.prompt.hidden import strip_hidden
 from bot.rules import RequirePlan
+from bot.store import turns
 from bot.store.database import Connection, Pool, statement
-from bot.store.turns import Claim, under_claim
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.questions import TO_ANSWER
@@ -93,16 +94,16 @@ class Plan:
     """
 
     turn_id: int
+    ask: Ask
     state: TurnState
     answer: str
-    pinned_sha: str | None
     is_kept: bool
     followed_by: int | None
     is_approved: bool
 
 
 @statement("""
-select p.id as turn_id, p.state, coalesce(p.answer, '') as answer, asked.pinned_sha,
+select p.id as turn_id, asked.ask, p.state, coalesce(p.answer, '') as answer,
        p.answer <> '' and (s.active or s.end_reason in ('worktree-missing', 'agent-lost', 'agent-changed', 'node-lost'))
            is true as is_kept,
        later.turn_id as followed_by, later.is_approved is true as is_approved
@@ -110,30 +111,17 @@ from requests asked
 join turns p on p.id = asked.turn_id
 left join sessions s on s.id = p.session_id
 left join lateral (
-    select l.turn_id, l.plan_of is not distinct from p.id as is_approved
+    select l.turn_id, (l.ask #>> '{of,plan}')::bigint is not distinct from p.id as is_approved
     from requests l join turns t on t.id = l.turn_id
     where l.conversation_id = $1 and l.turn_id > p.id and ($2::bigint is null or l.turn_id < $2)
-      and l.mode = 'work' and l.mends is null and t.state in ('queued', 'running', 'done')
+      and l.verb = 'work' and t.state in ('queued', 'running', 'done')
     order by is_approved desc, l.turn_id limit 1) later on true
 where asked.conversation_id = $1 and ($2::bigint is null or asked.turn_id < $2)
-  and asked.mode = 'plan' and p.state in ('queued', 'running', 'done')
+  and asked.verb = 'plan' and p.state in ('queued', 'running', 'done')
 order by asked.turn_id desc limit 1
 """)
 async def newest(connection: Pool | Connection, conversation_id: int, before: int | None = None) -> Plan | None:
     """Return the thread's newest plan that did not fail, of the turns `before` that one; None without any."""
-
-
-@under_claim("""
-with mine as (select id from turns where id = $1 and claim = $2 for no key update)
-update requests set mode = 'plan', by_outsider = $3 from mine where turn_id = mine.id returning turn_id
-""")
-async def begin(connection: Connection, claim: Claim, *, by_outsider: bool) -> None:
-    """Record that the turn plans, and whether somebody without write access has a say in it."""
-
-
-@statement("select by_outsider from requests where turn_id = $1")
-async def is_by_outsider(connection: Pool | Connection, turn_id: int) -> bool:
-    """Return whether somebody without write access has a say in the plan of a turn, as far as is known."""
 
 
 def is_open(plan: Plan | None) -> bool:
@@ -173,7 +161,9 @@ async def _approve(ctx: RequestContext, _: str | None) -> None:
     elif (text := await asyncio.to_thread(as_shown, plan.answer, ctx.server_url)) is None:
         await ctx.reply(PLAN_TOO_LONG)
     else:
-        await queue_turn(ctx, AgentRequest(carry_out(text), plan_of=plan.turn_id), pinned_sha=plan.pinned_sha)
+        of = {"plan": plan.turn_id, "by_outsider": plan.ask.of.get("by_outsider", False)}
+        ask = ctx.asks(carry_out(text), "work", title="/approve of the plan", as_of=plan.ask.at, of=of)
+        await queue_turn(ctx, replace(ask, pinned_sha=plan.ask.pinned_sha))
 
 
 COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMARY, run=_plan, asks="plan")
@@ -187,7 +177,7 @@ async def settle(run: TurnRun, confirmed: Confirmed) -> None:
     ClaimLostError, GitHubError.
     """
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
-    before = await newest(ctx.pool, turn.conversation_id, turn.id)
+    before = await newest(ctx.pool, turn.conversation.id, turn.id)
     follows = before if before is not None and is_open(before) else None
     plans_anyway = run.kind is PLAN or confirmed.plans or (follows is not None and asks_back(follows))
     if rule == "never" and not plans_anyway:
@@ -196,8 +186,9 @@ async def settle(run: TurnRun, confirmed: Confirmed) -> None:
     why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
     if why is None and not plans_anyway:
         return
-    await run.write(begin, turn.claim, by_outsider=by_outsider)
-    run.kind = PLAN
+    ask = replace(turn.ask, verb="plan", of={**turn.ask.of, "by_outsider": by_outsider})
+    await run.write(turns.save_ask, turn.claim, ask)
+    run.turn, run.kind = replace(turn, ask=ask), PLAN
     run.notices += [why] if why is not None and not confirmed.plans else []
 
 
@@ -211,7 +202,7 @@ def _why_required(rule: RequirePlan, *, by_outsider: bool, follows_plan: bool) -
 
 
 async def _of_outsider(run: TurnRun) -> bool:
-    return run.turn.plan_of is not None and await is_by_outsider(run.ctx.pool, run.turn.plan_of)
+    return bool(run.turn.ask.of["by_outsider"])
 
 
 async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
@@ -222,8 +213,7 @@ async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult
     """Say what can be done with the plan, and whether files changed although it is one. Raises GitError, OSError."""
     text, _ = split_subject(answer)
     if TO_ANSWER not in text:
-        by_outsider = await is_by_outsider(run.ctx.pool, run.turn.id)
-        run.notices.append(PLANNED_FOR_OUTSIDER if by_outsider else PLANNED)
+        run.notices.append(PLANNED_FOR_OUTSIDER if run.turn.ask.of.get("by_outsider") else PLANNED)
     if before is not None and await files_seen(run) != before:
         _log.warning("plan-changed-files", worktree=run.turn.worktree.path)
         run.notices.append(CHANGED_ALL_THE_SAME)
@@ -231,5 +221,5 @@ async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult
 
 
 PLAN = Kind("plan", settle=settle, writes=False, plans=True, brief=_brief, answered=_planned, needs_person=True)
-APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider)
+APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
 """Carries out a plan in the words that the bot stored."""

@@ -1,8 +1,9 @@
 """Every chat command: those that need little are here. A new one is added to HANDLERS."""
 
+from dataclasses import replace
 from typing import Final, assert_never
 
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.agent_request import queue_turn
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import Command, UnknownCommand
 from bot.rules import Chosen
@@ -47,9 +48,9 @@ async def _retry(ctx: RequestContext, _: str | None) -> None:
         await ctx.reply(replies.NOTHING_TO_RETRY)
         return
     await ctx.acknowledge()
-    kept = {name: last[name] for name in ("mode", "agent", "plan_of", "mends")}
-    asked = AgentRequest(last["request"], last["context"], **kept)
-    await queue_turn(ctx, asked, pinned_sha=last["pinned_sha"], retry_of=last["first"])
+    (ask, turn_id), own = last, ctx.request.ask
+    again = replace(ask, by=own.by, at=own.at, target=own.target, review=None, seen=None)
+    await queue_turn(ctx, replace(again, retry_of=ask.retry_of or turn_id))
 
 
 async def _reset_context(ctx: RequestContext, _: str | None) -> None:

@@ -26,14 +26,14 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         ctx.number,
         ctx.server_url,
         reasons.stopped_by(ctx.author.login),
-        asked_before=ctx.request.asked_at + _GITHUB_CLOCK_TICK,
+        asked_before=ctx.request.ask.at + _GITHUB_CLOCK_TICK,
         now=ctx.now,
         only_put_back=argument != "all",
     )
     await fixes.leave_alone(ctx.connection, ctx.conversation_id)
     stopped_setup = await operations.stop_setup(ctx.connection, ctx.conversation_id)
     # What the same comment asks instead gets an answer of its own.
-    if not (stopped_setup or stopped) and ctx.request.parsed.request is None:
+    if not (stopped_setup or stopped) and not ctx.request.asks:
         await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
 
 
@@ -58,19 +58,20 @@ async def stop_turns(
     put_back_at = now if only_put_back else None
     stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at, turn_id)
     for turn in stopped:
+        left = turn.so_far
         result = TurnResult(
             "stopped",
             reason,
-            answer=split_subject(turn.answer)[0] if turn.answer else "",
-            notices=turn.notices if turn.answer else (),
-            steps=turn.steps,
-            read=turn.read if turn.answer else (),
-            asked=tracking.asked(turn.requested_by, server_url, thread_ref.repository, number, turn.target, turn.id),
+            answer=split_subject(left.answer)[0] if left.answer else "",
+            notices=left.notices if left.answer else (),
+            steps=left.steps,
+            read=left.read if left.answer else (),
+            asked=tracking.asked(turn.ask, server_url, thread_ref.repository, number, turn.id),
         )
         # In a thread: a long answer takes seconds.
         parts = await asyncio.to_thread(tracking.final, result, server_url=server_url)
-        news_at = now if turn.answer else None
-        await thread_comments.ended(connection, thread_ref, turn.id, turn.target, parts, "stopped", news_at)
+        news_at = now if left.answer else None
+        await thread_comments.ended(connection, thread_ref, turn.id, turn.ask.target, parts, "stopped", news_at)
     return len(stopped) + len(await requests.stop_running(connection, conversation_id, reason, asked_before, turn_id))
 
 

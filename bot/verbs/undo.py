@@ -126,7 +126,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         undoes = await run.write(turns.begin_undo, turn.claim, last.id if last else None)
         reverted = pushed if pushed and pushed.id == undoes else None
         commits: Sequence[str] | None = None
-        is_resumed = turn.resuming and undoes is not None
+        is_resumed = turn.so_far.resuming and undoes is not None
         if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", NOTHING)
         if reverted is not None:

@@ -90,8 +90,8 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
             return TurnResult("refused", NO_BASE)
         await import_commits(checkout, branch)
         if await clone.is_ancestor(theirs, head):
-            if turn.began_with is not None:  # its agent was cut off after it had merged
-                run.turn = replace(turn, request=request(f"origin/{base}", False))
+            if turn.so_far.began_with is not None:  # its agent was cut off after it had merged
+                run.turn = replace(turn, ask=replace(turn.ask, text=request(f"origin/{base}", False)))
                 return None
             new = await clone.count(theirs, f"^{run.head_before}")
             return await _answered(run, merged(base, new) if new else nothing_new(base))
@@ -99,7 +99,8 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
         if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
             conflicts = () if isinstance(tree, str) else tree
             names = conflict_names(conflicts)  # foreign: they stand beside the request
-            run.turn = replace(turn, request=request(f"origin/{base}", bool(conflicts)), context=names)
+            text = request(f"origin/{base}", bool(conflicts))
+            run.turn = replace(turn, ask=replace(turn.ask, text=text, context=names))
             return None
         made = await commit_tree(checkout, tree, (head, theirs), commit_message(base, branch), ctx.author)
         if not await check_out(checkout, branch, made):
@@ -131,7 +132,7 @@ async def base_of(run: TurnRun, ready: Ready) -> str | None:
     if ready.branch is not None:
         pulls = [one for one in await run.ctx.github.pulls_of(repository, ready.branch) if one.is_open]
         if pulls:
-            return next((one.base for one in pulls if one.number == turn.number), pulls[0].base)
+            return next((one.base for one in pulls if one.number == turn.conversation.number), pulls[0].base)
     return ready.base_branch or repository.default_branch
 
 

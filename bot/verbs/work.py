@@ -3,4 +3,4 @@
 from bot.turn.kind import Kind
 from bot.verbs.plan import settle
 
-WORK = Kind("work", settle=settle)
+WORK = Kind("work", settle=settle, joins=True)

@@ -67,7 +67,7 @@ async def enqueue_in_line(
     pull_request: PullRequestAsked | None = None,
 ) -> None:
     """Enqueue an operation; where requests go before it, say so in a comment that becomes its result."""
-    asker = RequestedBy(ctx.author.login, ctx.request.asked_at, ctx.conversation_id, ctx.request.target)
+    asker = RequestedBy(ctx.author.login, ctx.request.ask.at, ctx.conversation_id, ctx.request.target)
     operation_id = await operations.enqueue(ctx.connection, worktree_id, kind, asker, pull_request)
     turns_ahead = (await operations.status_of(ctx.connection, operation_id)).turns_ahead
     if turns_ahead:

@@ -41,7 +41,8 @@ _KEPT, _GONE = "could not be pushed", "is no longer on GitHub"
 _MENDS = "to mend that."
 
 TURNS = """
-select t.id, t.state, t.reason, t.cut_offs, r.source_id, t.conversation_id, t.claim, r.mends
+select t.id, t.state, t.reason, t.cut_offs, (r.ask #>> '{target,id}')::bigint as source_id, t.conversation_id, t.claim,
+       case when r.verb = 'fix' then r.ask #>> '{of,head}' end as mends
 from turns t join requests r on r.turn_id = t.id order by t.id
 """
 WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from bot.simulated.github.faults import FailBefore
@@ -45,7 +46,7 @@ def ci(world: World, log: str = "", sha: str | None = None, **conclusions: str) 
 
 
 async def fixes(world: World) -> list[Any]:
-    return [turn for turn in await world.turns() if turn["mends"] is not None]
+    return [turn for turn in await world.turns() if turn["verb"] == "fix"]
 
 
 async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: World) -> None:
@@ -69,9 +70,9 @@ async def test_two_attempts_and_the_checks_pass_which_is_said_by_an_edit(world: 
     assert (await issue.hears("Attempt 2 of 3")).partition("\n\n<!--")[0].endswith("**Checks pass now.**")
 
     assert len(issue.from_bot) == comments
-    assert [(turn["requested_by"], turn["mends"], turn["context"]) for turn in await fixes(world)] == [
-        ("maria", first, "tests"),
-        ("maria", second, "tests"),
+    assert [(turn["requested_by"], orjson.loads(turn["ask"])["of"]) for turn in await fixes(world)] == [
+        ("maria", {"head": first, "checks": ["tests"]}),
+        ("maria", {"head": second, "checks": ["tests"]}),
     ]
     ci(world, tests="success")
     await world.quiet()
@@ -143,7 +144,7 @@ async def test_a_push_by_a_person_in_between_ends_the_chain(world: World) -> Non
     # Both wait for the same place in line: the check fails, and maria pushes before its turn begins.
     async with world.busy_clone():
         ci(world, tests="failure")
-        await world.until("exists (select from turns join requests on turn_id = id where mends is not null)")
+        await world.until("exists (select from turns join requests on turn_id = id where verb = 'fix')")
         pushed = await world.maria.pushes("threadtree/issue-1", {"cart.py": "total = 1\n"})
     await issue.hears("**Not started:** The branch has moved on from", "Attempt 1 of 3")
     ci(world, sha=pushed, tests="failure")
@@ -297,7 +298,7 @@ async def test_a_waiting_request_that_the_operator_stops_rings_too(a_world: Worl
         issue = await asked(world)
         pull = world.listen(pull_of(world), world.maria)
         await world.maria.person.review_comment(pull_of(world), "cart.py", 1, "Why zero?")
-        await world.until("exists (select from requests where collects)")
+        await world.until('exists (select from requests where ask @> \'{"review": {"collects": true}}\')')
         ci(world, tests="failure")
         await world.github.settled()
         headers = {"Authorization": "Bearer an-operators-token"}

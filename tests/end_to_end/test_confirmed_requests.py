@@ -234,7 +234,7 @@ async def test_a_part_of_a_review_that_was_edited_runs_as_it_stands_and_a_forged
     gate = await busy(world, pull)
     review = await pull.reviews("@threadtree-bot say Reviewed.", ("a.txt", 1, "say One."), ("a.txt", 2, "say Two."))
     await waits_behind(world)
-    await world.until("exists (select from requests where cardinality(review_parts) = 3)")
+    await world.until("exists (select from requests where jsonb_array_length(ask #> '{review,parts}') = 3)")
     world.clock.move(2)
     await world.maria.person.edit(pull.pull.review_comments[1], "say Corrected.")
     gate.open()

@@ -37,7 +37,7 @@ SCREENS: tuple[tuple[ViewportSize, Literal["light", "dark"]], ...] = ((DESK, "li
 LIVE = "<img src=http://elsewhere.test/x onerror=alert(1)><script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
-update requests set requested_by = 'LIVE';
+update requests set ask = jsonb_set(ask, '{by,login}', '"LIVE"');
 update turns set agent = 'LIVE', model = 'LIVE', reason = 'LIVE', plan = '{pending LIVE}';
 update conversations set title = 'LIVE';
 update worktrees set branch = 'LIVE' where state <> 'removed';

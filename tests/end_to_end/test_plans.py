@@ -71,7 +71,7 @@ async def test_an_approval_that_failed_is_repeated_and_a_reset_ends_a_plan(world
     await issue.sees_working()
     await issue.says("/stop")
     await issue.hears("**Stopped** by `maria`.")
-    assert await world.database.fetch("select mode, plan_of from requests order by turn_id") == [
+    assert await world.database.fetch("select verb, (ask #>> '{of,plan}')::bigint from requests order by turn_id") == [
         ("plan", None),
         ("work", 1),
         ("work", 1),
@@ -137,7 +137,7 @@ async def test_where_all_begin_with_a_plan_its_readers_go_on_in_their_own_words(
 
         await issue.says("@threadtree-bot say write b.txt: three")
         await issue.hears(plan.REQUIRED_FOR_ALL)
-        assert await world.database.fetch("select mode from requests order by turn_id") == [
+        assert await world.database.fetch("select verb from requests order by turn_id") == [
             ("plan",),
             ("work",),
             ("plan",),

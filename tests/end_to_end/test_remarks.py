@@ -8,7 +8,7 @@ from bot.simulated.github.model import Comment, Review, ReviewComment
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import EMOJI, Someone, Talk, World
 
-PARTS = "(select coalesce(sum(cardinality(review_parts)), 0) from requests) = {}"
+PARTS = "(select coalesce(sum(jsonb_array_length(ask #> '{{review,parts}}')), 0) from requests) = {}"
 
 
 async def opened_by_the_bot(world: World) -> Talk:

@@ -101,7 +101,7 @@ async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) ->
     await world.maria.person.request_review(pull.pull, world.github.bot)
     body, _ = await pull.reviewed("The agent left no `review.json`, so this is its answer as it stands")
     assert body.startswith("I have read your request: “/review”.")
-    assert await world.turns("text", "mode", "requested_by") == [("/review", "review", "maria")], "both within a minute"
+    assert await world.turns("text", "verb", "requested_by") == [("/review", "review", "maria")], "both within a minute"
     assert pull.opening.reactions == ["👀"]
 
     world.clock.move(120)

@@ -22,6 +22,7 @@ from bot.operator.api.events import NAMES, News
 from bot.operator.api.rows import Delivery, Row, Session, Turn, Worktree
 from bot.serve.web import NO_API, NO_DASHBOARD
 from bot.store.database import Pool, database
+from tests.support.asks import asks
 from tests.support.doorbells import Rung
 from tests.support.node_id import record
 from tests.support.past import A_PAST
@@ -176,7 +177,8 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
         (Delivery, "guid event action conversation state received_at attempts error"),
         (
             Turn,
-            "id conversation state reason requested_by comment_url agent model cost_usd tokens started_at finished_at",
+            "id conversation state reason verb title requested_by comment_url agent model cost_usd tokens"
+            " started_at finished_at",
         ),
     ],
 )
@@ -251,18 +253,18 @@ async def test_a_turn_has_its_request_cost_and_steps(api: Api, database_url: str
         "update turns set answer = E'Mended.\\n\\nCommit: Mend it', pushed_to = 'b', head_before = 'c',"
         " pushed_head = 'd' where id = 1",
         "update turns set plan = '{pending Test it}', latest_words = 'I begin.' where id = 1",
-        "with told as (insert into turns (conversation_id, requested_by_id, state, finished_at)"
-        " select conversation_id, 1, 'done', now() from turns where id = 1 returning id, conversation_id)"
-        " insert into requests"
-        " (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, joins, is_told)"
-        " select id, conversation_id, 'Use tabs.', '', 'maria', now(), 'comment', 1, true from told",
+        "insert into turns (conversation_id, requested_by_id, state, finished_at)"
+        " select conversation_id, 1, 'done', now() from turns where id = 1",
+        asks("turns where id = 4", "Use tabs.", "maria"),
+        "update requests set joins = 1, is_told = true where turn_id = 4",
     )
     turn = await api("GET", "/api/turns/1")
     assert (turn["request"], turn["cost_usd"], turn["agent"], turn["model"]) == ("one", 0.25, "custom", "a-model")
     steps = [(step["place"], step["words"], step["output_bytes"]) for step in turn["steps"]]
     assert steps == [(1, "make test", 9), (2, "Read a.txt", None)]
     assert (await api("GET", "/api/turns/1/steps/1"))["output"] == "60 passed"
-    assert (turn["title"], turn["answer"]) == ("Login loops", "Mended.")
+    assert (turn["verb"], turn["title"], turn["thread_title"]) == ("work", "one", "Login loops")
+    assert turn["answer"] == "Mended."
     assert (turn["branch"], turn["changed_from"], turn["changed_to"]) == ("b", "c", "d")
     [added] = turn["added"]
     assert (added["requested_by"], added["text"]) == ("maria", "Use tabs.")
@@ -278,10 +280,7 @@ async def test_queued_requests_are_listed_in_the_order_of_their_line(api: Api, p
     await pool.execute(
         "insert into turns (conversation_id, requested_by_id, round) values (3, 8, 1), (3, 9, 0), (1, 7, 0)"
     )
-    await pool.execute(
-        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)"
-        " select id, conversation_id, 'more', '', 'bob', now(), 'issue' from turns where id > 3"
-    )
+    await pool.execute(asks("turns where id > 3", "more", "bob", "issue"))
     assert [one["id"] for one in (await api("GET", "/api/turns?state=queued"))["items"]] == [3, 5, 6, 4]
     first = await api("GET", "/api/turns?state=queued&limit=3&repo=octo/world")
     assert ([one["id"] for one in first["items"]], first["next"]) == ([3, 5, 4], None)
@@ -523,11 +522,9 @@ async def test_a_touched_worktree_counts_as_used_now(api: Api, pool: Pool) -> No
 
 async def test_a_turn_is_stopped_whether_it_waits_or_runs(api: Api, pool: Pool) -> None:
     await pool.execute(
-        "with asked as (insert into turns (conversation_id, state, requested_by_id, claim)"
-        " values (3, 'running', 8, gen_random_uuid()) returning id)"
-        " insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)"
-        " select id, 3, 'four', '', 'bob', now() + interval '1 hour', 'issue' from asked"
+        "insert into turns (conversation_id, state, requested_by_id, claim) values (3, 'running', 8, gen_random_uuid())"
     )
+    await pool.execute(asks("turns where id = 4", "four", "bob", "issue", at="now() + interval '1 hour'"))
     assert await api("POST", "/api/turns/4/stop", 202) == {"turn": 4}
     running = await pool.fetchrow("select state, stop_requested_at is not null, stop_reason from turns where id = 4")
     assert tuple(running) == ("running", True, "Stopped by the operator.")

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bot.store.database import Connection
+from tests.support.asks import asks
 from tests.support.turn_rows import NODE, NOON, TurnRows
 
 NODES = [NODE, NODE, NODE, "there"]
@@ -84,10 +85,7 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
             None if minutes is None or state != "queued" else NOON + timedelta(minutes=minutes),
             person,
         )
-    await db.execute(
-        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)"
-        " select id, conversation_id, '', '', 'ada', now(), 'comment', 1 from turns"
-    )
+    await db.execute(asks("turns"))
     for number, (worktree, wanted, after_turn) in enumerate(operations):
         await db.execute(
             "insert into operations (worktree_id, kind, requested_by, asked_at, after_turn, state, outcome,"

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from bot.ask import Ask
 from bot.handlers.context import Nodes, RequestContext
-from bot.handlers.parsing import Command, ParsedComment, Request
+from bot.handlers.parsing import Command, Request
 from bot.model import Actor, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.store import turns
@@ -85,15 +86,8 @@ SITUATIONS: dict[str, Situation] = {
 
 
 def context(db: Connection, thread: ThreadRef, folder: str, silent_until: datetime | None) -> RequestContext:
-    asked = Request(
-        repository=repository(),
-        thread=Thread(1, "issue", "A title", None),
-        author=Actor("ada", 7),
-        target=Target("comment", 99),
-        parsed=ParsedComment(),
-        asked_at=NOON + timedelta(minutes=1),
-        identity=b"",
-    )
+    ask = Ask("", Actor("ada", 7), NOON + timedelta(minutes=1), Target("comment", 99))
+    asked = Request(repository(), Thread(1, "issue", "A title", None), ask, b"")
     policy = Policy(99, "bot[bot]", "bot", "threadtree")
     rules = Rules(agents=("custom",), agent="custom")
     ctx = RequestContext(db, Nodes(NODE), thread, 1, folder, None, asked, policy, rules, "https://github.example", NOON)

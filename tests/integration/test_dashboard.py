@@ -29,7 +29,7 @@ VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number":
 SCRIPT = "<script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
-update requests set text = 'do SCRIPT', requested_by = 'SCRIPT';
+update requests set ask = jsonb_set(ask || '{"text": "do SCRIPT"}', '{by,login}', '"SCRIPT"');
 update turns set agent = 'SCRIPT', model = 'SCRIPT',
                  reason = case when state = 'done' then null else 'because of SCRIPT' end;
 update turns set state = 'running', claim = gen_random_uuid(), worker = 'w', started_at = now(), worktree_id = 1,

@@ -9,9 +9,7 @@ from bot.care import upkeep_rows as upkeep
 from bot.care.clones import care_for_clones
 from bot.care.prune import prune
 from bot.care.repair import repair
-from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.parsing import ParsedComment
 from bot.store.retention import delete_old_sessions
 from bot.tree.clone import trash
 from bot.tree.git import refs
@@ -93,16 +91,15 @@ class Months:
 
     async def turn(self, number: int, name: str = "done", *, outcome: str = "done", fork: str | None = None) -> None:
         """Ask on a thread; the agent writes a file of 100 kB, and the same into its HOME."""
-        node, asks = self.node, ParsedComment(request="do it")
+        node = self.node
         pull = PullRequestHead("patch", fork, False, head_is_protected=False) if fork else None
-        facts = node.facts(asked=AgentRequest("do it"), pull=pull)
-        await node.ask(number, facts, asks, "pull" if fork else "issue")
+        await node.ask(number, pull)
         run = await node.claim()
         assert run is not None
         assert await node.at_work(run)
         worktree = node.ctx.directory(run.turn.worktree.path)
         (worktree / f"{name}-{number}").write_bytes(os.urandom(100_000))
-        home = node.ctx.data_dir / "homes" / str(run.turn.conversation_id)
+        home = node.ctx.data_dir / "homes" / str(run.turn.conversation.id)
         home.mkdir(parents=True, exist_ok=True)
         (home / "history").write_bytes(os.urandom(100_000))
         state = await node.finish(run, "done" if outcome == "done" else "failed")

@@ -468,7 +468,7 @@ async def test_a_restore_runs_before_the_waiting_turn_and_is_queued_once(world: 
     await turns.add_notice(world.db, turn, "Brought back.")
     await finish(world, operation)
 
-    assert (await world.claimed()).notices == ("Brought back.",)
+    assert (await world.claimed()).so_far.notices == ("Brought back.",)
     assert await claim(world) is None
 
 

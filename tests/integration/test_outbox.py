@@ -39,6 +39,7 @@ from bot.thread import outbox_rows as outbox
 from bot.thread import pacing, thread_comments
 from bot.thread.marker import turn_marker
 from bot.thread.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
+from tests.support.asks import asks
 from tests.support.turn_rows import until
 
 SECRET = "a-secret-of-the-bot"
@@ -101,11 +102,9 @@ class Bench:
 
     async def turn(self) -> int:
         identifier: int = await self.pool.fetchval(
-            "with turn as (insert into turns (conversation_id, requested_by_id) values ($1, 1) returning id)"
-            " insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)"
-            " select id, $1, 'do it', '', 'maria', now(), 'issue' from turn returning turn_id",
-            self.conversation_id,
+            "insert into turns (conversation_id, requested_by_id) values ($1, 1) returning id", self.conversation_id
         )
+        await self.pool.execute(asks(f"turns where id = {identifier}", "do it", "maria", "issue"))
         return identifier
 
     async def wish(

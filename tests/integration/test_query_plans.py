@@ -9,6 +9,7 @@ import asyncpg
 import orjson
 import pytest
 
+from bot.ask import to_json
 from bot.care import upkeep_rows as upkeep
 from bot.operator.api import listings
 from bot.store import (
@@ -32,9 +33,10 @@ from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.verbs import plan
 from bot.verbs.review import left
-from tests.support.turn_rows import NODE, NOON
+from tests.support.asks import ask
+from tests.support.turn_rows import NODE, NOON, request
 
-HISTORY = """
+HISTORY = f"""
 insert into nodes (id) values ('here');
 insert into codebases (platform, repository_id, owner, name, folder)
 select 'github.com', n, 'octo', 'repo-' || n, 'octo/repo-' || n from generate_series(1, 40) n;
@@ -53,11 +55,10 @@ select 1 + n % 10000, 1 + n % 10000,
        case when n % 1000 = 49 then gen_random_uuid() end,
        now() - n * interval '10 minutes'
 from generate_series(1, 10000) n;
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns;
+insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask(target="id")} from turns;
 insert into deliveries (guid, event, conversation, state, body, received_at)
 select gen_random_uuid()::text, 'issue_comment', 'octo/repo-' || n % 40 || '#' || n, 'done',
-       case when n > 30000 then '{}'::bytea end, now() - (40000 - n) * interval '4 minutes'
+       case when n > 30000 then '{{}}'::bytea end, now() - (40000 - n) * interval '4 minutes'
 from generate_series(1, 40000) n;
 insert into effects (key, seen_at)
 select sha256(n::text::bytea), now() - (40000 - n) * interval '4 minutes' from generate_series(1, 40000) n;
@@ -72,14 +73,15 @@ select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done'
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
 insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
-select 'github.com', 1 + n % 40, n, 'threadtree/issue-' || n, n, '{}', '{}', case when n % 100 = 0 then now() end
+select 'github.com', 1 + n % 40, n, 'threadtree/issue-' || n, n, '{{}}', '{{}}', case when n % 100 = 0 then now() end
 from generate_series(1, 10000) n;
-"""
+"""  # noqa: S608 -- a test's own
 TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
 ALL, SOME = ("", None), ("github.com", [7, 8])
 """Scopes."""
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
+ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
@@ -95,7 +97,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "cost of a day by person": (costs.by_person.sql, (date(2099, 1, 1), None, *ALL)),
     "offer a message": (messages.offer.sql, (99,)),
     "the next message": (messages.next_for.sql, (49, TOKEN, 30)),
-    "take a message": (messages.take.sql, (49, TOKEN, 99, "do it")),
+    "take a message": (messages.take.sql, (49, TOKEN, 99, ASKED[0])),
     "end a message": (messages.end.sql, (49, TOKEN, 99, "Given.")),
     "what a turn was told": (messages.told.sql, (5,)),
     "what a session was told": (messages.told_in.sql, (5,)),
@@ -147,9 +149,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
     "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
-    "the turn of a review": (requests.REVIEW_TURN, (5, 77, 78)),
-    "what collects a person's remarks": (requests.COLLECTING_TURN, (99, 7)),
-    "add a remark": (requests.ADD_REVIEW_PART, (99, 78, "too slow", "a.py")),
+    "the turn of a review": (requests.turn_of_review.sql, (5, 77)),
+    "what collects a person's remarks": (requests.collecting_turn.sql, (99, 7)),
     "collect no more": (requests.collect_no_more.sql, (99,)),
     "whether the bot opened it": (pull_requests.is_own_pull.sql, ("github.com", 5, 44)),
     "pull requests to ask about": (pull_requests.take_unchecked.sql, (NOON, 50)),
@@ -172,19 +173,17 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "load a delivery": (deliveries.LOAD, ("guid",)),
     "end a delivery": (deliveries.end.sql, ("guid", None)),
 }
-FLOOD = """
+FLOOD = f"""
 insert into turns (conversation_id, worktree_id, requested_by_id)
 select 50 * (1 + n % 20), 50 * (1 + n % 20), n % 30 from generate_series(1, 3000) n;
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-select id, conversation_id, 'do it', '', 'ada', now(), 'comment', id from turns where id > 10000;
+insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask(target="id")}
+from turns where id > 10000;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, due_at, waits_for)
 select 'github.com/token', 50, 'comment', id, 1 + id % 2, 1, 'issue', 'Done.', '-infinity', null
 from turns where id > 10000;
-"""
-_TEXT = ("do it", "ada", 7, NOON, "comment", 1)
-ASKED: tuple[Any, ...] = (*_TEXT, None, None, "", [], [], None, None, "work", None, None, None, None)
+"""  # noqa: S608 -- a test's own
 AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED, NOON, None, None, None)),
+    "queue a turn": (requests.enqueue.sql, (50, 50, *ASKED)),
     "queue a write": (
         outbox.ENQUEUE_COMMENT,
         ("github.com/token", 50, None, None, 0, "issue", None, "Hello", None, 7, None),
@@ -297,4 +296,4 @@ async def test_a_flood_that_no_analysis_has_seen_is_not_read_for_each_row(busy: 
 
 
 async def test_a_full_scan_is_noticed(busy: Connection) -> None:
-    assert await read_whole(busy, "select * from requests where text = $1", ("x",)) == {"requests"}
+    assert await read_whole(busy, "select * from requests where ask->>'text' = $1", ("x",)) == {"requests"}

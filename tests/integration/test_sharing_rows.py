@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.agent_request import queue_turn
 from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes, RequestContext, save_thread
-from bot.handlers.parsing import ParsedComment, Request
-from bot.model import Actor, HeadBranch, LiveWorktree, Target, Thread, ThreadRef
+from bot.handlers.parsing import Request
+from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, operations, requests, sharing, turns
@@ -38,7 +38,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
     thread = Thread(number, "pull" if head else "issue", "A title", None)
     thread_ref, folder = await save_thread(db, repository(), thread)
     pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
-    turn = request(target=Target("comment", number))
+    ask = request(target=Target("comment", number))
     ctx = RequestContext(
         connection=db,
         nodes=Nodes(NODE),
@@ -46,21 +46,13 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         number=number,
         folder=folder,
         pull=pull,
-        request=Request(
-            repository=repository(),
-            thread=thread,
-            author=Actor(turn.requested_by, turn.requested_by_id),
-            target=turn.target,
-            parsed=ParsedComment(request=turn.text),
-            asked_at=turn.asked_at,
-            identity=b"",
-        ),
+        request=Request(repository(), thread, ask, b"", asks=True),
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
         rules=Rules(agents=("custom",), agent="custom"),
         server_url="https://github.example",
         now=NOON,
     )
-    await queue_turn(ctx, AgentRequest(turn.text))
+    await queue_turn(ctx, ask)
     return thread_ref.conversation_id
 
 
@@ -257,7 +249,7 @@ async def test_an_issue_that_comes_with_its_pull_request_finds_its_worktree_take
 
     assert [place[:3] for place in await placed(world)] == [(PULL, "issue-1", "feature"), (ISSUE, "issue-1", None)]
     turn = await world.claimed()
-    uses = dict(await sharing.usage(world.db, [turn.worktree.id], turn.conversation_id))
+    uses = dict(await sharing.usage(world.db, [turn.worktree.id], turn.conversation.id))
     assert uses == {turn.worktree.id: WorktreeUsage(ISSUE, made=True, busy=True)}, (
         "the node makes the pull request its own"
     )
@@ -381,7 +373,7 @@ async def test_a_run_that_lost_its_claim_changes_nothing(world: TurnRows) -> Non
 async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: TurnRows) -> None:
     turn = await to_switch(world)
     await asks(world.db, PULL, head="feature")
-    asker = RequestedBy("ada", NOON, turn.conversation_id, Target("comment", 5))
+    asker = RequestedBy("ada", NOON, turn.conversation.id, Target("comment", 5))
     await operations.enqueue(world.db, turn.worktree.id, "reset", asker)
     await asks(world.db, ISSUE)
 
@@ -396,7 +388,7 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
     operated = await world.db.fetchval("select w.path from operations join worktrees w on w.id = worktree_id")
     assert operated == "/worktrees/pr-9"
     again = await world.claimed()
-    assert (again.id, again.resuming, again.worktree.is_made) == (turn.id, False, False)
+    assert (again.id, again.so_far.resuming, again.worktree.is_made) == (turn.id, False, False)
     with pytest.raises(ClaimLostError):
         await turns.stop_requested(world.db, turn.claim)
 

@@ -37,7 +37,7 @@ CALLBACK = f"{ADDRESS}/login/callback"
 HIDDEN = "seen-by-those-of-world-only"
 # The rows of octo/world in every list, and what the nodes keep of it.
 OF_WORLD = """
-update requests set text = 'HIDDEN' where turn_id = 3;
+update requests set ask = ask || '{"text": "HIDDEN"}' where turn_id = 3;
 update turns set worktree_id = 2, agent = 'HIDDEN' where id = 3;
 update conversations set title = 'HIDDEN' where id = 3;
 update worktrees set branch = 'HIDDEN' where id = 2;
@@ -45,8 +45,7 @@ update nodes set heartbeat_at = now(), disk = '{"clones": 4096}', disk_measured_
     kept = '[{"name": "HIDDEN", "bytes": 4096, "created_at": "2026-05-02T12:00:00Z"}]';
 insert into turns (conversation_id, state, requested_by_id, started_at, finished_at, cost_usd)
 values (3, 'done', 8, now(), now(), 77.77);
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind)
-values (4, 3, 'HIDDEN', '', 'bob', now(), 'issue');
+insert into requests (turn_id, conversation_id, ask) select 4, 3, ask from requests where turn_id = 3;
 insert into steps (turn_id, place, words, output) values (3, 1, 'HIDDEN', 'HIDDEN');
 insert into sessions (conversation_id, agent) values (3, 'HIDDEN');
 insert into orphans (node, path) values ('here', 'worktrees/octo/world/stray'), ('here', 'worktrees/HIDDEN/x/stray');

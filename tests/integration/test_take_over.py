@@ -53,7 +53,7 @@ async def test_only_what_waits_for_a_silent_node_moves(world: TurnRows) -> None:
     assert (row["node"], row["state"], row["branch"], row["path"]) == ("here", "reserved", old["branch"], old["path"])
     assert await world.state("worktrees", idle) == "reserved"
     claimed = await world.claimed(node="here")
-    assert (claimed.id, claimed.worktree.id, claimed.notices) == (turn, successor, (NOTICE,))
+    assert (claimed.id, claimed.worktree.id, claimed.so_far.notices) == (turn, successor, (NOTICE,))
     assert await world.claim(node="there") is None
     assert await takeover.stranded(world.db, TIMEOUT) == []
 
@@ -76,7 +76,7 @@ async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world
         await turns.stop_requested(world.db, ran.claim)
     again = await world.claimed(node="here")
     row = await world.row(ran.id)
-    assert (again.id, again.answer, again.resuming, row["head_before"], row["cut_offs"]) == (
+    assert (again.id, again.so_far.answer, again.so_far.resuming, row["head_before"], row["cut_offs"]) == (
         ran.id,
         None,
         False,
@@ -278,4 +278,4 @@ async def test_a_node_that_is_back_removes_what_it_lost_and_nothing_brings_it_ba
     assert removal is not None
     await removals.finish(world.db, removal, "there")
     assert await world.state("worktrees", worktree) == "removed"
-    assert (await world.claimed(node="here", now=NOON)).conversation_id == asked
+    assert (await world.claimed(node="here", now=NOON)).conversation.id == asked

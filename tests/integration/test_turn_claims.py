@@ -64,7 +64,7 @@ WRITES: dict[str, Write] = {
 async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: ClaimedTurn, loss: str) -> None:
     claim = turn.claim
     await turns.use_session(world.db, claim, await turns.start_session(world.db, claim, "custom", "s0"))
-    await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
+    await conversations.end_session(world.db, turn.conversation.id, "reset-requested")
     match loss:
         case "cut off":
             assert await turns.requeue(world.db, claim, crashed=True)
@@ -76,7 +76,7 @@ async def test_a_lost_claim_writes_nothing_and_says_so(world: TurnRows, turn: Cl
         case "another token":
             claim = replace(claim, token=uuid4())
         case _:
-            claim = replace(claim, turn_id=await world.ask(turn.conversation_id))
+            claim = replace(claim, turn_id=await world.ask(turn.conversation.id))
     before = await everything(world.db)
 
     for name, write in WRITES.items():
@@ -101,7 +101,7 @@ async def test_a_lost_claim_cannot_be_requeued(world: TurnRows, turn: ClaimedTur
 
 
 async def test_a_turn_that_ended_frees_its_worktree_for_the_next(world: TurnRows, turn: ClaimedTurn) -> None:
-    later = await world.ask(turn.conversation_id)
+    later = await world.ask(turn.conversation.id)
 
     await turns.end(world.db, turn.claim, "failed", "It broke.", ("one", "two"))
 
@@ -135,8 +135,8 @@ async def test_a_requeued_turn_continues_with_its_answer(world: TurnRows, turn: 
 
     assert again.id == turn.id
     assert again.claim.token != turn.claim.token
-    assert (again.resuming, again.answer, again.notices) == (True, "all done", ("noticed",))
-    assert again.thread_answers == ("7 I kept it.",)
+    assert (again.so_far.resuming, again.so_far.answer, again.so_far.notices) == (True, "all done", ("noticed",))
+    assert again.so_far.thread_answers == ("7 I kept it.",)
     assert again.started_at == turn.started_at
     assert (await world.row(turn.id))["cut_offs"] == 0
 
@@ -159,11 +159,11 @@ async def test_a_requeue_never_counts_as_a_crash(world: TurnRows, turn: ClaimedT
 
 
 async def test_a_turn_survives_one_crash_and_not_two(world: TurnRows, turn: ClaimedTurn) -> None:
-    later = await world.ask(turn.conversation_id)
+    later = await world.ask(turn.conversation.id)
     assert await turns.requeue(world.db, turn.claim, crashed=True)
 
     again = await world.claimed()
-    assert (again.id, again.resuming) == (turn.id, True)
+    assert (again.id, again.so_far.resuming) == (turn.id, True)
 
     assert not await turns.requeue(world.db, again.claim, crashed=True)
     assert await world.state("turns", turn.id) == "running"
@@ -184,7 +184,7 @@ async def test_a_worktree_that_was_made_is_known_with_its_branch(world: TurnRows
     assert not turn.worktree.is_made
     await turns.save_worktree(world.db, turn.claim, "threadtree/issue-1", "main", "a" * 40)
     await world.end(turn.claim)
-    await world.ask(turn.conversation_id)
+    await world.ask(turn.conversation.id)
 
     again = await world.claimed()
 
@@ -214,14 +214,14 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Turn
     last = await requests.last_not_done(world.db, conversation)
 
     assert last is not None
-    assert last["request"] == "first"
+    assert last[0].text == "first"
 
 
 async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
-    place = await turns.thread_of(world.db, turn.id)
+    place = await turns.of_thread(world.db, turn.id)
 
-    assert place.thread_ref == ThreadRef(turn.worktree.repository, turn.conversation_id)
-    assert (place.worktree_id, place.target) == (turn.worktree.id, Target("comment", 11))
+    assert place.thread_ref == ThreadRef(turn.worktree.repository, turn.conversation.id)
+    assert (place.worktree_id, place.ask.target) == (turn.worktree.id, Target("comment", 11))
 
 
 # Stopping
@@ -235,7 +235,7 @@ async def test_a_stop_request_reaches_the_process_that_runs_the_turn(
     try:
         await process.add_listener("threadtree_stop", lambda *message: heard.put_nowait(message[-1]))
         async with held(pool) as decide:
-            assert await requests.stop_running(decide, turn.conversation_id, STOPPED, LATER) == [turn.id]
+            assert await requests.stop_running(decide, turn.conversation.id, STOPPED, LATER) == [turn.id]
         assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == str(turn.id)
     finally:
         await process.close()
@@ -262,9 +262,9 @@ async def test_a_turn_that_nobody_stopped_goes_on(world: TurnRows, turn: Claimed
 
 
 async def test_the_first_reason_to_stop_stays(world: TurnRows, turn: ClaimedTurn) -> None:
-    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    await requests.stop_running(world.db, turn.conversation.id, STOPPED, LATER)
 
-    assert await requests.stop_running(world.db, turn.conversation_id, "Stopped by @bob.", LATER) == []
+    assert await requests.stop_running(world.db, turn.conversation.id, "Stopped by @bob.", LATER) == []
     assert await turns.stop_requested(world.db, turn.claim) == STOPPED
 
 
@@ -273,15 +273,15 @@ async def test_stopping_one_thread_leaves_another_in_the_same_worktree(world: Tu
     waiting = await world.ask(sharing)
 
     assert await requests.stop_running(world.db, sharing, STOPPED, LATER) == []
-    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await requests.stop_queued(world.db, turn.conversation.id, STOPPED, LATER) == []
     assert await world.state("turns", waiting) == "queued"
 
 
 async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: ClaimedTurn) -> None:
-    waiting = await world.ask(turn.conversation_id, target=Target("review", 12))
+    waiting = await world.ask(turn.conversation.id, target=Target("review", 12))
 
-    (stopped,) = await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER)
-    assert (stopped.id, stopped.requested_by, stopped.target) == (waiting, "ada", Target("review", 12))
+    (stopped,) = await requests.stop_queued(world.db, turn.conversation.id, STOPPED, LATER)
+    assert (stopped.id, stopped.ask.by.login, stopped.ask.target) == (waiting, "ada", Target("review", 12))
 
     row = await world.row(waiting)
     assert (row["state"], row["reason"]) == ("stopped", STOPPED)
@@ -290,15 +290,15 @@ async def test_waiting_turns_that_are_stopped_are_over(world: TurnRows, turn: Cl
 
 
 async def test_a_request_after_the_stop_is_not_stopped(world: TurnRows, turn: ClaimedTurn) -> None:
-    waiting = await world.ask(turn.conversation_id, asked_at=LATER)
+    waiting = await world.ask(turn.conversation.id, at=LATER)
 
-    assert await requests.stop_running(world.db, turn.conversation_id, STOPPED, NOON) == []
-    assert await requests.stop_queued(world.db, turn.conversation_id, STOPPED, LATER) == []
+    assert await requests.stop_running(world.db, turn.conversation.id, STOPPED, NOON) == []
+    assert await requests.stop_queued(world.db, turn.conversation.id, STOPPED, LATER) == []
     assert await world.state("turns", waiting) == "queued"
 
 
 async def test_a_turn_that_is_to_stop_is_not_put_back(world: TurnRows, turn: ClaimedTurn) -> None:
-    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    await requests.stop_running(world.db, turn.conversation.id, STOPPED, LATER)
     assert not await turns.put_back(world.db, turn.claim, "It waits.", LATER, NOON, NOON, (), goes_on=True)
     assert await world.state("turns", turn.id) == "running"
 
@@ -318,7 +318,7 @@ async def test_a_turn_that_is_put_back_at_the_moment_of_its_stop_is_stopped(
 
     monkeypatch.setattr(requests, "stop_running", put_back_first)
     async with held(pool) as decide:
-        thread = ThreadRef(turn.worktree.repository, turn.conversation_id)
+        thread = ThreadRef(turn.worktree.repository, turn.conversation.id)
         assert await stop_turns(decide, thread, 1, "", STOPPED, asked_before=LATER, now=NOON) == 1
     assert putting_back is not None
     assert not await putting_back
@@ -334,7 +334,7 @@ async def done_or_waiting(pool: Pool, task: asyncio.Task[bool]) -> bool:
 async def test_a_turn_that_is_put_back_waits_for_its_time_and_keeps_its_place(
     world: TurnRows, turn: ClaimedTurn, *, goes_on: bool
 ) -> None:
-    behind = await world.ask(turn.conversation_id)
+    behind = await world.ask(turn.conversation.id)
     until = NOON + timedelta(minutes=10)
     assert await turns.put_back(world.db, turn.claim, "It waits.", until, NOON, NOON, ("n",), goes_on=goes_on)
 
@@ -342,14 +342,19 @@ async def test_a_turn_that_is_put_back_waits_for_its_time_and_keeps_its_place(
     assert await world.line(behind) == [(1, "It waits.")]
     assert await world.line(behind, now=until) == [(1, None)]
     again = await world.claimed(now=until)
-    assert (again.id, again.was_put_back, again.resuming, again.waiting_since) == (turn.id, True, goes_on, NOON)
-    assert again.notices == ("n",)
+    assert (again.id, again.so_far.was_put_back, again.so_far.resuming, again.so_far.waiting_since) == (
+        turn.id,
+        True,
+        goes_on,
+        NOON,
+    )
+    assert again.so_far.notices == ("n",)
     # The wait is no work: what was done before counts, if the turn goes on.
     assert again.started_at == (turn.started_at + timedelta(minutes=10) if goes_on else until)
 
 
 async def test_a_stop_survives_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
-    await requests.stop_running(world.db, turn.conversation_id, STOPPED, LATER)
+    await requests.stop_running(world.db, turn.conversation.id, STOPPED, LATER)
     assert await turns.requeue(world.db, turn.claim, crashed=True)
 
     again = await world.claimed()
@@ -362,7 +367,7 @@ async def test_a_stop_survives_a_crash(world: TurnRows, turn: ClaimedTurn) -> No
 
 async def test_a_thread_has_one_active_session(world: TurnRows, turn: ClaimedTurn) -> None:
     first = await turns.start_session(world.db, turn.claim, "custom", "s1")
-    assert await turns.active_session(world.db, turn.conversation_id) == (first, "s1", "custom")
+    assert await turns.active_session(world.db, turn.conversation.id) == (first, "s1", "custom")
 
     with pytest.raises(asyncpg.UniqueViolationError, match="sessions_one_active_per_conversation"):
         await turns.start_session(world.db, turn.claim, "custom", "s2")
@@ -373,14 +378,14 @@ async def test_after_a_reset_a_new_session_starts_and_the_old_one_is_remembered(
 ) -> None:
     first = await turns.start_session(world.db, turn.claim, "custom", "s1")
 
-    assert await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
-    assert not await conversations.end_session(world.db, turn.conversation_id, "reset-requested")
-    assert await turns.active_session(world.db, turn.conversation_id) is None
+    assert await conversations.end_session(world.db, turn.conversation.id, "reset-requested")
+    assert not await conversations.end_session(world.db, turn.conversation.id, "reset-requested")
+    assert await turns.active_session(world.db, turn.conversation.id) is None
     second = await turns.start_session(world.db, turn.claim, "custom", "s2")
 
     ended = await world.db.fetchrow("select * from sessions where id = $1", first)
     assert (ended["active"], ended["end_reason"]) == (False, "reset-requested")
-    assert await turns.active_session(world.db, turn.conversation_id) == (second, "s2", "custom")
+    assert await turns.active_session(world.db, turn.conversation.id) == (second, "s2", "custom")
 
 
 async def test_a_turn_keeps_its_session_alive(world: TurnRows, turn: ClaimedTurn) -> None:

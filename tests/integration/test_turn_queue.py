@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.model import IssueBranch, Target
+from bot.ask import Part, Review, seen
+from bot.model import Actor, Conversation, IssueBranch, Target
 from bot.store import conversations, removals, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
@@ -46,23 +47,22 @@ async def test_a_stop_locks_every_unfinished_turn_of_its_thread(world: TurnRows,
 async def test_a_claimed_turn_brings_everything_its_run_needs(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     shared = await world.thread(worktree=worktree, number=50)
-    await world.ask(
-        shared,
+    asked = request(
         "fix\n\nit",
         target=Target("review-comment", 12),
-        review_id=3,
+        review=Review(3, (12,)),
         pinned_sha="abc",
         context="about a.py",
-        notices=("moved",),
+        of={"plan": 7},
     )
+    await requests.enqueue(world.db, shared, worktree, asked, NOON, ("moved",))
 
     turn = await world.claimed()
 
-    assert (turn.request, turn.requested_by, turn.requested_by_id, turn.asked_at) == ("fix\n\nit", "ada", 7, NOON)
-    assert (turn.target, turn.pinned_sha, turn.context) == (Target("review-comment", 12), "abc", "about a.py")
-    assert (turn.notices, turn.resuming, turn.answer) == (("moved",), False, None)
+    assert turn.ask == asked
+    assert (turn.so_far.notices, turn.so_far.resuming, turn.so_far.answer) == (("moved",), False, None)
     assert (turn.worktree.repository, turn.worktree.folder) == (repository(), "octo/repo-1")
-    assert (turn.conversation_id, turn.number, turn.kind, turn.title) == (shared, 50, "issue", "A title")
+    assert turn.conversation == Conversation(shared, 50, "issue", "A title", None, None, None)
     assert (turn.worktree.id, turn.worktree.is_made, turn.worktree.branch) == (worktree, False, None)
     assert (turn.worktree.owner, turn.worktree.start) == (1, IssueBranch(1))
     assert 50 in turn.worktree.conversations
@@ -166,7 +166,7 @@ async def test_the_repository_with_fewer_running_turns_goes_first(world: TurnRow
 
 async def test_a_person_who_asks_much_delays_another_by_one_turn(world: TurnRows) -> None:
     async def asks(person: int, repo: int = 1) -> int:
-        return await world.ask((await world.home(repo=repo))[0], requested_by_id=person)
+        return await world.ask((await world.home(repo=repo))[0], by=Actor("ada", person))
 
     async def run_next(count: int) -> list[int]:
         """Run this many turns one after the other: no repository has more of them than another."""
@@ -289,7 +289,7 @@ async def test_a_turn_in_half_a_state_is_impossible(world: TurnRows, change: str
         await world.db.execute(f"update turns set {change} where id = $1", turn)  # noqa: S608 -- a test's own
 
 
-@pytest.mark.parametrize("change", ["source_kind = 'email'", "turn_id = 999", "conversation_id = 999"])
+@pytest.mark.parametrize("change", ["ask = ask - 'verb'", "turn_id = 999", "conversation_id = 999"])
 async def test_a_request_without_its_turn_is_impossible(world: TurnRows, change: str) -> None:
     turn = await world.ask((await world.home())[0])
 
@@ -416,7 +416,7 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(
 async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     elsewhere, _ = await world.home()
-    changes: dict[str, Any] = {"target": Target("review", 500), "review_id": 500}
+    changes: dict[str, Any] = {"target": Target("review", 500), "review": Review(500, ())}
 
     await requests.enqueue(world.db, conversation, worktree, request(**changes), NOON)
     with pytest.raises(asyncpg.UniqueViolationError):
@@ -428,18 +428,18 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
     conversation, _ = await world.home()
 
     async def join(part: int, text: str) -> bool | None:
-        return await requests.join_turn_of_review(world.db, conversation, 500, part, text, f"code of {part}")
+        return await requests.join_turn_of_review(world.db, conversation, 500, Part(part, text, f"code of {part}"))
 
     assert await join(11, "rename x") is None
-    turn_id = await world.ask(conversation, "rename x", review_id=500, review_parts=(11,))
+    turn_id = await world.ask(conversation, "rename x", review=Review(500, (11,)))
     assert await join(11, "rename x") is True
     assert await join(-500, "and test it") is True
     assert await join(-500, "and test it") is True
     assert (await world.row(turn_id))["text"] == "rename x\n\nand test it"
 
     turn = await world.claimed()
-    assert turn.request == "rename x\n\nand test it"
-    assert turn.context.endswith("code of -500")
+    assert turn.ask.text == "rename x\n\nand test it"
+    assert turn.ask.context.endswith("code of -500")
     assert await join(12, "drop y") is False
     assert await join(-500, "and test it") is True
     # Cut off after the agent answered: it is not asked again.
@@ -464,7 +464,7 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
     await world.ask(conversation)
     old = await world.ask(conversation)
     await world.db.execute("update turns set created_at = now() - interval '25 hours' where id = $1", old)
-    await world.ask(conversation, requested_by_id=8)
+    await world.ask(conversation, by=Actor("bob", 8))
     await requests.enqueue(world.db, conversation, worktree, request(), NOON, refused="No.")
 
     assert (await requests.before_a_turn(world.db, conversation, 7)).turns_today == 1
@@ -474,26 +474,26 @@ async def test_refused_turns_and_those_of_yesterday_do_not_count_against_a_perso
 async def test_a_threads_text_asked_within_a_minute_is_one_request(world: TurnRows, seconds: int, found: bool) -> None:
     conversation, _ = await world.home()
     elsewhere, _ = await world.home()
-    await world.ask(conversation, "the body", target=Target("issue"))
+    await world.ask(conversation, "the body", target=Target("issue"), seen=seen("the body"))
     at = NOON + timedelta(seconds=seconds)
 
-    assert await requests.is_repeated(world.db, conversation, "the body", at, None, 7) is found
-    assert not await requests.is_repeated(world.db, conversation, "another body", at, None, 7)
-    assert not await requests.is_repeated(world.db, elsewhere, "the body", at, None, 7)
+    assert await requests.is_repeated(world.db, conversation, seen("the body"), at, None, 7) is found
+    assert not await requests.is_repeated(world.db, conversation, seen("another body"), at, None, 7)
+    assert not await requests.is_repeated(world.db, elsewhere, seen("the body"), at, None, 7)
 
 
 async def test_a_comment_with_the_same_text_is_another_request(world: TurnRows) -> None:
     conversation, _ = await world.home()
     await world.ask(conversation, "the body", target=Target("comment", 11))
 
-    assert not await requests.is_repeated(world.db, conversation, "the body", NOON, None, 7)
+    assert not await requests.is_repeated(world.db, conversation, seen("the body"), NOON, None, 7)
 
 
 async def test_a_label_of_the_same_person_names_the_agent_of_the_request_that_waits(world: TurnRows) -> None:
     conversation, _ = await world.home()
-    await world.ask(conversation, "the body", target=Target("issue"))
-    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "codex", 8)
-    assert await world.db.fetchval("select agent from requests") is None, "it is another person's"
-    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "codex", 7)
-    assert await requests.is_repeated(world.db, conversation, "the body", NOON, "claude", 7)
-    assert (await world.claimed()).asked_agent == "codex"
+    await world.ask(conversation, "the body", target=Target("issue"), seen=seen("the body"))
+    assert await requests.is_repeated(world.db, conversation, seen("the body"), NOON, "codex", 8)
+    assert await world.db.fetchval("select ask->>'agent' from requests") is None, "it is another person's"
+    assert await requests.is_repeated(world.db, conversation, seen("the body"), NOON, "codex", 7)
+    assert await requests.is_repeated(world.db, conversation, seen("the body"), NOON, "claude", 7)
+    assert (await world.claimed()).ask.agent == "codex"

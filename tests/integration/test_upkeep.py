@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import orjson
 import pytest
 
 from bot.care import upkeep_rows as upkeep
@@ -51,7 +52,7 @@ async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Co
 
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)
 OF_THREE_TURNS = """
-update requests set context = 'why' where turn_id < 3;
+update requests set ask = ask || '{"context": "why"}' where turn_id < 3;
 update turns set state = 'done', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
                  plan = '{pending a plan}', latest_words = 'I', phase = 'Cloning',
                  finished_at = now() - case id when 1 then interval '366 days' else interval '364 days' end,
@@ -86,12 +87,14 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     await upkeep.delete_old(db, MONTH, YEAR)
 
     gone, kept = await rows.row(1), await rows.row(2)
-    texts: dict[str, object] = {"text": "", "context": "", "expired": True, "answer": None, "notices": [], "read": []}
+    texts: dict[str, object] = {"text": "", "expired": True, "answer": None, "notices": [], "read": []}
     texts |= {"plan": [], "latest_words": "", "phase": None}
     assert {name: gone[name] for name in texts} == texts
     assert (gone["state"], gone["reason"], gone["cost_usd"]) == ("done", "because", 0.5)
-    untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at", "words"}
+    untouched = before[0].keys() - texts.keys() - {"state", "reason", "cost_usd", "finished_at", "words", "ask"}
     assert {name: gone[name] for name in untouched} == {name: before[0][name] for name in untouched}
+    asked = orjson.loads(gone["ask"])
+    assert (asked["context"], asked["title"], asked["of"], asked["by"]["login"]) == ("", "", {}, "ada")
     assert (kept["text"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
     assert dict(await rows.row(3)) == dict(queued), "it has not ended"
     assert await column(db, "select turn_id from steps order by 1") == [2, 3]
@@ -116,9 +119,7 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
     short = {
         "agent",
         "model",
-        "mode",
-        "pinned_sha",
-        "mends",
+        "verb",
         "head_before",
         "pushed_to",
         "pushed_head",
@@ -127,9 +128,9 @@ async def test_every_text_of_a_turn_expires_but_what_tells_how_it_ended(db: Conn
         "worker",
         "queue_node",
     }
-    ends = {"state", "reason", "stop_reason", "requested_by", "source_kind", "queue_platform", "hash"}
+    ends = {"state", "reason", "stop_reason", "requested_by", "queue_platform"}
     cleared = {str(name) for name in columns if f" {name} = " in upkeep.DELETE_OLD["texts"]}
-    assert set(columns) - cleared == short | ends | {"review_parts"}, "a new text of a turn must expire too"
+    assert set(columns) - cleared == short | ends, "a new text of a turn must expire too"
 
 
 async def test_an_expired_request_is_not_asked_again(db: Connection) -> None:

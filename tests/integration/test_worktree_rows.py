@@ -580,7 +580,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
         (asked[1], "queued", None),
         (asked[2], "queued", None),
     ]
-    assert (found[0].started_at, found[0].requested_by) == (turn.started_at, turn.requested_by)
+    assert (found[0].started_at, found[0].ask) == (turn.started_at, turn.ask)
     await turns.end(world.db, turn.claim, "done", None, ())
     await world.db.execute("update conversations set worktree_id = null")
     await world.db.execute("update worktrees set state = 'removed', removal = 'closed'")

@@ -1,6 +1,8 @@
 """Rows of a bot that has worked: worktrees, sessions, turns and deliveries of two repositories."""
 
-A_PAST = """
+from tests.support.asks import ask
+
+A_PAST = f"""
 insert into codebases (platform, repository_id, owner, name, folder)
 values ('github.com', 1, 'octo', 'hello', 'octo/hello'), ('github.com', 2, 'octo', 'world', 'octo/world');
 insert into nodes (id, name) values ('here', 'here');
@@ -22,9 +24,8 @@ values (2, 'done', null, 7, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
        (1, 'failed', 'The agent ended without an answer. Ask again with /retry.', 7,
         '2026-05-01 10:10Z', '2026-05-01 10:15Z'),
        (3, 'queued', null, 8, null, null);
-insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)
-values (1, 2, 'one', '', 'ada', now(), 'comment', 11), (2, 1, 'two', '', 'ada', now(), 'comment', 12),
-       (3, 3, 'three', '', 'bob', now(), 'issue', null);
+insert into requests (turn_id, conversation_id, ask)
+values (1, 2, {ask("one", target="11")}), (2, 1, {ask("two", target="12")}), (3, 3, {ask("three", "bob", "issue")});
 insert into steps (turn_id, place, words, output) values (1, 1, 'make test', '60 passed');
 update turns set agent = 'custom', model = 'a-model', cost_usd = 0.25, tokens = 1200, created_at = '2026-05-01 09:59Z'
 where id = 1;
@@ -37,5 +38,5 @@ insert into deliveries (guid, event, action, conversation, lock_key, state, body
 values ('11111111-aaaa-4bbb-8ccc-dddddddddddd', 'ping', null, null, null, 'ignored', null,
         '2026-05-01 09:00Z', 0, null),
        ('22222222-aaaa-4bbb-8ccc-dddddddddddd', 'issue_comment', 'created', 'octo/hello#1', 'github.com/1#1', 'failed',
-        '{}', '2026-05-01 10:00Z', 3, 'GitHub answered 502');
-"""
+        '{{}}', '2026-05-01 10:00Z', 3, 'GitHub answered 502');
+"""  # noqa: S608 -- a test's own

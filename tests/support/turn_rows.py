@@ -1,8 +1,9 @@
 """Rows of repositories, threads, worktrees and turns on a real database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -10,10 +11,10 @@ from typing import Any
 
 import asyncpg
 
-from bot.model import IssueBranch, Repository, Start, Target
+from bot.ask import Ask
+from bot.model import Actor, IssueBranch, Repository, Start, Target
 from bot.store import claims, conversations, requests, turns
 from bot.store.database import Connection, Pool
-from bot.store.requests import NewTurn
 from bot.store.turns import Claim, ClaimedTurn
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -26,10 +27,9 @@ def repository(number: int = 1) -> Repository:
     return Repository("github.com", number, "octo", f"repo-{number}", "main")
 
 
-def request(text: str = "do it", **changes: Any) -> NewTurn:
+def request(text: str = "do it", **changes: Any) -> Ask:
     """Return a request of ada by a comment at noon, with the `changes`."""
-    plain = {"requested_by": "ada", "requested_by_id": 7, "asked_at": NOON, "target": Target("comment", 11)}
-    return NewTurn(text=text, **{**plain, **changes})
+    return replace(Ask(text, Actor("ada", 7), NOON, Target("comment", 11)), **changes)
 
 
 class TurnRows:
@@ -71,10 +71,10 @@ class TurnRows:
         worktree = await self.worktree(repo=repo, node=node)
         return await self.thread(repo=repo, worktree=worktree), worktree
 
-    async def ask(self, conversation: int, text: str = "do it", **changes: Any) -> int:
+    async def ask(self, conversation: int, text: str = "do it", notices: Sequence[str] = (), **changes: Any) -> int:
         """Ask for a turn; return its id."""
         worktree = await conversations.worktree_of(self.db, conversation)
-        return (await requests.enqueue(self.db, conversation, worktree, request(text, **changes), NOON)).id
+        return (await requests.enqueue(self.db, conversation, worktree, request(text, **changes), NOON, notices)).id
 
     async def line(self, *turn_ids: int, now: datetime | None = None) -> list[tuple[int, str | None]]:
         """Return for those of the turns that wait how many go before, and what the first of these waits for."""
@@ -126,7 +126,9 @@ class TurnRows:
 
     async def row(self, turn_id: int) -> asyncpg.Record:
         """Return the row of a turn, with what was asked."""
-        return await self.db.fetchrow("select * from turns join requests on turn_id = id where id = $1", turn_id)
+        return await self.db.fetchrow(
+            "select *, ask->>'text' as text from turns join requests on turn_id = id where id = $1", turn_id
+        )
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ select not exists (select from deliveries where state = 'received')
           and not (task_name = 'worktree' and status = 'todo' and scheduled_at > now()))
 """
 TURNS = """
-select r.*, t.*, c.number, w.path from turns t join requests r on r.turn_id = t.id
+select r.*, t.*, c.number, w.path, r.ask->>'text' as text from turns t join requests r on r.turn_id = t.id
 join conversations c on c.id = t.conversation_id left join worktrees w on w.id = t.worktree_id order by t.id
 """
 SESSIONS = "select s.*, c.number from sessions s join conversations c on c.id = s.conversation_id order by s.id"

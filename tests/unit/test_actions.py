@@ -17,7 +17,7 @@ from bot.github.events import (
     Unreadable,
     Written,
 )
-from bot.handlers.parsing import Command, CommentParser, ParsedComment, Request
+from bot.handlers.parsing import Command, CommentParser, Request
 from bot.inbox.actions import Action, Ignore, action_of, failure_of
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Policy
@@ -79,6 +79,11 @@ def decide(event: Event, policy: Policy = POLICY) -> Action | ChecksEnded:
     return action_of(event, policy, parser_of(policy))
 
 
+def what(request: Request) -> tuple[str | None, str]:
+    """Return the words of a request for a turn, and its verb."""
+    return request.ask.text if request.asks else None, request.ask.verb
+
+
 def request_of(event: Event, policy: Policy = POLICY) -> Request:
     action = decide(event, policy)
     assert isinstance(action, Request), action
@@ -109,7 +114,7 @@ def test_a_mention_is_answered_where_it_was_written(
 
     assert request.target == target
     assert request.review_id == review_id
-    assert request.parsed == ParsedComment(request=ASK)
+    assert what(request) == (ASK, "work")
     assert request.author == ADA
     assert request.repository == REPOSITORY
     assert request.thread == event.thread
@@ -146,30 +151,30 @@ def test_the_author_of_an_opened_thread_asks_even_if_another_opened_it() -> None
 
 
 def test_commands_are_read_in_every_place() -> None:
-    assert request_of(comment("/stop")).parsed == ParsedComment((Command("stop"),))
-    assert request_of(opened("/status")).parsed == ParsedComment((Command("status"),))
+    assert request_of(comment("/stop")).commands == (Command("stop"),)
+    assert request_of(opened("/status")).commands == (Command("status"),)
 
 
 def test_the_time_of_a_request_is_githubs_time_of_its_text() -> None:
-    assert request_of(comment(updated_at=LATER)).asked_at == LATER
-    assert request_of(opened(ASK)).asked_at == NOON
-    assert request_of(edited(ASK, "")).asked_at == LATER
-    assert request_of(labeled(ASK)).asked_at == LATER
+    assert request_of(comment(updated_at=LATER)).ask.at == LATER
+    assert request_of(opened(ASK)).ask.at == NOON
+    assert request_of(edited(ASK, "")).ask.at == LATER
+    assert request_of(labeled(ASK)).ask.at == LATER
 
 
 def test_a_review_comment_brings_the_code_it_is_about() -> None:
-    assert request_of(part_of_review()).context == "app.py:3"
+    assert request_of(part_of_review()).ask.context == "app.py:3"
 
 
 def test_the_label_is_compared_without_case() -> None:
-    assert request_of(labeled("do this", "ThreadTree")).parsed == ParsedComment(request="do this")
+    assert what(request_of(labeled("do this", "ThreadTree"))) == ("do this", "work")
 
 
 def test_a_label_and_a_request_for_a_review_stand_for_the_command() -> None:
     label, request = request_of(labeled(ASK, "ThreadTree-Review")), request_of(asked_to_review(BOT))
     for one in (label, request):
-        assert one.parsed == ParsedComment(request="/review", mode="review")
-        assert (one.author, one.is_gesture, one.asked_at) == (ADA, True, LATER)
+        assert what(one) == ("/review", "review")
+        assert (one.author, one.is_gesture, one.ask.at) == (ADA, True, LATER)
     assert request.effect(0) not in (label.effect(0), request_of(assigned(ASK, BOT)).effect(0))
 
 
@@ -203,7 +208,7 @@ def test_a_comment_of_the_bot_that_somebody_edits_stays_the_bots() -> None:
 
 
 def test_the_owner_of_the_token_may_ask_where_the_bot_has_a_name_of_its_own() -> None:
-    assert request_of(comment("@helper fix it"), AS_ADA).parsed == ParsedComment(request="@helper fix it")
+    assert what(request_of(comment("@helper fix it"), AS_ADA)) == ("@helper fix it", "work")
 
 
 def test_what_the_bot_wrote_with_a_persons_token_is_known_by_its_marker() -> None:
@@ -232,11 +237,11 @@ def test_the_bots_own_label_asks_nothing() -> None:
 def test_the_owner_of_the_token_may_ask_by_label() -> None:
     request = request_of(labeled("do this"), AS_ADA)
 
-    assert request.parsed == ParsedComment(request="do this")
+    assert what(request) == ("do this", "work")
 
 
 def test_a_person_may_label_what_the_bot_wrote() -> None:
-    assert request_of(labeled("Found while working", author=BOT)).parsed == ParsedComment(request="Found while working")
+    assert what(request_of(labeled("Found while working", author=BOT))) == ("Found while working", "work")
 
 
 # Identities

@@ -1,9 +1,12 @@
 """What the checks of a head that the bot pushed ask for."""
 
+from datetime import UTC, datetime
+
 import pytest
 
+from bot.ask import Ask
 from bot.github.thread import Checks
-from bot.model import Repository, Target, ThreadRef
+from bot.model import Actor, Repository, Target, ThreadRef
 from bot.store.fixes import OwnHead
 from bot.verbs.fix.ci import Failing, Passing, judge
 
@@ -15,8 +18,9 @@ GREEN = Checks(green=True)
 
 def pushed(attempts: int) -> OwnHead:
     """A head that the bot pushed after so many attempts to mend the ones before."""
-    whose = ("threadtree/issue-7", "maria", 3, Target("comment", 9))
-    return OwnHead(THREAD, 7, "issue", "Empty carts", "acme/shop", None, 28, *whose, attempts > 0, attempts)
+    ask = Ask("do it", Actor("maria", 3), datetime(2026, 5, 1, tzinfo=UTC), Target("comment", 9))
+    branch, is_fix = "threadtree/issue-7", attempts > 0
+    return OwnHead(THREAD, 7, "issue", "Empty carts", "acme/shop", None, 28, branch, ask, is_fix, attempts)
 
 
 @pytest.mark.parametrize(

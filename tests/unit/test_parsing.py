@@ -88,7 +88,7 @@ def test_a_mention_in_a_remark_is_one_as_everywhere() -> None:
     ],
 )
 def test_a_plan_is_asked_in_the_words_after_it_and_the_rest_of_the_text(text: str, wanted: str) -> None:
-    assert asks(text) == ParsedComment(request=wanted, mode="plan")
+    assert asks(text) == ParsedComment(request=wanted, verb="plan")
 
 
 @pytest.mark.parametrize("text", ["/plan", "@tree-bot /plan", "@tree-bot\n/plan\n"])
@@ -790,9 +790,9 @@ def test_a_mention_after_a_quotation_that_nests_too_deep_counts() -> None:
     ],
 )
 def test_review_asks_for_a_review_with_the_words_around_it(text: str, request_: str | None) -> None:
-    assert asks(text) == ParsedComment(request=request_, mode="review" if request_ else "work")
+    assert asks(text) == ParsedComment(request=request_, verb="review" if request_ else "work")
 
 
 def test_a_command_beside_a_review_runs_first() -> None:
     assert asks("/stop\n/review") == ParsedComment((Command("stop"),), "/review", "review")
-    assert PARSER.parse_labeled("Count.\n/review").mode == "work", "the label asks for work"
+    assert PARSER.parse_labeled("Count.\n/review").verb == "work", "the label asks for work"

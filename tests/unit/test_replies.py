@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.model import Overview, Repository, Target, UnfinishedTurn
+from bot.ask import Ask, UnfinishedTurn
+from bot.model import Actor, Overview, Repository, Target
 from bot.thread import notices, reasons, replies, tracking, worktree_replies
 from bot.thread.formatting import inline_code, inline_text
 from bot.thread.tracking import Changes, PlanEntry, TurnResult
@@ -120,7 +121,10 @@ def test_help_shows_the_summary_of_each_command() -> None:
 
 
 def test_a_long_queue_is_cut() -> None:
-    turns = [UnfinishedTurn(n, "queued", "ada", Target("issue"), 1, None, None) for n in range(1, 14)]
+    turns = [
+        UnfinishedTurn(n, "queued", Ask("do it", Actor("ada", 7), NOON, Target("issue")), 1, None, None)
+        for n in range(1, 14)
+    ]
     words = replies.status(Overview(), turns, SERVER, Repository("github.example", 1, "o", "r"), 1, NOON)
     assert "\n10. [ada's request]" in words
     assert "\n\nAnd 3 more.\n\n" in words

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
+from bot.ask import Ask, Part
 from bot.github.answers import Review, ReviewComment
 from bot.github.client import GitHub
-from bot.handlers.agent_request import AgentRequest
-from bot.handlers.parsing import CommentParser, ParsedComment, Request
+from bot.handlers.parsing import CommentParser, Request
 from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Target, Thread
 from bot.verbs.registry import HANDLERS
@@ -37,33 +37,31 @@ class Lists:
         self.slept.append(seconds)
 
 
-async def asked(lists: Lists, target: Target, text: str) -> AgentRequest:
-    """Return what the review asks when the event of `target`, with this text, is handled."""
+async def asked_of(lists: Lists, target: Target, text: str) -> tuple[Ask, Part]:
+    """Return what the review asks when the event of `target`, with this text, is handled; and of it that part."""
     context = CONTEXT if target.kind == "review-comment" else ""
-    request = Request(
-        Repository("github.com", 1, "octo", "hello"),
-        Thread(4, "pull", "A title", None),
-        ADA,
-        target,
-        ParsedComment(request=text),
-        datetime(2026, 5, 1, tzinfo=UTC),
-        b"",
-        context,
-        REVIEW_ID,
-    )
+    ask = Ask(text, ADA, datetime(2026, 5, 1, tzinfo=UTC), target, context=context)
+    of = Repository("github.com", 1, "octo", "hello"), Thread(4, "pull", "A title", None)
+    request = Request(*of, ask, b"", asks=True, review_id=REVIEW_ID)
     parser = CommentParser("bot", HANDLERS.values())
-    return await whole_review(cast("GitHub", lists), lists.sleep, parser, request, REVIEW_ID, text)
+    return await whole_review(cast("GitHub", lists), lists.sleep, parser, request, REVIEW_ID)
+
+
+async def asked(lists: Lists, target: Target, text: str) -> Ask:
+    """Return what the review asks in all."""
+    return (await asked_of(lists, target, text))[0]
 
 
 async def test_an_inline_comment_that_comes_first_asks_for_the_whole_review() -> None:
     lists = Lists([(FIRST, SECOND)], Review(ADA, "@bot see below\n/status"))
 
-    request = await asked(lists, Target("review-comment", 11), "@bot rename a")
+    request, part = await asked_of(lists, Target("review-comment", 11), "@bot rename a")
 
+    assert request.title == "@bot rename a"
     assert request.text == "@bot see below\n\nComment 11:\n@bot rename a\n\nComment 12:\nand drop b"
     assert request.context == "Comment 11:\napp.py:3\n\n+a\n\nComment 12:\napp.py:4\n\n+b"
     assert request.review is not None
-    assert (request.review.parts, request.review.part) == ((-500, 11, 12), 11)
+    assert (request.review.parts, part.id) == ((-500, 11, 12), 11)
     assert lists.slept == []
 
 

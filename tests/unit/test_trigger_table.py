@@ -106,7 +106,7 @@ def outcome(event: Event, who: Who, policy: Policy, *, on_own_pull: bool = False
     verdict = before_asking_github(policy, action.author, action.repository) or by_permission(who.permission)
     if isinstance(verdict, Denied):
         return "refused" if verdict.visible and action.addresses_bot else "nothing"
-    return "runs" if action.parsed.request is not None else "carried out"
+    return "runs" if action.asks else "carried out"
 
 
 def played(trigger: Event | tuple[Event, Policy | bool], who: Who) -> str:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.ask import Ask, UnfinishedTurn
 from bot.care.conflicts import conflicts
-from bot.model import CapReached, Overview, Repository, Rescue, Saved, Target, UnfinishedTurn, WorktreeOfThread
+from bot.model import Actor, CapReached, Overview, Repository, Rescue, Saved, Target, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
 from bot.store.turns import ChangeOfTurn
 from bot.thread import (
@@ -35,15 +36,23 @@ from bot.verbs.review import words as reviews
 from tests.support.rendered import html
 
 SERVER = "https://github.example"
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 PLAN = (
     PlanEntry("Reproduce the crash", "completed"),
     PlanEntry("Fix the total of an empty cart", "in_progress"),
     PlanEntry("Run the tests", "pending"),
 )
 REPOSITORY = Repository("github.example", 1, "acme", "shop")
-ASKED = tracking.asked("maria", SERVER, REPOSITORY, 7, Target("comment", 1842), 28)
+
+
+def by(login: str, target: Target) -> Ask:
+    """Return a request of this person."""
+    return Ask("do it", Actor(login, 3), NOON, target)
+
+
+ASKED = tracking.asked(by("maria", Target("comment", 1842)), SERVER, REPOSITORY, 7, 28)
 FOR_CHECKS = replace(ASKED, is_fix=True)
-MESSAGE = tracking.asked("tom", SERVER, REPOSITORY, 7, Target("comment", 1850), 29)
+MESSAGE = tracking.asked(by("tom", Target("comment", 1850)), SERVER, REPOSITORY, 7, 29)
 CHANGES = Changes(
     "threadtree/issue-7",
     f"{SERVER}/acme/shop/tree/threadtree/issue-7",
@@ -82,7 +91,6 @@ CHANGE = ChangeOfTurn(27, "tom", "1f0c2d4", "threadtree/issue-7", "9b3e5a6")
 COMMITS = [f"{n:07x}f Mend `total` of @octocat, fixes #{n}" for n in range(12, 0, -1)]
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 WORKTREE = WorktreeOfThread(3, "ready", "threadtree/issue-7", False, (9, 12), NOON - timedelta(hours=3))
 RESCUE = Rescue(
     id=4,
@@ -339,18 +347,18 @@ COMMENTS: dict[str, str | TurnResult] = {
     "status-after-work": status(WORKED),
     "status-running-with-a-queue": status(
         replace(WORKED, pull_request=12, rescues=2, untold=1),
-        UnfinishedTurn(28, "running", "maria", Target("comment", 1842), 7, NOON, "pytest -q"),
-        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
-        UnfinishedTurn(30, "queued", "ann", Target("review", 77), 9, None, None),
+        UnfinishedTurn(28, "running", by("maria", Target("comment", 1842)), 7, NOON, "pytest -q"),
+        UnfinishedTurn(29, "queued", by("tom", Target("comment", 1850)), 7, None, None),
+        UnfinishedTurn(30, "queued", by("ann", Target("review", 77)), 9, None, None),
     ),
     "status-shared": status(
         replace(WORKED, others=(9, 12)),
-        UnfinishedTurn(30, "running", "ann", Target("review", 77), 9, NOON, None),
-        UnfinishedTurn(31, "queued", "maria", Target("comment", 1860), 7, None, None),
+        UnfinishedTurn(30, "running", by("ann", Target("review", 77)), 9, NOON, None),
+        UnfinishedTurn(31, "queued", by("maria", Target("comment", 1860)), 7, None, None),
     ),
     "status-waiting": status(
         WORKED,
-        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
+        UnfinishedTurn(29, "queued", by("tom", Target("comment", 1850)), 7, None, None),
         wait=reasons.waits("github-away", NOON + timedelta(minutes=8), NOON),
     ),
     "status-after-reopening": status(
@@ -359,7 +367,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "status-not-posted": status(replace(WORKED, not_posted=28)),
     "status-machine-silent": status(
         replace(WORKED, silent_node="mill-2", silent_since=NOON - timedelta(hours=1)),
-        UnfinishedTurn(29, "queued", "tom", Target("comment", 1850), 7, None, None),
+        UnfinishedTurn(29, "queued", by("tom", Target("comment", 1850)), 7, None, None),
     ),
     "status-removal-fails": status(replace(WORKED, removal_error="[Errno 5] Input/output error")),
     "pull-request-exists": replace(
@@ -509,8 +517,8 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
         replies.unknown_command(foreign, HANDLERS),
         status(
             replace(WORKED, branch=foreign, pushed_to=foreign, base_branch=other, agent=foreign, model=other),
-            UnfinishedTurn(28, "running", other, Target("comment", 1), 7, NOON, foreign),
-            UnfinishedTurn(29, "queued", foreign, Target("comment", 1), 9, None, None),
+            UnfinishedTurn(28, "running", by(other, Target("comment", 1)), 7, NOON, foreign),
+            UnfinishedTurn(29, "queued", by(foreign, Target("comment", 1)), 9, None, None),
         ),
         status(Overview(pushed_to=foreign, removal_error=foreign), wait=reasons.trouble(other)),
         worktree_replies.node_silent_for_operator(foreign),

@@ -17,7 +17,7 @@ from bot.operator.api.rows import (
 )
 from bot.store import deliveries, fixes, operations, requests, rescues, retention, turns
 from bot.store.operations import NodeOperationKind, OperationKind
-from bot.store.turns import TurnThread
+from bot.store.turns import TurnOfThread
 
 
 @change(
@@ -235,11 +235,11 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     from bot.verbs.stop import stop_turns
 
     async with call.connection.transaction():
-        place = await _thread_of_turn(call, asked.id)
+        place = await _turn_of_thread(call, asked.id)
         stopped = await stop_turns(
             call.connection,
             place.thread_ref,
-            place.number,
+            place.conversation.number,
             call.ctx.server_url,
             reasons.stopped_by(call.caller.login) if call.caller.login else reasons.STOPPED_BY_OPERATOR,
             # By GitHub's clock, which may be ahead of ours.
@@ -265,14 +265,17 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
 )
 async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
     """Ask a worker, as `/retry` on the thread does: GitHub may have to be asked about the thread."""
-    place = await _thread_of_turn(call, asked.id)
+    place = await _turn_of_thread(call, asked.id)
     last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
-    if last is None or last["id"] != asked.id:
+    if last is None or last[1] != asked.id:
         raise CallError(
             409, f"Turn {asked.id} is not the last unfinished one of its conversation, or its text has expired."
         )
     repository = place.thread_ref.repository
-    name, key = f"{repository.full_name}#{place.number}", f"{repository.platform}/{repository.id}#{place.number}"
+    name, key = (
+        f"{repository.full_name}#{place.conversation.number}",
+        f"{repository.platform}/{repository.id}#{place.conversation.number}",
+    )
     return await _ask_worker(call, deliveries.asked_by_operator("retry", {"turn": asked.id}, name, key))
 
 
@@ -281,10 +284,10 @@ async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery
     return AskedDelivery(delivery=made.guid)
 
 
-async def _thread_of_turn(call: Call, turn_id: int) -> TurnThread:
+async def _turn_of_thread(call: Call, turn_id: int) -> TurnOfThread:
     if await listings.turn(call.connection, turn_id, call.caller.scope) is None:
         raise CallError(404, f"There is no turn {turn_id}.")
-    return await turns.thread_of(call.connection, turn_id)
+    return await turns.of_thread(call.connection, turn_id)
 
 
 @change(

@@ -56,13 +56,14 @@ order by place desc limit $1
 """
 
 TURN = """
-select listed.*, r.mode, case when not t.expired then r.text end as request, t.expired, t.plan, t.latest_words,
+select listed.*, case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
        t.notices, t.read, t.answer, t.pushed_to as branch, t.head_before as changed_from,
        t.pushed_head as changed_to, b.folder,
        (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)
            as previous,
        (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next,
-       (select coalesce(json_agg(json_build_object('turn', m.turn_id, 'requested_by', m.requested_by, 'text', m.text)
+       (select coalesce(json_agg(json_build_object('turn', m.turn_id, 'requested_by', m.requested_by,
+                                                   'text', m.ask->>'text')
                                  order by m.turn_id), '[]')
         from requests m join turns o on o.id = m.turn_id
         where m.joins = t.id and m.is_told and o.state = 'done' and o.started_at is null and not o.expired) as added

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Json, computed_field
 from rich.filesize import decimal
 
-from bot.model import DeliveryState, EndReason, ThreadKind, TurnMode, TurnState, WorktreeState
+from bot.model import DeliveryState, EndReason, ThreadKind, TurnState, WorktreeState
 from bot.operations.asked import PruneLine, PruneReport, Repaired
 from bot.thread.commit_message import ADDRESSED, split_subject
 from bot.thread.formatting import format_count, format_duration, one_line
@@ -121,20 +121,21 @@ class Session(Row):
 class Turn(Row):
     """A request to the agent."""
 
-    COLUMNS = ("id", "state", "conversation", "took", "cost_usd", "summary", "why")
+    COLUMNS = ("id", "state", "conversation", "took", "cost_usd", "title", "why")
     WHOLE = 3
-    CUT = ("why", "summary")
+    CUT = ("why", "title")
     EMPTY = "No turns yet."
 
     id: int
     conversation: str
-    title: str
-    """The thread's."""
-    summary: Annotated[str, BeforeValidator(first_words)]
-    """The first words of the request; empty once its texts were deleted."""
     state: TurnState
     reason: str | None
     """Why it ended so."""
+    verb: str
+    """What kind of request it is."""
+    title: Annotated[str, BeforeValidator(first_words)]
+    """What people see of the request: its first words, or the command; empty once its texts were deleted."""
+    thread_title: str
     waiting: str | None = None
     """Why it is still queued."""
     phase: str | None
@@ -162,7 +163,7 @@ class Turn(Row):
     @property
     def name(self) -> str:
         """What people know it by."""
-        return self.summary or self.title or f"Request {self.id}"
+        return self.title or self.thread_title or f"Request {self.id}"
 
     @property
     def why(self) -> str | None:
@@ -216,8 +217,6 @@ def _without_subject(answer: str | None) -> str | None:
 class WholeTurn(Turn):
     """A request with its texts."""
 
-    mode: TurnMode
-    """How it is worked on; a plan and a review change no file."""
     request: str | None
     expired: bool
     """Whether its texts were deleted (HISTORY_RETENTION_DAYS)."""

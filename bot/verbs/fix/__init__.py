@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from bot.ask import Ask
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import one_of
 from bot.prompt.builder import Brief
 from bot.prompt.collect import CHECKS, Collected
 from bot.store import fixes as rows
 from bot.store import turns
-from bot.store.turns import ClaimedTurn
 from bot.thread import notices
 from bot.thread.tracking import Changes
 from bot.tree.git import refs
@@ -21,32 +21,31 @@ from bot.verbs.fix import words
 
 async def _goes_on_with_others(run: TurnRun) -> bool:
     """It goes on with the words of the requests before it, which may have been withheld variables."""
-    told = (run.turn.conversation_id, run.turn.id, notices.VARIABLES_WITHHELD)
+    told = (run.turn.conversation.id, run.turn.id, notices.VARIABLES_WITHHELD)
     return await run.write(turns.was_told, *told)
 
 
 async def _may_begin(run: TurnRun, ready: Ready) -> str | None:
     """Return why a turn that waited is not to fix the checks of its commit by now. Raises GitError, GitHubError."""
-    ctx, turn, branch, head = run.ctx, run.turn, ready.branch, run.turn.mends or ""
+    ctx, turn, branch, head = run.ctx, run.turn, ready.branch, run.turn.ask.of["head"]
     clone, repository = ctx.clone(turn.worktree.folder), turn.worktree.repository
     if not branch or await clone.commit_at(refs.remote(branch)) != head:
         return words.moved_on(head)
-    if turn.retry_of is not None:  # a person asks
+    if turn.ask.retry_of is not None:  # a person asks
         return None
-    if not ctx.rules.mends(await rows.chosen(ctx.pool, turn.conversation_id)):
+    if not ctx.rules.mends(await rows.chosen(ctx.pool, turn.conversation.id)):
         return words.SWITCHED_OFF
     return None if any(one.is_open for one in await ctx.github.pulls_of(repository, branch)) else words.NOT_OPEN
 
 
-def _failed_checks(turn: ClaimedTurn) -> tuple[str, frozenset[str]]:
-    return turn.mends or "", frozenset(turn.context.split("\n"))
+def _failed_checks(ask: Ask) -> tuple[str, frozenset[str]]:
+    return ask.of["head"], frozenset(ask.of["checks"])
 
 
 async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
-    """The names of the checks stand with their logs, above the request."""
     if thread is not None and not (thread.thread.failed_checks or CHECKS in thread.thread.missing):
         raise NotConfirmedError(words.FAILS_NO_MORE)
-    return Brief(code_context="")
+    return Brief()
 
 
 async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
@@ -62,6 +61,7 @@ FIX = Kind(
     failed_checks=_failed_checks,
     brief=_brief,
     published=_published,
+    joins=True,
 )
 
 

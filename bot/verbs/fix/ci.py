@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
+from bot.ask import Ask
 from bot.github.checks import read_checks
 from bot.github.client import GitHub
 from bot.github.thread import Checks
-from bot.handlers.agent_request import AgentRequest, queue_turn
+from bot.handlers.agent_request import queue_turn
 from bot.handlers.context import RequestContext
-from bot.handlers.parsing import ParsedComment, Request
+from bot.handlers.parsing import Request
 from bot.handlers.parts import Parts
-from bot.model import Actor, Repository, Thread
+from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.rules import Rules
 from bot.store import conversations, deliveries, fixes
@@ -107,14 +108,14 @@ async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules
     now, most, repository = parts.clock(), rules.max_fix_attempts, own.repository
     commit = head, links.commit_page(f"{parts.server_url}/{repository.full_name}", head)
     per_hour, thread = parts.policy.comments_per_hour, Thread(own.number, own.kind, own.title, None)
-    author = Actor(own.requested_by, own.requested_by_id)
-    request = Request(repository, thread, author, own.target, ParsedComment(), now, fixes.effect(repository, head))
+    names = found.names
+    title, of = f"fixes {', '.join(names)} on {head[:7]}", {"head": head, "checks": names}
+    ask = Ask(words.request(head, len(names)), own.ask.by, now, own.ask.target, "fix", title, of=of)
+    request = Request(repository, thread, ask, fixes.effect(repository, head))
     where, how = (own.thread_ref, own.number, own.folder, None), (parts.policy, rules, parts.server_url, now)
     silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
     ctx = RequestContext(connection, parts.nodes, *where, request, *how, silent_until=silent_until)
     if found.attempt is not None:
-        why = words.attempt(*commit, found.names, found.attempt, most)
-        text = words.request(head, len(found.names))
-        await queue_turn(ctx, AgentRequest(text, "\n".join(found.names), mends=head, why=why))
+        await queue_turn(ctx, ask, words.attempt(*commit, names, found.attempt, most))
     elif silent_until is None:
-        await ctx.reply(words.gave_up(*commit, found.names, own.attempts, found.base))
+        await ctx.reply(words.gave_up(*commit, names, own.attempts, found.base))

@@ -26,7 +26,7 @@ def _gesture(policy: Policy, gesture: str | int | None) -> bool:
 
 async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
     pull = thread.thread.pull if thread is not None else None
-    run.subject = subject = await left.reviewing(run.ctx, run.turn, pull, run.turn.pinned_sha or ready.head)
+    run.subject = subject = await left.reviewing(run.ctx, run.turn, pull, run.turn.ask.pinned_sha or ready.head)
     elsewhere = subject.pull.head_sha != ready.head
     run.notices += [words.OTHER_FILES] if elsewhere else []
     return told.brief(subject.task, elsewhere=elsewhere)
@@ -68,7 +68,7 @@ def _post(run: TurnRun, result: TurnResult) -> Post | None:
     posted = POSTED.dump_json(OwnReview(saved.head, saved.remarks, whole[0])).decode()
 
     async def post(connection: Connection, parts: Sequence[str]) -> None:
-        await thread_comments.reviewed(connection, run.thread_ref, run.turn.id, run.turn.target, parts[0], posted)
+        await thread_comments.reviewed(connection, run.thread_ref, run.turn.id, run.turn.ask.target, parts[0], posted)
 
     return post
 

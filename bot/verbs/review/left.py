@@ -112,7 +112,7 @@ class Left:
 
 @statement("""
 select kept ->> 'head' from turns t join requests r on r.turn_id = t.id
-where t.conversation_id = $1 and t.id < $2 and t.state = 'done' and t.kept is not null and r.mode = 'review'
+where t.conversation_id = $1 and t.id < $2 and t.state = 'done' and t.kept is not null and r.verb = 'review'
 order by t.id desc limit 1
 """)
 async def last_reviewed(connection: Pool, conversation_id: int, turn_id: int) -> str | None:
@@ -128,16 +128,16 @@ async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest | Non
         pull = PullRequest("", "", head, review_threads=await _threads(ctx, turn))
     began = [one for one in pull.review_threads if one.comments]
     own = tuple(one for one in began if ctx.policy.is_own(one.comments[0].author, one.comments[0].body))
-    since, changed = await last_reviewed(ctx.pool, turn.conversation_id, turn.id), tuple[ChangedFile, ...]()
+    since, changed = await last_reviewed(ctx.pool, turn.conversation.id, turn.id), tuple[ChangedFile, ...]()
     if since is not None and since != pull.head_sha:
         with suppress(GitHubError):
             between = replace(pull, base=since, pushed_since=True)
-            changed = await read_files(ctx.github, turn.worktree.repository, turn.number, between)
+            changed = await read_files(ctx.github, turn.worktree.repository, turn.conversation.number, between)
     return Reviewing(pull, own, since, changed)
 
 
 async def _threads(ctx: TurnContext, turn: ClaimedTurn) -> tuple[ReviewThread, ...]:
-    where = (ctx.github, turn.worktree.repository, turn.number)
+    where = (ctx.github, turn.worktree.repository, turn.conversation.number)
     for read in (partial(read_review_threads, *where, ctx.policy.bot_id), partial(read_remarks, *where)):
         with suppress(GitHubError, LookupError, TypeError, ValueError):
             return await read()
@@ -154,7 +154,8 @@ async def take(
     pull = subject.pull
     if not pull.files:
         with suppress(GitHubError):
-            pull = replace(pull, files=await read_files(ctx.github, turn.worktree.repository, turn.number, pull))
+            where = ctx.github, turn.worktree.repository, turn.conversation.number
+            pull = replace(pull, files=await read_files(*where, pull))
 
     def clean(text: str) -> str:
         return ctx.redactor.redact(str(storable(text)))
@@ -162,7 +163,7 @@ async def take(
     def harmless(body: str) -> str:
         return answer_parts(body, server_url=ctx.server_url)[0][0]
 
-    home = ctx.home(turn.conversation_id)
+    home = ctx.home(turn.conversation.id)
     left = await asyncio.to_thread(read_left, home, pull.files, answer, clean, harmless)
     still_open = [one for one in subject.own if not one.is_resolved and not one.is_outdated]
     said = {(one.path, unsigned(one.comments[0].body)) for one in still_open}

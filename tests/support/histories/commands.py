@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.handlers.parsing import Command, ParsedComment
+from bot.handlers.parsing import Command
 from bot.operations import execute
 from bot.verbs import stop as closing
 from tests.support.histories.database import NODE
@@ -57,7 +57,7 @@ class CommandRules(TurnRules):
 
     def command(self, talk: Talk, verb: Verb) -> None:
         """Write `/worktree …` in the thread."""
-        self.ask(talk, ParsedComment(commands=(Command("worktree", verb),)))
+        self.ask(talk, Command("worktree", verb))
 
     def carry_out(self) -> None:
         """Do the work of a worker that is not a turn: operations, then removals."""

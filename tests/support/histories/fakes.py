@@ -39,7 +39,7 @@ class QuietGitHub:
 
 async def as_asked(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """Confirm every request: there is no thread that could show another one."""
-    return Confirmed(turn.request, frozenset())
+    return Confirmed(turn.ask, frozenset())
 
 
 class ManualAgent(AgentDriver):

@@ -17,9 +17,11 @@ import pytest
 
 from bot import verbs
 from bot.agents.driver import AgentDone, Failed, PromptLimits
+from bot.ask import Ask
 from bot.github.client import GitHub
+from bot.handlers.choose_worktree import PullRequestHead
 from bot.handlers.context import Nodes
-from bot.handlers.parsing import ParsedComment, Request
+from bot.handlers.parsing import Command, Request
 from bot.inbox.decider import Decider, GitHubFacts
 from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
@@ -199,14 +201,14 @@ class HistoryNode:
         )
         assert done.returncode == 0, done.stderr
 
-    async def ask(
-        self, number: int, facts: GitHubFacts, asks: ParsedComment, kind: Literal["issue", "pull"] = "issue"
-    ) -> None:
-        """Ask in the thread, as decide writes it down."""
-        at = self.later()
-        thread = Thread(number, kind, f"Thread {number}", None)
+    async def ask(self, number: int, pull: PullRequestHead | None = None, commands: tuple[Command, ...] = ()) -> None:
+        """Ask in the thread for the commands, or for work without any, as decide writes it down."""
         comment = next(self.numbers)
-        request = Request(REPOSITORY, thread, ADA, Target("comment", comment), asks, at, f"comment {comment}".encode())
+        thread = Thread(number, "issue" if pull is None else "pull", f"Thread {number}", None)
+        ask = Ask("do it", ADA, self.later(), Target("comment", comment))
+        request = Request(REPOSITORY, thread, ask, f"comment {comment}".encode(), commands, asks=not commands)
+        open_thread = Thread(0, "issue", "A title", None)
+        facts = GitHubFacts(None if commands else ask, pull=pull, thread=open_thread)
         async with self.pool.acquire() as connection, connection.transaction():
             decider = Decider(
                 self.pool,
@@ -229,10 +231,6 @@ class HistoryNode:
         """Move the clock of the bot and of its database, but not the times of files."""
         self.now += timedelta(days=days)
         await self.pool.execute("update clock.hand set ahead = ahead + $1", timedelta(days=days))
-
-    def facts(self, **more: Any) -> GitHubFacts:
-        """Return the facts that decide looked up: an open thread, unless changed."""
-        return GitHubFacts(**{"thread": Thread(0, "issue", "A title", None), **more})
 
     # Acts of workers
 

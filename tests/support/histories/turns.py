@@ -7,9 +7,8 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from bot.handlers.agent_request import AgentRequest
 from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.parsing import Command, ParsedComment
+from bot.handlers.parsing import Command
 from tests.support.histories.database import before_step
 from tests.support.histories.disk import Deed, deeds, do
 from tests.support.histories.inventory import refs_of
@@ -20,7 +19,6 @@ from tests.support.patience import PATIENCE_SECONDS
 Talk = Literal["issue 1", "issue 2", "pull 3", "pull 4", "fork 5"]
 """Pull 3 is from the bot's own branch, pull 4 from a person's; both close issue 1. Pull 5 comes from a fork."""
 
-REQUEST = ParsedComment(request="do it")
 Verb = Literal["reset", "remove", "restore"]
 
 verbs = st.sampled_from(("reset", "remove", "restore"))
@@ -77,7 +75,7 @@ class TurnRules(Machine):
 
         async def stop() -> None:
             for run in self.ground.runs:
-                await self.ground.ask(run.turn.number, self.ground.facts(), ParsedComment((Command("stop"),)))
+                await self.ground.ask(run.turn.conversation.number, commands=(Command("stop"),))
                 run.run.stop.set()
 
         def count() -> None:
@@ -125,14 +123,12 @@ class TurnRules(Machine):
             self.work(run, doing)
             self.end(run, outcome)
 
-    def ask(self, talk: Talk, asks: ParsedComment = REQUEST) -> None:
-        """Write a request in the thread."""
+    def ask(self, talk: Talk, *commands: Command) -> None:
+        """Write a request in the thread: the commands, or work without any."""
         kind, _, number = talk.partition(" ")
-        asked = AgentRequest(asks.request) if asks.request else None
         pull = self.pull(talk, int(number)) if kind != "issue" else None
         if kind == "issue" or pull is not None:
-            facts = self.ground.facts(asked=asked, pull=pull)
-            self.bot(self.ground.ask(int(number), facts, asks, "issue" if kind == "issue" else "pull"))
+            self.bot(self.ground.ask(int(number), pull, commands))
 
     def pull(self, talk: Talk, number: int) -> PullRequestHead | None:
         """Return the pull request; push its head as a person if it is missing. None where no such branch can be."""
@@ -166,7 +162,7 @@ class TurnRules(Machine):
             state = await self.ground.state_of(run)
             self.note(f"no agent: {state}")
             # A run that was interrupted after its agent's answer does not ask the agent again.
-            ended = run.turn.resuming and state == "done"
+            ended = run.turn.so_far.resuming and state == "done"
             assert ended or state == "queued" or state.startswith(("refused: ", "stopped: ")), state
         return None
 
