@@ -15,7 +15,7 @@ LogFormat = Literal["auto", "json", "text"]
 
 FOLDER = "logs"
 """In DATA_DIR."""
-# Of each process: the file, and as much in older ones.
+# For each process: the file, and as much in older ones.
 FILE_BYTES, OLDER_FILES = 10 << 20, 4
 NOISY = {
     **dict.fromkeys(

@@ -20,7 +20,7 @@ from bot.thread.tracking import PlanEntry
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_PLAN_ENTRIES = 50
 MAX_TITLE_CHARACTERS = 200
-# Of the beginning and of the end of what a tool printed.
+# This much of the beginning and of the end of what a tool printed.
 MAX_OUTPUT_CHARACTERS = 16 * 1024
 # Tool calls that are remembered at the same time, open or ended.
 MAX_TOOL_CALLS = 1000

@@ -195,7 +195,7 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         about = {"id": repository.id, "name": repository.name, "owner": {"login": repository.owner}}
         told = {"head_sha": head, "head_repository": {"id": repository.id}}
         kept = {"action": action, "repository": about, event: told}
-        # Of a lock of its own: checks are many, and people do not wait for them.
+        # Give checks a lock of their own: they are many, and people do not wait for them.
         lock_key = f"{platform}/{repository.id}@{head}"
         return Envelope(action, None, lock_key, is_used and head is not None, kept=kept)
     text = None

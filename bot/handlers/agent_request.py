@@ -142,7 +142,7 @@ async def _queue(ctx: RequestContext, ask: Ask, why: str | None, turns_today: in
     words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
     if waits is not None and not queued.ahead:
         words = tracking.waiting(waits)
-    # Nobody who reads the thread has asked.
+    # No person asks for a fix, so its comment says why it began.
     words = "\n\n".join((words, *(said if why is not None else ())))
     await thread_comments.track(connection, thread_ref, queued.id, ask.target, words)
     # A plain comment: what comes with a command, a label or a place in the code, or is bound to a commit, waits.

@@ -108,7 +108,7 @@ async def registered(
 
 
 def in_use_elsewhere(node: NodeSelf) -> NodeInUseError:
-    """Return the error of a process whose node's id another DATA_DIR has."""
+    """Return the error: another DATA_DIR uses this node's id."""
     return NodeInUseError(
         f"A process with a copy of this DATA_DIR runs (node {node.id}): stop it, or delete {FILE} in the copy, which "
         "makes it a node of its own."

@@ -65,7 +65,7 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
         if settings.admin_token is None and settings.github_client_id is None:
             routes += [NO_API, NO_DASHBOARD]
         else:
-            # Imported here, for they take memory.
+            # Import late: these modules take memory.
             from bot.operator.api.app import api_routes
             from bot.operator.api.calls import Calls
             from bot.operator.api.events import News

@@ -126,7 +126,7 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
             await super().reset(timeout=timeout)
 
         async def close(self, *, timeout: float | None = None) -> None:
-            # A lost one is closed in any case. The pool lets it go in a task of which it forgets the error.
+            # asyncpg's pool closes lost connections in a task and ignores its error.
             with suppress(*DATABASE_AWAY):
                 await super().close(timeout=timeout)
 

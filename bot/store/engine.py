@@ -51,7 +51,7 @@ class RetryLaterError(Exception):
 class _Connector(procrastinate.PsycopgConnector):
     """A connector that retries lost statements: a job whose end is not recorded would keep its lock.
 
-    Of a job that has ended meanwhile, by a process that took this one for dead, no end can be recorded.
+    If another process took this one for dead and ended the job, there is nothing to record.
     """
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:

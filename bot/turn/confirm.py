@@ -103,7 +103,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
     parts = [Target("review", -part) if part < 0 else Target("review-comment", part) for part in ids]
     places = parts or [first.target]
     found = await asyncio.gather(*(_shown(ctx, turn, target) for target in places))
-    # Of several, those that were deleted ask nothing any more.
+    # Leave out those of several that were deleted: they ask nothing any more.
     there = [(target, text) for target, text in zip(places, found, strict=True) if text is not None]
     if not there:
         raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
@@ -182,7 +182,7 @@ def _asked(
         ]
     except MarkdownError:
         return (), False
-    # A part of a review that came alone has no name, though others joined it; a remark has one from the first.
+    # A single review comment has no heading, also when others join it later; a remark always has one.
     named = [
         named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
         for part, rest in zip(parts, rests, strict=True)

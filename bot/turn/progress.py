@@ -29,7 +29,7 @@ SAVE_EVERY_SECONDS = 1.0
 MAX_WORDS_CHARACTERS = 600
 MAX_OUTPUT_CHARACTERS = 8 * 1024
 _MOST_UNSAVED_CHARACTERS = 256 * 1024
-# Far more than is shown: what a long secret begins with must be seen, so that its end is known for one.
+# Keep more than is shown, so that a secret that is cut in two is still recognised.
 _HEARD_CHARACTERS = 16 * 1024
 _FIRST_WORD = re.compile(r"\A\S*")
 

@@ -112,7 +112,7 @@ class _Guarded:
 
     def _may(self, given: bytes) -> bool:
         scheme, _, token = given.partition(b" ")
-        # Of digests, so that the time tells nothing of the token, not even its length.
+        # Compare digests, so that the time tells nothing of the token, not even its length.
         fits = hmac.compare_digest(_digest(token.strip()), self._digest)
         return fits and scheme.lower() == b"bearer"
 

@@ -51,7 +51,7 @@ class Login:
 
     def with_token(self, token: str) -> str | None:
         """Return a cookie for the right token, which always enters, else None."""
-        # Of digests, so that the time tells nothing of the token, not even its length.
+        # Compare digests, so that the time tells nothing of the token, not even its length.
         given = hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).digest()
         if not (self.has_token and hmac.compare_digest(given, self._token)):
             minute = int(self._now()) // 60
