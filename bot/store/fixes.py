@@ -47,13 +47,13 @@ CHOSEN = "coalesce(c.autofix, (select bool_or(o.autofix) from conversations o wh
 @statement(f"""
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
 select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, t.id as turn_id, t.pushed_to as branch,
-       r.ask, r.verb = 'fix' as is_fix,
+       r.ask, (r.ask -> 'of') ? 'head' as is_fix,
        (select count(*) from requests f
-        where f.conversation_id = c.id and f.verb = 'fix'
+        where f.conversation_id = c.id and (f.ask -> 'of') ? 'head'
           and f.turn_id >= (select coalesce(max(p.turn_id + s.met_push::integer), 0)
                             from requests p join turns s on s.id = p.turn_id
                             where p.conversation_id = c.id
-                              and (p.verb <> 'fix' or p.retry_of is not null or s.met_push))
+                              and (not (p.ask -> 'of') ? 'head' or p.retry_of is not null or s.met_push))
        ) as attempts, b.*
 from turns t
 join requests r on r.turn_id = t.id and r.verb <> 'undo' -- what a person takes back is not mended

@@ -27,7 +27,7 @@ async def _no(run: TurnRun) -> bool:
     return False
 
 
-async def _stays(run: TurnRun, confirmed: Confirmed) -> None:
+async def stays(run: TurnRun, confirmed: Confirmed) -> None:
     return None
 
 
@@ -86,7 +86,7 @@ class Kind:
     """The request that such a gesture makes; None where it asks in the words of the text."""
     of_outsider: Callable[[TurnRun], Awaitable[bool]] = _no
     """Whether somebody without write access has a say in it, beside the authors of its words."""
-    settle: Callable[[TurnRun, Confirmed], Awaitable[None]] = _stays
+    settle: Callable[[TurnRun, Confirmed], Awaitable[None]] = stays
     """Give the run another kind, where the confirmed words or the rules want that."""
     may_begin: Callable[[TurnRun, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""

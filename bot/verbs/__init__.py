@@ -5,7 +5,7 @@ from bot.rules import Rules
 from bot.store import fixes as rows
 from bot.store.database import Connection
 from bot.turn.kind import Kind
-from bot.verbs.fix import FIX
+from bot.verbs.fix import FIX, PLANNED_FIX
 from bot.verbs.plan import APPROVED, PLAN
 from bot.verbs.review import REVIEW
 from bot.verbs.undo import UNDO
@@ -18,7 +18,9 @@ KINDS = {kind.name: kind for kind in (WORK, PLAN, REVIEW, UNDO, UPDATE, FIX)}
 
 def kind_of(ask: Ask) -> Kind:
     """Return the kind of turn that was asked for; a run may settle on another one."""
-    return APPROVED if "plan" in ask.of else KINDS[ask.verb]
+    if "plan" in ask.of:
+        return APPROVED
+    return PLANNED_FIX if ask.verb == "plan" and "head" in ask.of else KINDS[ask.verb]
 
 
 async def at_end(connection: Connection, conversation_id: int, rules: Rules) -> None:

@@ -170,11 +170,11 @@ COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMAR
 APPROVE = Handler("approve", summary=APPROVE_SUMMARY, run=_approve, queues_turn=True)
 
 
-async def settle(run: TurnRun, confirmed: Confirmed) -> None:
+async def settle(run: TurnRun, confirmed: Confirmed, to: Kind | None = None) -> None:
     """Let a turn that works only plan, where its words or the repository's rules want that; say why.
 
-    What answers the question of a plan is planned too; what was approved is carried out. Raises
-    ClaimLostError, GitHubError.
+    What answers the question of a plan is planned too; what was approved is carried out. `to` is the kind that plans
+    where that is not PLAN. Raises ClaimLostError, GitHubError.
     """
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
     before = await newest(ctx.pool, turn.conversation.id, turn.id)
@@ -188,7 +188,7 @@ async def settle(run: TurnRun, confirmed: Confirmed) -> None:
         return
     ask = replace(turn.ask, verb="plan", of={**turn.ask.of, "by_outsider": by_outsider})
     await run.write(turns.save_ask, turn.claim, ask)
-    run.turn, run.kind = replace(turn, ask=ask), PLAN
+    run.turn, run.kind = replace(turn, ask=ask), to or PLAN
     run.notices += [why] if why is not None and not confirmed.plans else []
 
 

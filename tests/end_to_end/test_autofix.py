@@ -12,6 +12,7 @@ from bot.simulated.github.model import Pull
 from bot.store import pull_requests
 from bot.store.database import Connection
 from bot.store.turns import Claim
+from bot.verbs import plan
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
@@ -402,3 +403,17 @@ async def test_checks_that_may_not_be_read_are_not_called_passing_and_logs_are_t
     await world.quiet()
     ci(world, tests="success")
     await issue.hears("Attempt 1 of 3", "**Checks that the bot may read pass now.**")
+
+
+async def test_where_each_request_begins_with_a_plan_an_attempt_does_so_and_is_approved(world: World) -> None:
+    issue = await asked(world)
+    await world.maria.pushes("main", {".threadtree/config.toml": 'require_plan = "always"\n'})
+    head = ci(world, tests="failure")
+    await issue.hears(f"`tests` fails on [`{head[:7]}`](", plan.REQUIRED_FOR_ALL, plan.PLANNED)
+    await world.quiet()
+    assert pull_of(world).head_sha == head, "nothing is pushed before the approval"
+    ci(world, tests="failure")
+    await world.quiet()
+    assert not issue.unread, "the plan counts as the attempt"
+    await issue.says("/approve")
+    await issue.hears("**Changed**")

@@ -36,7 +36,7 @@ from bot.tree.git.errors import GitProblem
 from bot.tree.git.runner import WITH_CONTENT, Completed, Identity, Options, failure
 from bot.tree.lfs.pointers import MAX_POINTER_BYTES, Pointer, pointers_in, read_pointers
 
-# The objects of one commit, smallest first. For a moment the disk has three copies, which fit into DISK_RESERVE_GB as it is unset.
+# The objects of one commit, smallest first. For a moment the disk has three copies: DISK_RESERVE_GB has room for them.
 MOST_BYTES = 1 << 30
 MOST_OBJECTS = 5000
 # The search for secrets before a push reads no more.

@@ -1,6 +1,8 @@
 """Failing checks of what the bot pushed are fixed by a turn that nobody asks for; `/autofix` switches that."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from bot.ask import Ask
 from bot.handlers.context import Handler, RequestContext
@@ -14,9 +16,10 @@ from bot.thread.tracking import Changes
 from bot.tree.git import refs
 from bot.turn.checkout import Ready
 from bot.turn.confirm import NotConfirmedError
-from bot.turn.kind import Kind
+from bot.turn.kind import Kind, stays
 from bot.turn.turn_run import TurnRun
 from bot.verbs.fix import words
+from bot.verbs.plan import PLAN, settle
 
 
 async def _goes_on_with_others(run: TurnRun) -> bool:
@@ -53,9 +56,19 @@ async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, 
         run.notices.append(words.NOTHING_PUSHED)
 
 
+PLANNED_FIX = replace(
+    PLAN,
+    confirmed_by="nobody",
+    of_outsider=_goes_on_with_others,
+    settle=stays,
+    may_begin=_may_begin,
+    failed_checks=_failed_checks,
+)
+"""What `require_plan` makes of an attempt. The row calls it a plan, so that it can be approved."""
 FIX = Kind(
     "fix",
     "nobody",
+    settle=partial(settle, to=PLANNED_FIX),
     of_outsider=_goes_on_with_others,
     may_begin=_may_begin,
     failed_checks=_failed_checks,
