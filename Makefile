@@ -78,7 +78,7 @@ payloads: venv # GitHub's recorded webhooks, which tests send
 chaos: venv ## kill, suspend and cut off processes at random and check every promise: ARGS="--kills 1000 --seed 7 --nodes 2"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-lint: venv ## run ruff, mypy, the import rules, and measure the house
+lint: venv .venv/agents ## run ruff, mypy, the import rules, and measure the house
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -267,12 +267,8 @@ def taken_from_the_living(lives: Iterable[tuple[BotProcess, float]]) -> Iterable
     runs: list[tuple[float, str, object, float, int]] = []
     for process, ended in lives:
         for event in (
-            "turn-started",
-            "turn-ended",
-            "turn-requeued-until",
-            "turn-requeued",
-            "turn-cut-off",
-            "turn-interrupted",
+            *("turn-started", "turn-ended", "turn-requeued-until", "turn-requeued"),
+            *("turn-cut-off", "turn-interrupted"),
         ):
             for line in process.events(event):
                 at = datetime.fromisoformat(str(line["timestamp"])).timestamp()

@@ -82,15 +82,10 @@ CUT_SECONDS = (0.2, 2.0)
 QUIET_SECONDS = 300.0
 PROGRESS_SECONDS = 15.0
 CUTS: tuple[tuple[Fault, str, str], ...] = (
-    (DropBefore(), "*", "*"),
-    (DropBefore(), "*", "*"),
-    (DropAfter(), "POST", "*/comments"),
-    (DropAfter(), "POST", "*/git-receive-pack"),
-    (FailAfter(502), "POST", "*/comments"),
-    (FailAfter(502), "PATCH", "*"),
-    (FailBefore(503), "*", "/repos/*"),
-    (Latency(1.0), "*", "*"),
-    (SecondaryRateLimit(1), "POST", "*/comments"),
+    *((DropBefore(), "*", "*"), (DropBefore(), "*", "*"), (DropAfter(), "POST", "*/comments")),
+    *((DropAfter(), "POST", "*/git-receive-pack"), (FailAfter(502), "POST", "*/comments")),
+    *((FailAfter(502), "PATCH", "*"), (FailBefore(503), "*", "/repos/*")),
+    *((Latency(1.0), "*", "*"), (SecondaryRateLimit(1), "POST", "*/comments")),
 )
 
 
@@ -496,15 +491,8 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
     for n, process in enumerate(here.processes):
         (directory / f"log-{n:03}-{process.command}").write_text(process.stderr)
     tables = (
-        "deliveries",
-        "turns",
-        "operations",
-        "worktrees",
-        "conversations",
-        "outbox",
-        "sessions",
-        "rescues",
-        "nodes",
+        *("deliveries", "turns", "operations", "worktrees", "conversations", "outbox", "sessions"),
+        *("rescues", "nodes"),
     )
     with suppress(OSError, asyncpg.PostgresError, TimeoutError):
         connection = await asyncpg.connect(here.dsn, timeout=5)

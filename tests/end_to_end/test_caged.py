@@ -31,22 +31,6 @@ async def test_a_caged_agent_edits_commits_and_continues_its_session(
         assert files["b.txt"].strip() == "two"
 
 
-async def test_the_worktree_of_a_caged_agent_is_removed_when_its_thread_closes(
-    a_world: Worlds, caged_settings: dict[str, str]
-) -> None:
-    async with a_world(caged_settings) as world:
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot write a.txt: one\nsay Done so.")
-        await issue.hears("Done so.")
-        [path] = await world.worktrees("path")
-
-        await issue.closes()
-
-        await world.until("exists (select from worktrees where state = 'removed')")
-        assert world.text_of(path, "a.txt") is None
-        assert world.text_of(path, ".git") is None
-
-
 async def test_without_bubblewrap_nothing_starts(database_url: str, tmp_path: Path) -> None:
     git = shutil.which("git")
     assert git is not None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.sleeping_processes import new_sleep, runs
@@ -155,18 +154,13 @@ LATE = "echo x > late.txt && git add late.txt && git -c user.name=x -c user.emai
 MOVED = "git update-ref refs/heads/threadtree/issue-1 HEAD && git switch -q --detach HEAD~1"
 
 
-@pytest.mark.parametrize(
-    "commands",
-    [f"git switch -qc other && {LATE}", f"git switch -q --detach && {LATE} && {MOVED}"],
-    ids=["else", "moved"],
-)
 async def test_what_tested_code_commits_while_it_is_checked_is_not_pushed_as_checked(
-    a_world: Worlds, sandbox_settings: dict[str, str], commands: str
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
     async with a_world(sandbox_settings) as world:
         await has_check(world, "sh ./tests.sh\n")
         issue = await world.maria.opens_issue("Greet people")
-        await issue.says(f"@threadtree-bot write tests.sh: {commands}\nsay One.")
+        await issue.says(f"@threadtree-bot write tests.sh: git switch -q --detach && {LATE} && {MOVED}\nsay One.")
         answer = await issue.hears("One.", "1 file +", "check passed · ")
         assert "[!NOTE]" not in answer
         assert "late.txt" not in await world.files("threadtree/issue-1")
@@ -228,31 +222,6 @@ async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
         assert {"a.txt", "b.txt"} <= set(await world.files("threadtree/issue-1"))
 
 
-@pytest.mark.parametrize("place", ["check-ended", "told-of-check", "branch-pushed"])
-async def test_a_turn_that_is_cut_off_around_its_check_tells_the_agent_once(
-    a_world: Worlds, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    reached: list[str] = []
-
-    def cut_off_once(name: str) -> None:
-        reached.append(name)
-        if name == place and reached.count(name) == 1:
-            raise asyncio.CancelledError
-
-    async with a_world({}) as world:
-        await has_check(world, a="ok")
-        issue = await world.maria.opens_issue("Greet people")
-        monkeypatch.setattr(failpoints, "listener", cut_off_once)
-
-        await issue.says("@threadtree-bot write test-a: bad\nmend write test-a: ok\nsay One.")
-
-        answer = await issue.hears("One.")
-        assert reached.count("told-of-check") == 1
-        mended = "failed" if place == "told-of-check" else "passed"
-        assert f"check {mended}" in answer
-        await is_clean(world)
-
-
 async def test_a_check_has_its_own_time_and_the_turn_stays_done(a_world: Worlds) -> None:
     async with a_world({"CHECK_TIMEOUT_SECONDS": "1"}) as world:
         sleep = new_sleep()
@@ -264,12 +233,11 @@ async def test_a_check_has_its_own_time_and_the_turn_stays_done(a_world: Worlds)
         assert not runs(sleep)
 
 
-@pytest.mark.parametrize("what", ["none", "off", "folder"])
+@pytest.mark.parametrize("what", ["off", "folder"])
 async def test_nothing_runs_without_a_script_or_where_the_setting_says_so(a_world: Worlds, what: str) -> None:
     async with a_world({"CHECK_SCRIPT": "false"} if what == "off" else {}) as world:
-        if what != "none":
-            name = ".threadtree/check/script" if what == "folder" else ".threadtree/check"
-            await world.maria.pushes("main", {name: "echo ran > $HOME/ran\n"})
+        name = ".threadtree/check/script" if what == "folder" else ".threadtree/check"
+        await world.maria.pushes("main", {name: "echo ran > $HOME/ran\n"})
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: a\nsay One.")
         answer = await issue.hears("One.", "1 file +")

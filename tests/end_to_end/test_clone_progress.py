@@ -3,10 +3,7 @@
 import asyncio
 import random
 
-import pytest
-
 from bot.simulated.github.faults import Trickle
-from bot.turn import progress
 from tests.support.world import World
 
 
@@ -25,19 +22,6 @@ async def test_a_large_repository_shows_the_progress_of_its_clone(world: World) 
     seen.set()
     await issue.hears("Done so.")
     assert await world.turns("phase") == [None]
-
-
-async def test_a_small_repository_shows_no_progress(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 600)
-    gate = world.gate()
-    issue = await world.maria.opens_issue("Something small")
-    await issue.says(f"@threadtree-bot wait {gate}\nsay Done so.")
-    await issue.sees_working()
-    [comment] = issue.from_bot
-    assert comment.body.startswith("Working on it")
-    assert not any("Cloning" in text for text in (comment.original, *comment.edits))
-    gate.open()
-    await issue.hears("Done so.")
 
 
 async def test_a_turn_that_waits_for_its_repository_can_be_stopped(world: World) -> None:

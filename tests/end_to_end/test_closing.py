@@ -37,14 +37,6 @@ async def test_closing_an_issue_ends_its_session_and_removes_its_worktree(world:
     assert "threadtree/issue-1" in await world.branches(), "what was pushed stays on GitHub"
 
 
-async def test_closing_by_an_outsider_cleans_up_too(world: World) -> None:
-    issue = await an_issue_with_work(world)
-
-    await issue.closes(by=world.olaf)
-
-    assert await everything_is_gone(world)
-
-
 async def test_closing_ends_running_and_queued_turns(world: World) -> None:
     issue = await an_issue_with_work(world)
     await issue.says("@threadtree-bot hang")
@@ -61,19 +53,7 @@ async def test_closing_ends_running_and_queued_turns(world: World) -> None:
     assert await everything_is_gone(world)
 
 
-async def test_merging_the_pull_request_closes_both_and_removes_the_shared_worktree(world: World) -> None:
-    await an_issue_with_work(world)
-    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
-    await pull.says("@threadtree-bot say here")
-    await pull.hears("here")
-
-    await pull.merges()
-
-    assert await everything_is_gone(world)
-    assert await world.sessions("number", "end_reason") == [(1, "conversation-closed"), (2, "conversation-closed")]
-
-
-async def test_the_issue_may_close_before_its_pull_request(world: World) -> None:
+async def test_merging_closes_both_threads_and_the_worktree_goes_with_the_last_of_them(world: World) -> None:
     await an_issue_with_work(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
     await pull.says("@threadtree-bot say here")
@@ -83,31 +63,11 @@ async def test_the_issue_may_close_before_its_pull_request(world: World) -> None
     await pull.merges()
     await world.quiet()
     assert await world.worktrees("state") == ["ready"], "the pull request still needs it"
-    world.faults.release()
-
-    assert await everything_is_gone(world)
-
-
-async def test_a_worktree_stays_while_one_of_its_conversations_is_open(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
-    await pull.says("@threadtree-bot say here")
-    await pull.hears("here")
-
-    await issue.closes()
-
-    await world.quiet()
-    assert await world.worktrees("state") == ["ready"]
     assert await world.sessions("number", "active") == [(1, False), (2, True)]
 
-
-async def test_close_with_a_comment_runs_the_comment(world: World) -> None:
-    issue = await an_issue_with_work(world)
-
-    await issue.closes("@threadtree-bot append hello.txt: bye")
-
-    await issue.hears("1 file +1 −0")
+    world.faults.release()
     assert await everything_is_gone(world)
+    assert await world.sessions("number", "end_reason") == [(1, "conversation-closed"), (2, "conversation-closed")]
 
 
 async def test_close_with_a_comment_runs_it_also_when_the_close_arrives_first(world: World) -> None:
@@ -135,43 +95,6 @@ async def test_a_comment_that_arrives_after_the_close_of_its_unknown_thread_leav
     assert await everything_is_gone(world)
 
 
-async def test_github_is_asked_once_whether_a_thread_is_open(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await issue.says("@threadtree-bot append hello.txt: more")
-    await issue.hears("1 file +1 −0")
-
-    asked = [(one.method, one.path) for one in world.github.requests]
-    assert asked.count(("GET", "/repos/acme/shop/issues/1")) == 1
-
-
-async def test_a_mention_on_a_closed_thread_runs_and_then_the_worktree_is_removed_again(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await issue.closes()
-    assert await everything_is_gone(world)
-    world.clock.move(600)
-
-    await issue.says("@threadtree-bot append hello.txt: more")
-
-    await issue.hears("1 file +1 −0")
-    assert await everything_is_gone(world)
-    assert await world.sessions("end_reason") == ["conversation-closed"] * 2
-    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nmore"
-
-
-async def test_a_reopened_thread_starts_a_new_session_on_its_branch(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await issue.closes()
-    assert await everything_is_gone(world)
-
-    await issue.reopens()
-    await issue.says("@threadtree-bot recall\nappend hello.txt: more")
-
-    await issue.hears("I remember: nothing.")
-    assert (await world.files("threadtree/issue-1"))["hello.txt"] == "hello\nmore"
-    assert await world.sessions("active") == [False, True]
-    assert await world.worktrees("state") == ["removed", "ready"]
-
-
 # Work that was nowhere else when the thread closed
 
 
@@ -183,25 +106,16 @@ async def an_issue_with_unsaved_work(world: World) -> Talk:
     return issue
 
 
-async def test_unsaved_work_is_rescued_when_the_thread_closes(world: World) -> None:
+async def test_after_a_reopening_the_next_request_starts_with_the_rescued_work(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
-
+    [path] = await world.worktrees("path")
     await issue.closes(by=world.olaf)
-
     assert await everything_is_gone(world)
     row = await world.database.fetchrow("select conversations, removal, branch, files, commits from rescues")
     assert tuple(row) == ([1], "closed", "threadtree/issue-1", 1, 1)
 
-
-async def test_after_a_reopening_the_next_request_starts_with_the_rescued_work(world: World) -> None:
-    issue = await an_issue_with_unsaved_work(world)
-    [path] = await world.worktrees("path")
-    await issue.closes()
-    assert await everything_is_gone(world)
-
     await issue.reopens()
     await issue.says("@threadtree-bot recall\nappend hello.txt: again")
-
     heard = await issue.hears("I remember: nothing.")
     assert "This thread's files had been removed. 1 file and 1 commit were restored before this request." in heard
     files = await world.files("threadtree/issue-1")
@@ -210,21 +124,6 @@ async def test_after_a_reopening_the_next_request_starts_with_the_rescued_work(w
 
     await issue.says("@threadtree-bot say once only")
     assert "restored before" not in await issue.hears("once only")
-
-
-async def test_a_reopened_thread_starts_from_its_rescue_if_its_branch_is_gone(world: World) -> None:
-    issue = await world.maria.opens_issue("Never pushed")
-    await issue.says("@threadtree-bot write a.txt: a\ncommit First\nwrite half.txt: half\nfail too hard")
-    await issue.hears("**Failed:**")
-    await issue.closes()
-    assert await everything_is_gone(world)
-    await world.maria.pushes("main", {"README.md": "# another shop\n"})
-
-    await issue.reopens()
-    await issue.says("@threadtree-bot say on we go")
-
-    await issue.hears("on we go", "1 file was restored before this request.")
-    assert await world.files("threadtree/issue-1") == {"README.md": "# shop", "a.txt": "a", "half.txt": "half"}
 
 
 async def test_a_pull_request_gets_its_work_back_when_its_deleted_branch_is_restored(world: World) -> None:
@@ -319,25 +218,6 @@ async def test_close_with_a_comment_keeps_the_work_where_the_removal_has_not_beg
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
 
-async def test_both_threads_of_a_shared_worktree_get_it_back(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
-    await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
-    await pull.hears("**Failed:**")
-    await pull.closes()
-    await issue.closes()
-    assert await everything_is_gone(world)
-
-    await issue.reopens()
-    await issue.says("@threadtree-bot say here we are")
-
-    await issue.hears("here we are", "1 file was restored before this request.")
-    assert await world.worktrees("conversations") == [[1, 2]]
-    await pull.reopens()
-    await pull.says("@threadtree-bot say me too")
-    assert "restored before" not in await pull.hears("me too")
-
-
 # Operations on the worktree when the thread closes
 
 
@@ -377,12 +257,3 @@ async def test_closing_a_thread_without_a_request_does_nothing(world: World) -> 
 
     await world.quiet()
     assert (await world.worktrees(), await world.sessions()) == ([], [])
-
-
-async def test_a_transferred_issue_counts_as_closed(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    elsewhere = await world.github.create_repository("acme/bank")
-
-    await world.maria.person.transfer(issue.thread, elsewhere)
-
-    assert await everything_is_gone(world)

@@ -38,14 +38,6 @@ async def test_where_a_command_needs_a_mention_a_bare_one_is_for_others(a_world:
         assert "\n\n/status" in (await world.turns("text"))[0]
 
 
-async def test_reset_context_without_a_session_says_so(world: World) -> None:
-    issue = await world.maria.opens_issue("Nothing yet")
-    await issue.says("@threadtree-bot /reset-context")
-
-    assert (await issue.hears()).partition("\n\n<!--")[0] == "No active session to reset."
-    assert await world.turns() == []
-
-
 async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> None:
     issue = await world.maria.opens_issue("Stuck")
     await issue.says("@threadtree-bot write half.txt: done\nhang")
@@ -60,16 +52,6 @@ async def test_stop_ends_the_running_turn_and_retry_repeats_it(world: World) -> 
     await issue.says("@threadtree-bot /stop")
     await issue.hears("**Stopped**")
     assert len({turn["text"] for turn in await world.turns()}) == 1
-
-
-async def test_stop_kills_an_agent_that_ignores_it(world: World) -> None:
-    issue = await world.maria.opens_issue("Deaf")
-    await issue.says("@threadtree-bot hang deaf")
-    await issue.sees_working()
-
-    await issue.says("/stop")
-
-    await issue.hears("**Stopped** by `maria`.")
 
 
 async def test_nothing_is_pushed_after_a_stop_that_came_while_the_push_waited(world: World) -> None:
@@ -108,13 +90,6 @@ async def test_stop_keeps_queued_requests_and_stop_all_does_not(world: World) ->
     assert await world.turns("state") == ["stopped", "stopped", "stopped"]
 
 
-async def test_stop_with_nothing_running_says_so(world: World) -> None:
-    issue = await world.maria.opens_issue("Idle")
-    await issue.says("/stop")
-
-    await issue.hears("Nothing is running, so there is nothing to stop.")
-
-
 async def test_status_and_help_are_answered_while_a_turn_runs(world: World) -> None:
     gate = world.gate()
     issue = await world.maria.opens_issue("Busy")
@@ -145,56 +120,6 @@ async def test_retry_runs_the_last_unfinished_request(world: World) -> None:
     assert await world.turns("state") == ["failed", "done", "failed"]
 
 
-async def test_retry_without_an_unfinished_request_says_so(world: World) -> None:
-    issue = await world.maria.opens_issue("Fine")
-    await issue.says("@threadtree-bot say fine")
-    await issue.hears("fine")
-
-    await issue.says("/retry")
-
-    await issue.hears("There is no unfinished request here, so there is nothing to retry.")
-
-
-async def test_an_unknown_command_after_a_mention_gets_a_suggestion(world: World) -> None:
-    issue = await world.maria.opens_issue("Typing")
-    await issue.says("@threadtree-bot /reset-contxt")
-
-    await issue.hears("Did you mean `/reset-context`?")
-    assert await world.turns() == []
-
-
-async def test_reset_context_in_two_words_resets_nothing(world: World) -> None:
-    issue = await world.maria.opens_issue("Typing")
-    await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
-    await issue.hears("I will remember blue.")
-
-    await issue.says("@threadtree-bot /reset context")
-
-    await issue.hears("Did you mean `/reset-context`?")
-    assert await world.sessions("active") == [True]
-    assert await world.turns("state") == ["done"]
-
-
-async def test_a_command_with_extra_words_and_help_without_a_slash_start_no_turn(world: World) -> None:
-    issue = await world.maria.opens_issue("Polite")
-
-    await issue.says("@threadtree-bot /stop please")
-    await issue.hears("Nothing is running, so there is nothing to stop.")
-    await issue.says("@threadtree-bot help!")
-    await issue.hears("`/reset-context`")
-
-    assert await world.turns() == []
-
-
-async def test_a_bare_command_of_another_bot_is_ignored(world: World) -> None:
-    issue = await world.maria.opens_issue("Prow")
-    said = await issue.says("/lgtm")
-
-    await world.quiet()
-
-    assert said.reactions == []
-
-
 async def test_a_comment_runs_its_commands_in_order_and_then_one_turn_for_the_rest(world: World) -> None:
     issue = await world.maria.opens_issue("Both")
     await issue.says("@threadtree-bot remember blue")
@@ -205,15 +130,6 @@ async def test_a_comment_runs_its_commands_in_order_and_then_one_turn_for_the_re
     await issue.hears("AI context reset.")
     await issue.hears("The next request starts a new conversation")
     await issue.hears("I remember: nothing.")
-
-
-async def test_a_doubled_webhook_runs_its_commands_once(world: World) -> None:
-    issue = await world.maria.opens_issue("Twice")
-    world.faults.double_webhooks("issue_comment", "created")
-    await issue.says("/help")
-
-    assert len(await issue.hears_all()) == 1
-    assert len({delivery.guid for delivery in world.github.deliveries if delivery.event == "issue_comment"}) >= 2
 
 
 async def test_status_after_a_reopen_knows_the_branch_on_github(world: World) -> None:

@@ -1,7 +1,6 @@
 """A conversation in a company: everything goes through a forward proxy, https has certificates of the company's own."""
 
 import asyncio
-import hashlib
 import json
 import shlex
 import sys
@@ -12,7 +11,6 @@ from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.server import SimulatedGitHub
 from tests.end_to_end.conftest import Worlds
 from tests.support.company import FILES, GITHUB, MODELS, PASSWORD, company
-from tests.support.git_repositories import lfs_pointer, require_git_lfs
 from tests.support.network import Site, site
 
 KEY = "sk-the-real-key-0123456789"
@@ -136,30 +134,6 @@ async def test_a_whole_conversation_goes_through_the_proxy_and_trusts_the_compan
     # git asks once without its password, as curl does; nobody else.
     assert set(corp.proxy.refused) <= {403, 407}
     assert corp.proxy.refused.count(403) == 1
-
-
-async def test_files_under_lfs_are_fetched_and_pushed_through_the_proxy(a_world: Worlds, tmp_path: Path) -> None:
-    require_git_lfs()
-    (tmp_path / "company").mkdir()
-    servers: list[SimulatedGitHub] = []
-    async with AsyncExitStack() as stack:
-        corp = await stack.enter_async_context(company(tmp_path / "company"))
-        await stack.enter_async_context(corp.https(GITHUB, lambda: servers[0].port))
-
-        def settings(github: SimulatedGitHub) -> dict[str, str]:
-            servers.append(github)
-            return {**corp.settings, "GITHUB_API_URL": f"https://{GITHUB}"}
-
-        world = await stack.enter_async_context(a_world(settings))
-        picture, changed = b"the picture\n", b"the picture\nand more\n"
-        world.repository.lfs[hashlib.sha256(picture).hexdigest()] = picture
-        attributes = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
-        await world.maria.pushes("main", {".gitattributes": attributes, "a.bin": lfs_pointer(picture)})
-        issue = await world.maria.opens_issue("Pictures")
-        await issue.says("@threadtree-bot look a.bin\nappend a.bin: and more")
-        await issue.hears("a.bin has 12 bytes.", "1 file +")
-        assert world.repository.lfs[hashlib.sha256(changed).hexdigest()] == changed
-    assert set(corp.proxy.asked) == {f"{GITHUB}:443"}
 
 
 SETUP = """#!/usr/bin/env python3

@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from bot.inbox.delivery import sign
-from bot.simulated.github.faults import FailBefore, Held
-from tests.end_to_end.conftest import Worlds
+from bot.simulated.github.faults import Held
 from tests.support.world import Said, Talk, World
 
 NOT_SHOWN = "GitHub does not show this request as the bot was told of it"
@@ -253,15 +252,3 @@ async def test_a_part_of_a_review_that_was_edited_runs_as_it_stands_and_a_forged
     # A review that never was takes no reaction, which is tried for a while.
     while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
         world.clock.move(60)
-
-
-async def test_a_request_waits_while_github_cannot_be_asked_for_it(a_world: Worlds) -> None:
-    async with a_world() as world:
-        issue = await world.maria.opens_issue("Bad weather")
-        world.faults.add(FailBefore(503), path="*/issues/comments/*", method="GET", times=None)
-        await issue.says("@threadtree-bot say hello")
-        await issue.sees("Waiting. GitHub does not answer. The next try is at ")
-        await world.until(PUT_BACK)
-        world.faults.clear()
-        world.clock.move(60)
-        assert "hello" in "".join(await issue.hears_all())

@@ -194,18 +194,14 @@ def only_for_its_owner(path: Path) -> bool:
     return stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(("api", "org"), [("", None), ("/api/v3", "acme")])
-async def test_an_app_is_made_in_the_browser_and_its_first_delivery_arrives(
-    tmp_path: Path, api: str, org: str | None
-) -> None:
+async def test_an_app_is_made_in_the_browser_and_its_first_delivery_arrives(tmp_path: Path) -> None:
+    api, org = "/api/v3", "acme"
     async with an_operator(tmp_path, api) as operator:
         operator.env.write_text(BEFORE)
         operator.env.chmod(0o644)
-        command = await operator.starts(
-            "--url", operator.proxy.url, *(["--org", org, "--operators", "acme/web"] if org else [])
-        )
+        command = await operator.starts("--url", operator.proxy.url, "--org", org, "--operators", "acme/web")
         page = await operator.browses(command, org=org)
-        slug = "acme-threadtree" if org else "threadtree"
+        slug = "acme-threadtree"
         assert page.url.path == f"/apps/{slug}/installations/new"
         await command.says("Waiting until the App is installed: .*/installations/new")
         await operator.installs()
@@ -223,7 +219,7 @@ async def test_an_app_is_made_in_the_browser_and_its_first_delivery_arrives(
         assert "\n# The end.\nGITHUB_APP_ID=" in operator.env.read_text()
         assert (values["GITHUB_APP_ID"], pem) == (str(made.id), made.private_key_pem)
         assert (values["GITHUB_API_URL"], values["AGENT"]) == (operator.github.api_url + api, "codex")
-        assert values["DASHBOARD_OPERATORS"] == ("acme/web" if org else "maria")
+        assert values["DASHBOARD_OPERATORS"] == "acme/web"
         assert only_for_its_owner(operator.env)
         assert only_for_its_owner(key)
         assert sorted(path.name for path in operator.folder.iterdir()) == [".env", key.name]
@@ -333,9 +329,10 @@ async def test_secrets_that_cannot_be_kept_are_told_with_the_way_out(operator: O
     assert await command.ends() == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "sentence"),
-    [
+def test_what_is_given_wrongly_gets_one_sentence_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments, variables, sentence in [
         (["--url", "bot.example.org"], {}, "--url must be an address like https://HOST/PATH"),
         (["--url", "http://bot.example.org"], {}, "--url uses plain http to another machine"),
         (["--url", "http://localhost:8000"], {"GITHUB_API_URL": "https://api.github.com"}, "GitHub cannot reach"),
@@ -344,23 +341,15 @@ async def test_secrets_that_cannot_be_kept_are_told_with_the_way_out(operator: O
         (["--url", "https://bot.example.org"], {"GITHUB_TOKEN": "ghp_ofTheShell"}, "sets GITHUB_TOKEN, which would"),
         (["--token", "--url", "https://bot.example.org"], {}, "OWNER/REPO is missing."),
         (["--token", "shop", "--url", "https://bot.example.org"], {}, "'shop' is no repository; give it as OWNER"),
-    ],
-)
-def test_what_is_given_wrongly_gets_one_sentence_and_changes_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    variables: dict[str, str],
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in {"GITHUB_API_URL": "http://127.0.0.1:9", **variables}.items():
-        monkeypatch.setenv(name, text)
-    result = CliRunner().invoke(app, ["setup", *arguments], input="ghp_0123456789\n")
-    told = explained(result.exception) if isinstance(result.exception, Exception) else None
-    assert sentence in (result.output if told is None else told[0][0])
-    assert result.exit_code != 0
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        monkeypatch.chdir(tmp_path)
+        for name, text in {"GITHUB_API_URL": "http://127.0.0.1:9", **variables}.items():
+            monkeypatch.setenv(name, text)
+        result = CliRunner().invoke(app, ["setup", *arguments], input="ghp_0123456789\n")
+        told = explained(result.exception) if isinstance(result.exception, Exception) else None
+        assert sentence in (result.output if told is None else told[0][0])
+        assert result.exit_code != 0
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_what_is_set_already_is_replaced_only_on_request(operator: Operator) -> None:
@@ -377,9 +366,8 @@ async def test_what_is_set_already_is_replaced_only_on_request(operator: Operato
     assert operator.values["GITHUB_TOKEN"] == ""
 
 
-@pytest.mark.parametrize("api", ["", "/api/v3"])
-async def test_a_token_is_checked_and_the_repositorys_webhook_made_and_updated(tmp_path: Path, api: str) -> None:
-    async with an_operator(tmp_path, api) as operator:
+async def test_a_token_is_checked_and_the_repositorys_webhook_made_and_updated(tmp_path: Path) -> None:
+    async with an_operator(tmp_path) as operator:
         github = operator.github
         await github.create_repository("acme/shop", bot_permission="admin")
         ends = operator.clock.now + timedelta(days=30)

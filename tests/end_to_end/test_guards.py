@@ -2,20 +2,15 @@
 
 import base64
 
-import pytest
-
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World, unseen
 
 WORKFLOW = "write .github/workflows/ci.yml: on: push"
 
 
-@pytest.mark.parametrize(
-    "file", [".github/workflows/ci.yml", ".github/actions/a/action.yml", ".GitHub/Workflows/x.yml"]
-)
-async def test_a_change_of_workflows_withholds_the_whole_push(world: World, file: str) -> None:
+async def test_a_change_of_workflows_withholds_the_whole_push(world: World) -> None:
     issue = await world.maria.opens_issue("Speed up the build")
-    await issue.says(f"@threadtree-bot write {file}: on: push\nwrite b.txt: two\nsay Faster now.")
+    await issue.says(f"@threadtree-bot {WORKFLOW}\nwrite b.txt: two\nsay Faster now.")
 
     await issue.hears("Faster now.", "Not pushed", "ALLOW_WORKFLOW_CHANGES=true")
 
@@ -31,42 +26,14 @@ async def test_a_change_of_workflows_is_pushed_if_allowed(a_world: Worlds) -> No
         await issue.hears("Faster now.", "1 file +")
 
 
-@pytest.mark.parametrize("spelled", ["{0}", "{1}"])
-async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World, spelled: str) -> None:
-    token = world.github.bot_token
-    secret = spelled.format(token, base64.b64encode(token.encode()).decode())
+async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World) -> None:
+    secret = base64.b64encode(world.github.bot_token.encode()).decode()
     issue = await world.maria.opens_issue("Notes")
     await issue.says("@threadtree-bot" + unseen(f"write notes.txt: see {secret} here", "say Noted."))
 
     await issue.hears("Noted.", "Not pushed", "hold a secret")
 
     assert list(await world.branches()) == ["main"]
-
-
-async def test_a_secret_in_only_an_earlier_commit_is_found(world: World) -> None:
-    issue = await world.maria.opens_issue("Notes")
-    await issue.says(
-        f"@threadtree-bot{unseen(f'write n.txt: {world.github.bot_token}')}\ncommit Add\n"
-        "write n.txt: clean\ncommit Clean\nsay Ok so."
-    )
-
-    await issue.hears("Ok so.", "Not pushed", "hold a secret")
-
-    assert list(await world.branches()) == ["main"]
-
-
-async def test_a_secret_in_a_commit_message_is_found(world: World) -> None:
-    issue = await world.maria.opens_issue("Notes")
-    await issue.says(f"@threadtree-bot write n.txt: x{unseen(f'commit Use {world.github.bot_token}')}\nsay Ok so.")
-
-    await issue.hears("Ok so.", "Not pushed", "hold a secret")
-
-
-async def test_changes_of_workflows_on_the_default_branch_do_not_count(world: World) -> None:
-    await world.maria.pushes("main", {".github/workflows/ci.yml": "on: push"})
-    issue = await world.maria.opens_issue("Greet people")
-    await issue.says("@threadtree-bot write hello.txt: hello\nsay Here.")
-    await issue.hears("Here.", "1 file +")
 
 
 async def test_a_branch_that_was_protected_while_the_agent_worked_for_long_is_not_pushed(world: World) -> None:
@@ -81,19 +48,6 @@ async def test_a_branch_that_was_protected_while_the_agent_worked_for_long_is_no
     world.clock.move(61)
     gate.open()
     await issue.hears("Longer now.", "Not pushed", "protected or the default branch")
-
-
-async def test_a_branch_that_was_protected_since_the_last_request_is_not_pushed(world: World) -> None:
-    issue = await world.maria.opens_issue("Greet people")
-    await issue.says("@threadtree-bot write a.txt: one")
-    await issue.hears("1 file +")
-    pushed = await world.branches()
-    world.repository.protect("threadtree/issue-1")
-
-    await issue.says("@threadtree-bot append a.txt: two\nsay Longer now.")
-    await issue.hears("Longer now.", "Not pushed", "protected or the default branch")
-
-    assert await world.branches() == pushed
 
 
 async def test_a_branch_that_is_the_default_one_since_the_last_request_is_not_pushed(world: World) -> None:

@@ -18,8 +18,7 @@ from bot.tree.git.runner import Git
 from bot.turn import turn
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git, usable_cage
-from tests.support.patience import until_exists, until_true
-from tests.support.processes import deployment
+from tests.support.patience import until_true
 from tests.support.world import Talk, World
 
 COMMITS = 300
@@ -189,21 +188,7 @@ async def test_the_next_request_completes_a_half_arrived_clone(world: World) -> 
     assert log.split("\n")[1:3] == ["Mine", "more"]
 
 
-async def test_closing_rescues_from_a_half_arrived_clone(world: World) -> None:
-    issue = await half_arrived(world)
-    await issue.closes()
-    await world.until("exists (select from worktrees where state = 'removed')")
-    assert [tuple(row) for row in await world.database.fetch("select files, commits from rescues")] == [(1, 1)]
-    is_whole(world)
-    await issue.reopens()
-    await issue.says("/worktree restore")
-    await issue.hears("restored")
-    (row,) = await world.worktrees("path")
-    assert world.text_of(row, "left.txt") == "left\n"
-    assert world.text_of(row, "mine.txt") == "mine\n"
-
-
-@pytest.mark.parametrize("command", ["/reset", "/worktree reset", "/worktree remove"])
+@pytest.mark.parametrize("command", ["/reset", "/worktree remove"])
 async def test_commands_rescue_from_a_half_arrived_clone(world: World, command: str) -> None:
     issue = await half_arrived(world)
     await issue.says(command)
@@ -228,47 +213,6 @@ async def test_a_worktree_is_removed_where_the_repository_went_before_its_histor
     world.faults.clear()
 
 
-async def test_a_pull_request_shares_a_worktree_of_a_half_arrived_clone(world: World) -> None:
-    gate = hold_history(world.faults)
-    issue = await world.maria.opens_issue("Greet people")
-    await issue.says("@threadtree-bot fail It broke.")
-    await issue.hears("It broke.")
-    world.faults.clear()
-    gate.set()
-    assert is_shallow(world)
-    await world.maria.pushes("feature", {"more.txt": "more\n"}, base="main")
-    pull = await world.maria.opens_pull("Go on", "Fixes #1", head="feature")
-    await pull.says("@threadtree-bot write hello.txt: hello")
-    await pull.hears("1 file +1 −0", "The files of #1 were switched")
-    await issue.hears("`feature`")
-    is_whole(world, "feature")
-    assert await world.worktrees("conversations", "branch") == [([1, 2], "feature")]
-
-
-async def test_a_branch_that_is_on_github_is_compared_with_all_history(world: World) -> None:
-    await world.maria.pushes("threadtree/issue-1", {"before.txt": "before\n"}, base="main")
-    issue = await world.maria.opens_issue("Greet people")
-    await issue.says("@threadtree-bot wait go\nwrite hello.txt: hello")
-    await issue.sees_working()
-    is_whole(world, "threadtree/issue-1")
-    await open_gate(world)
-    await issue.hears("2 files +1 −0")
-    assert {"before.txt", "hello.txt"} <= (await world.files("threadtree/issue-1")).keys()
-
-
-async def test_a_pull_request_is_the_first_request_of_a_repository(world: World) -> None:
-    await world.maria.pushes("feature", {"more.txt": "more\n"}, base="main")
-    gate = hold_history(world.faults)
-    pull = await world.maria.opens_pull("Go on", head="feature")
-    await pull.says("@threadtree-bot wait go\nwrite hello.txt: hello")
-    await pull.sees_working()
-    assert git(clone_of(world), "rev-list", "--count", "--all") == "2"
-    gate.set()
-    await open_gate(world)
-    await pull.hears("2 files +1 −0")
-    is_whole(world, "feature")
-
-
 @pytest.mark.parametrize("few_threads", [0, 1000], ids=["protocol 2", "protocol 0"])
 async def test_a_server_that_cannot_leave_out_history_is_asked_for_all_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch, few_threads: int
@@ -287,84 +231,6 @@ async def test_a_server_that_cannot_leave_out_history_is_asked_for_all_of_it(
     is_whole(world)
     await open_gate(world)
     await issue.hears("2 files +1 −0")
-
-
-async def test_a_server_of_many_threads_sends_the_history_beside_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turn, "FEW_THREADS", 0)  # by protocol 2
-    gate = hold_history(world.faults)
-    issue = await world.maria.opens_issue("Greet people")
-    await issue.says("@threadtree-bot wait go\nwrite hello.txt: hello")
-    await issue.sees_working()
-    assert git(clone_of(world), "rev-list", "--count", "--all") == "1"
-    gate.set()
-    await open_gate(world)
-    await issue.hears("2 files +1 −0")
-    is_whole(world, "threadtree/issue-1")
-
-
-def history_in(data_dir: Path) -> str:
-    """Return how many commits of main a node's clone has."""
-    return git(data_dir / "repos/acme/shop.git", "rev-list", "--count", "refs/remotes/origin/main")
-
-
-async def test_an_operator_prunes_a_worktree_of_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        await write_history(here.repository)
-        await here.listen_here()
-        worker = await here.start("worker")
-        gate = hold_history(here.github.faults)
-        issue = await here.ask("write left.txt: left\nfail It broke.")
-        await here.answered(issue, "It broke.")
-        await here.nothing_to_write()
-        assert await worker.terminate() == 0
-        here.github.faults.clear()
-        gate.set()
-        assert history_in(here.data_dir) == "1"
-
-        pruned = await here.run("worktrees", "prune", "--older-than", "0h")
-        assert await pruned.ended() == 0
-        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == [
-            "1 retention"
-        ]
-        assert history_in(here.data_dir) == str(COMMITS)
-
-
-async def test_a_second_node_takes_over_from_one_with_a_half_arrived_clone(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        here.tolerated = "procrastinate.exceptions.ConnectorException"
-        await write_history(here.repository)
-        names = {"RECOVER_INTERVAL_SECONDS": "3600"}
-        on_first = {**names, "NODE_NAME": "first"}
-        await here.listen_here()
-        first = await here.start("worker", **on_first)
-        gate = hold_history(here.github.faults)
-        issue = await here.ask("write left.txt: left\nappend started: once\nwait go\nsay Done.")
-        tree = await here.at_work(issue)
-        await here.start("worker", **names, DATA_DIR=str(tmp_path / "other"), NODE_NAME="second")
-        await here.until("select count(*) = 2 from nodes where place is not null")
-        await here.nothing_to_write()
-        await first.kill()
-        await here.no_agents()
-        here.github.faults.clear()
-        gate.set()
-        assert history_in(here.data_dir) == "1"
-
-        await here.value("update nodes set heartbeat_at = now() - interval '2 minutes' where name = 'first'")
-        node = "select w.path from worktrees w join nodes n on n.id = w.node where n.name = $1 and w.state = $2"
-        worktree = tmp_path / "other" / str(await here.until(node, "second", "ready"))
-        await until_exists(worktree / "started")
-        (worktree / "go").touch()
-        await here.answered(issue, "Done.")
-        assert history_in(tmp_path / "other") == str(COMMITS)
-
-        await here.start("worker", **on_first)
-        await here.value("update worktrees set updated_at = now() - interval '2 minutes' where state = 'lost'")
-        await here.until("select count(*) = 1 from worktrees where state = 'removed' and removal = 'lost'")
-        assert not tree.exists()
-        assert await here.value("select array_agg(files || ' ' || coalesce(removal, '')) from rescues") == ["2 lost"]
-        assert history_in(here.data_dir) == str(COMMITS)
 
 
 async def test_an_update_in_a_new_clone_waits_for_the_history_and_for_no_agent(a_world: Worlds) -> None:

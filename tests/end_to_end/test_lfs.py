@@ -72,18 +72,6 @@ async def test_the_agent_reads_and_changes_the_content_and_the_host_pushes_the_o
     assert "file" not in said.replace("a.bin", "")
 
 
-async def test_commits_of_the_agent_hold_pointers_and_their_objects_are_pushed(shop: World) -> None:
-    talk = await asked(
-        shop, "append a.bin: one\ncommit One\nappend a.bin: two\ncommit Two\nwrite new.bin: fresh\ncommit New"
-    )
-    await talk.hears("2 files +")
-
-    versions = [CONTENT + b"one\n", CONTENT + b"one\ntwo\n", b"fresh\n"]
-    assert {one: shop.repository.lfs[oid(one)] for one in versions} == {one: one for one in versions}
-    files = await branch_of(shop, talk)
-    assert (files["a.bin"], files["new.bin"]) == (lfs_pointer(versions[1]).strip(), lfs_pointer(versions[2]).strip())
-
-
 async def test_an_object_that_github_does_not_have_is_named_and_its_file_stays_a_lfs_pointer(open_shop: World) -> None:
     open_shop.repository.lfs.clear()
     talk = await asked(open_shop, "look a.bin\necho prompt")
@@ -95,18 +83,6 @@ async def test_an_object_that_github_does_not_have_is_named_and_its_file_stays_a
     )
 
 
-async def test_an_object_with_other_content_is_not_taken(open_shop: World) -> None:
-    open_shop.repository.lfs[oid(CONTENT)] = b"another picture of the same si\n\n"
-    talk = await asked(open_shop, "look a.bin")
-    await talk.hears(f"a.bin has {len(lfs_pointer(CONTENT))} bytes.", "Git LFS pointers of `a.bin`")
-
-
-async def test_a_used_up_quota_is_told_in_githubs_words(open_shop: World) -> None:
-    open_shop.faults.add(FailBefore(403, "This repository is over its data quota."), path="*/objects/batch", times=None)
-    talk = await asked(open_shop, "look a.bin")
-    await talk.hears(f"a.bin has {len(lfs_pointer(CONTENT))} bytes.", "over its data quota")
-
-
 async def test_what_is_beyond_the_limit_stays_a_lfs_pointer(open_shop: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MOST_BYTES", 40)
     await open_shop.maria.pushes("main", {"giant.bin": lfs_pointer(CONTENT).replace("size 32", "size 999999999999999")})
@@ -114,20 +90,6 @@ async def test_what_is_beyond_the_limit_stays_a_lfs_pointer(open_shop: World, mo
     await talk.hears(
         "a.bin has 32 bytes.", "giant.bin has 140 bytes.", "Git LFS pointers of `giant.bin`: there is more"
     )
-
-
-async def test_a_failed_upload_pushes_no_commit_and_the_next_request_does(open_shop: World) -> None:
-    talk = await asked(open_shop, "say Looked.")
-    await talk.hears("Looked.")
-    open_shop.faults.add(FailBefore(403, "This repository is over its data quota."), path="*/objects/batch", times=1)
-    await talk.says("@threadtree-bot append a.bin: more")
-    await talk.hears("could not be pushed", "over its data quota", "the next request pushes them")
-    assert list(await open_shop.branches()) == ["main"]
-
-    await talk.says("@threadtree-bot say Again.")
-    await talk.hears("Again.")
-    assert (await branch_of(open_shop, talk))["a.bin"] == lfs_pointer(CONTENT + b"more\n").strip()
-    assert oid(CONTENT + b"more\n") in open_shop.repository.lfs
 
 
 async def test_an_agent_is_the_first_to_put_files_under_git_lfs(
@@ -193,9 +155,3 @@ async def test_a_pointer_without_its_object_withholds_the_push(shop: World) -> N
     await talk.says("@threadtree-bot commit Lie")
     await talk.hears("Not pushed", "Git LFS pointers to objects", "`b.bin`")
     assert list(await shop.branches()) == ["main"]
-
-
-async def test_a_fetch_waits_while_github_is_away(open_shop: World) -> None:
-    open_shop.faults.add(FailBefore(502, "Bad gateway"), path="*/objects/batch", times=2)
-    talk = await asked(open_shop, "look a.bin")
-    await talk.hears("a.bin has 32 bytes.")

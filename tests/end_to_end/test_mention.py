@@ -73,14 +73,6 @@ async def test_a_second_mention_resumes_the_same_session(world: World) -> None:
     assert len(await world.sessions()) == len(await world.worktrees()) == 1
 
 
-async def test_an_issue_that_mentions_the_bot_is_answered(world: World) -> None:
-    issue = await world.maria.opens_issue("Hello", "Dear @threadtree-bot,\nsay good morning")
-
-    await issue.hears("good morning")
-
-    assert issue.opening.reactions == ["👀"]
-
-
 async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_turn(world: World) -> None:
     body = "@threadtree-bot say good morning\n<!-- a template's advice -->"
     issue = await world.maria.opens_issue("Hello", body, labels=["threadtree"])
@@ -90,17 +82,6 @@ async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_t
 
     await world.quiet()
     assert await world.turns("number", "state") == [(1, "done")]
-
-
-async def test_the_label_requests_the_text_of_the_issue(world: World) -> None:
-    issue = await world.maria.opens_issue("Hello", "say good evening")
-    await world.maria.person.label(issue.thread, "bug")
-    await world.quiet()
-    assert await world.turns() == []
-
-    await world.maria.person.label(issue.thread, "threadtree")
-
-    await issue.hears("good evening")
 
 
 async def test_assigning_the_bot_requests_the_text_of_the_issue(world: World) -> None:
@@ -163,19 +144,6 @@ async def test_a_doubled_webhook_is_one_turn(world: World) -> None:
     assert len(await world.turns()) == 1
 
 
-async def test_a_redelivery_of_a_handled_request_changes_nothing(world: World) -> None:
-    issue = await world.maria.opens_issue("Again")
-    await issue.says("@threadtree-bot say once")
-    await issue.hears("once")
-    asked = next(delivery for delivery in world.github.deliveries if delivery.event == "issue_comment")
-
-    await world.github.redeliver(asked.guid)
-
-    assert '"duplicate"' in world.github.deliveries[-1].response_body
-    await world.quiet()
-    assert len(await world.turns()) == 1
-
-
 async def test_an_edit_runs_only_new_requests(world: World) -> None:
     issue = await world.maria.opens_issue("Edits")
     said = await issue.says("hello there")
@@ -188,41 +156,6 @@ async def test_an_edit_runs_only_new_requests(world: World) -> None:
 
     await world.maria.person.edit(said.comment, "hello there, @threadtree-bot\nsay edited again\n/status")
     await issue.hears("Idle.")
-    await world.quiet()
-    assert len(await world.turns()) == 1
-
-
-async def test_a_deleted_comment_never_runs(world: World) -> None:
-    issue = await world.maria.opens_issue("Deleted")
-    comment = await world.maria.person.comment(issue.thread, "@threadtree-bot say in time")
-    await issue.hears("in time")
-
-    await world.maria.person.delete(comment)
-
-    await world.quiet()
-    assert len(await world.turns()) == 1
-
-
-async def test_a_name_in_code_or_a_quote_is_not_a_mention(world: World) -> None:
-    issue = await world.maria.opens_issue("About the bot", "Write `@threadtree-bot` to ask.")
-    await issue.says("> @threadtree-bot say something\n\nwhat was that?")
-    await issue.says("```\n@threadtree-bot say something\n```\n<!-- @threadtree-bot -->")
-
-    await world.quiet()
-
-    assert (issue.from_bot, issue.opening.reactions, await world.turns()) == ([], [], [])
-
-
-async def test_the_bots_own_comments_never_request_anything(world: World) -> None:
-    issue = await world.maria.opens_issue("Talking to oneself")
-    await issue.says("@threadtree-bot say /status\nsay @threadtree-bot say again")
-    await issue.hears("say again")
-
-    # Also if the text was not made harmless.
-    bot = world.someone("threadtree-bot")
-    await issue.says("@threadtree-bot say more", by=bot)
-
-    issue.read |= {comment.id: comment.body for comment in issue.from_bot}
     await world.quiet()
     assert len(await world.turns()) == 1
 

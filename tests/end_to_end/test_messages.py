@@ -33,19 +33,6 @@ async def test_a_message_reaches_the_running_agent_and_one_answer_names_both(a_w
         assert await world.turns("reason") == [None, "Given to the agent of turn 1, which was at work."]
 
 
-async def test_the_agent_that_carries_out_a_plan_gets_messages_too(a_world: Worlds) -> None:
-    async with a_world(TAKES_MESSAGES) as world:
-        issue, gate = await world.maria.opens_issue("Greeting"), world.gate()
-        await issue.says(f"/plan say wait {gate}")
-        await issue.hears(f"wait {gate}")
-        await issue.says("/approve")
-        await issue.sees_working()
-        await issue.says("@threadtree-bot say Told.")
-        await issue.sees("Given to the agent that works on")
-        gate.open()
-        await issue.hears("Told.", "with [maria's message](")
-
-
 async def test_what_comes_with_a_stop_is_one_step_and_not_told_to_the_agent_that_stops(a_world: Worlds) -> None:
     async with a_world(TAKES_MESSAGES) as world:
         issue = await world.maria.opens_issue("Greeting")

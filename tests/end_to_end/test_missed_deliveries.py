@@ -138,7 +138,7 @@ async def test_a_log_longer_than_a_round_may_read_is_read_on(a_world: Worlds, mo
         await world.until("exists (select from recoveries where problem is null and log_cursor is null)")
 
 
-@pytest.mark.parametrize("status", [404, 422, 500])
+@pytest.mark.parametrize("status", [404, 500])
 async def test_a_delivery_that_github_does_not_show_holds_up_nothing(a_world: Worlds, status: int) -> None:
     async with a_world(as_app, installation_id=77) as world:
         known = await with_a_request(world)

@@ -5,17 +5,6 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
 
-async def test_requests_of_a_conversation_run_in_the_order_they_were_asked(world: World) -> None:
-    issue = await world.maria.opens_issue("Queue")
-    for number in range(1, 5):
-        await issue.says(f"@threadtree-bot append log.txt: {number}")
-
-    for _ in range(4):
-        await issue.hears("1 file +1 −0")
-
-    assert (await world.files("threadtree/issue-1"))["log.txt"] == "1\n2\n3\n4"
-
-
 async def test_two_conversations_run_at_the_same_time(world: World) -> None:
     first, second = await world.maria.opens_issue("One"), await world.maria.opens_issue("Two")
     gate = world.gate()

@@ -38,15 +38,6 @@ async def test_a_turn_interrupted_by_kill_9_is_resumed_once_in_the_same_session(
         ]
 
 
-async def test_an_agent_that_ignores_signals_does_not_outlive_the_bot(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        serve = await here.start_listening()
-        await here.at_work(await here.ask("append started: once\nhang deaf"))
-        assert here.agents_in()
-        await serve.kill()
-        await here.no_agents()
-
-
 async def test_a_turn_interrupted_twice_ends_as_interrupted_with_the_next_step(
     tmp_path: Path, database_url: str
 ) -> None:
@@ -92,25 +83,6 @@ async def test_a_saved_answer_is_pushed_and_posted_without_another_prompt(tmp_pa
         assert here.answers(issue) == [answer]
         assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
         assert await here.value("select state from turns") == "done"
-
-
-async def test_a_pushed_but_unrecorded_answer_is_posted_once(tmp_path: Path, database_url: str) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        serve = await here.start_listening()
-        async with here.stuck_before("turns", "new.state = 'done'"):
-            issue = await here.ask("append hello.txt: hello\nsay Here it is.")
-            await here.github.wait_for(
-                lambda: any(r.path.endswith("/git-receive-pack") and r.method == "POST" for r in here.github.requests)
-            )
-            await here.until("select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted")
-            await serve.kill()
-        pushed = await here.repository.git.branches()
-
-        await here.start_listening()
-        answer = await here.answered(issue, "Here it is.")
-        assert here.answers(issue) == [answer]
-        assert await here.repository.git.branches() == pushed
-        assert (await here.repository.git.files("threadtree/issue-1"))["hello.txt"] == "hello"
 
 
 async def test_a_posted_but_unrecorded_comment_is_found_and_not_posted_again(tmp_path: Path, database_url: str) -> None:

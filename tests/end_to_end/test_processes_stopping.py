@@ -2,10 +2,8 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
-from bot.simulated.github.faults import Latency
 from tests.support.processes import BotProcess, children_of, deployment, processes_with_arguments
 
 
@@ -79,22 +77,6 @@ async def test_a_turn_that_exceeds_the_grace_is_requeued_and_resumed_after_the_r
         assert await here.value("select count(*) from sessions where conversation_id = 1") == 1
 
 
-async def test_a_delivery_undecided_at_shutdown_is_decided_by_the_next_process(
-    tmp_path: Path, database_url: str
-) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        here.github.faults.add(Latency(600), path="*/collaborators/*/permission")
-        serve = await here.start_listening()
-        issue = await here.ask("say Decided.")
-        await here.deciding(issue)
-        assert await serve.terminate() == 0
-        assert await here.value("select count(*) from turns") == 0
-
-        await here.start_listening()
-        await here.answered(issue, "Decided.")
-        assert len(here.answers(issue)) == 1
-
-
 async def test_serve_listens_while_it_waits_for_github_and_ends_with_status_0(
     tmp_path: Path, database_url: str
 ) -> None:
@@ -104,19 +86,6 @@ async def test_serve_listens_while_it_waits_for_github_and_ends_with_status_0(
         await here.ask("say Later.")
         await here.until("select count(*) = 1 from deliveries where event = 'issue_comment' and state = 'received'")
         assert await serve.terminate() == 0
-
-
-async def test_each_process_ends_at_once_with_status_0_while_github_does_not_answer(
-    tmp_path: Path, database_url: str
-) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        here.github.faults.add(Latency(600), path="/user", times=None)
-        for command in ("worker", "serve"):
-            process = await here.start(command)
-            await process.said("agents-run-without-a-sandbox")  # next it asks GitHub who it is
-            began = time.monotonic()
-            assert await process.terminate() == 0
-            assert time.monotonic() - began < 30, "a fraction of it where the machine is idle"
 
 
 async def test_the_two_processes_of_serve_end_together(tmp_path: Path, database_url: str) -> None:

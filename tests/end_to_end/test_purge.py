@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.serve import worker
 from bot.simulated.github.faults import FailBefore
 from bot.tree.clone import metadata
 from bot.tree.clone.metadata import Metadata
@@ -90,19 +89,6 @@ async def test_a_worktree_with_a_file_that_was_not_committed_stays(a_world: Worl
         assert is_there(path)
 
 
-async def test_a_worktree_with_unpushed_work_stays(a_world: Worlds, settings: dict[str, str]) -> None:
-    async with a_world(settings) as world:
-        issue = await world.maria.opens_issue("A workflow")
-
-        await issue.says("@threadtree-bot write .github/workflows/ci.yml: on push")
-
-        await issue.hears("Not pushed")
-        await world.quiet()
-        [path] = await world.worktrees("path")
-        assert await world.worktrees("state", "removal") == [("ready", None)]
-        assert world.text_of(path, ".github/workflows/ci.yml") == "on push\n"
-
-
 async def test_a_failed_turn_leaves_the_worktree(a_world: Worlds) -> None:
     async with a_world({"WORKTREE_PURGE_ON_SUCCESS": "true"}) as world:
         issue = await world.maria.opens_issue("Trouble")
@@ -131,29 +117,6 @@ async def test_a_worktree_with_a_queued_request_stays_until_it_is_done(a_world: 
         await issue.hears("Two.")
         await world.quiet()
         assert not is_there(path)
-
-
-async def test_sessions_that_ended_long_ago_are_deleted_right_after_a_run(
-    a_world: Worlds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "TICK_SECONDS", 600)  # housekeeping would do it too
-    async with a_world() as world:
-        issue = await world.maria.opens_issue("Sessions")
-        await issue.says("@threadtree-bot say One.")
-        await issue.hears("One.")
-        await issue.says("@threadtree-bot /reset-context")
-        await issue.hears("AI context reset.")
-        await issue.says("@threadtree-bot say Two.")
-        await issue.hears("Two.")
-        await world.quiet()
-        assert await world.sessions("active") == [False, True], "not yet"
-
-        world.clock.move(3601)
-        await issue.says("@threadtree-bot say Three.")
-        await issue.hears("Three.")
-
-        await world.until("not exists (select from sessions where not active)")
-        assert await world.turns("session_id") == [None, *(await world.sessions("id")) * 2]
 
 
 async def test_each_run_is_counted_in_the_metadata_even_if_it_failed_early(world: World) -> None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from bot.simulated.github.model import Comment, Review, ReviewComment
-from tests.end_to_end.conftest import Worlds
 from tests.support.world import EMOJI, Someone, Talk, World
 
 PARTS = "(select coalesce(sum(jsonb_array_length(ask #> '{{review,parts}}')), 0) from requests) = {}"
@@ -59,19 +58,9 @@ async def test_a_review_without_a_mention_is_one_request_at_once(world: World, p
     assert (await world.files("threadtree/issue-1"))["cart.py"] == "total = 1"
     assert await asked(pull) == [("maria", f"write cart.py: total = 1\n\nComment {inline.id}:\nWhy not a set?")]
     assert eyes(pull, review) == [["👀"]]
-
-
-async def test_a_pull_request_of_the_bot_that_no_row_knows_is_its_own_by_github(world: World, pull: Talk) -> None:
     await world.database.execute("delete from pull_requests")
-    await pull.reviews("write cart.py: total = 1")
-    await pull.hears("**Changed** [`threadtree/issue-1`]")
-
-
-async def test_inline_comments_of_a_review_without_text_are_one_request_at_once(world: World, pull: Talk) -> None:
-    await pull.reviews(None, ("cart.py", 1, "say One."), ("cart.py", 1, "say Two."))
-    await pull.hears("One.\nTwo.")
-    assert len(await asked(pull)) == 1
-    assert not in_threads(pull)
+    await pull.reviews("write cart.py: total = 2")
+    await pull.hears("**Changed** [`threadtree/issue-1`]")  # it is the bot's own by GitHub
 
 
 async def test_single_remarks_of_a_minute_are_one_request_with_answers_in_their_threads(
@@ -186,16 +175,3 @@ async def test_a_remark_on_a_closed_pull_request_starts_nothing(world: World, pu
     await world.quiet()
     assert await asked(pull) == []
     assert eyes(pull, late) == [[]]
-
-
-async def test_remarks_are_of_the_bot_where_it_has_another_name_than_its_account(a_world: Worlds) -> None:
-    async with a_world({"BOT_NAME": "helper"}) as world:
-        issue = await world.maria.opens_issue("Empty carts")
-        await issue.says("@helper write cart.py: total = 0")
-        await issue.hears("**Changed**")
-        await issue.says("/pr")
-        await issue.hears("Opened the pull request [#2](")
-        await world.quiet()
-        pull = world.listen(world.repository.pulls[0], world.maria)
-        await pull.reviews("say Yes.")
-        await pull.hears("Yes.")

@@ -19,14 +19,8 @@ NEW_THREAD = ["GET issues/N"]
 """A thread that the bot does not know: its close may have been handled before."""
 FETCH = "GET git info/refs?service=git-upload-pack"
 UNTIL_THE_AGENT_WORKS = [
-    "GET collaborators/maria/permission",
-    "GET collaborators/maria/permission",
-    FETCH,
-    "GET issues/comments/ID",
-    "PATCH issues/comments/ID",
-    "POST graphql",
-    "POST issues/N/comments",
-    "POST issues/comments/ID/reactions",
+    *("GET collaborators/maria/permission", "GET collaborators/maria/permission", FETCH, "GET issues/comments/ID"),
+    *("PATCH issues/comments/ID", "POST graphql", "POST issues/N/comments", "POST issues/comments/ID/reactions"),
 ]
 KNOWN_BRANCH = ["GET branches/threadtree/issue-N"]
 """Whether it is protected: GitHub has the branch since the first turn."""

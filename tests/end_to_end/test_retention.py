@@ -4,7 +4,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.end_to_end.conftest import Worlds
-from tests.support.patience import PATIENCE_SECONDS, eventually
 from tests.support.world import Talk, World
 
 DAY_SECONDS = 86400
@@ -33,21 +32,6 @@ async def test_an_unused_worktree_is_removed_and_the_next_request_creates_it_aga
         assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "more.txt"}
 
 
-async def test_unpushed_work_is_rescued_before_its_worktree_is_removed(a_world: Worlds) -> None:
-    async with a_world(OFTEN) as world:
-        await an_issue_with_work(world)
-        [path] = await world.worktrees("path")
-        write(path, "notes.txt")
-
-        world.clock.move(91 * DAY_SECONDS)
-        await world.until("exists (select from worktrees where state = 'removed')")
-
-        [rescue] = [dict(row) for row in await world.database.fetch("select * from rescues")]
-        assert (rescue["removal"], rescue["files"], rescue["conversations"]) == ("retention", 1, [1])
-        await world.database.execute("update rescues set created_at = created_at - interval '181 days'")
-        await world.until("not exists (select from rescues)")
-
-
 async def test_with_pruning_switched_off_worktrees_stay_and_sessions_go(a_world: Worlds) -> None:
     async with a_world({**OFTEN, "WORKTREE_PRUNE_ENABLED": "false"}) as world:
         issue = await an_issue_with_work(world)
@@ -59,36 +43,6 @@ async def test_with_pruning_switched_off_worktrees_stay_and_sessions_go(a_world:
 
         assert await world.worktrees("state") == ["ready"]
         assert await world.turns("state", "session_id") == [("done", None)]
-
-
-async def test_an_agents_home_is_deleted_with_the_last_session_of_a_closed_thread(a_world: Worlds) -> None:
-    async with a_world(OFTEN) as world:
-        issue = await an_issue_with_work(world)
-        [home] = (world.data_dir / "homes").iterdir()
-        assert home.is_dir()
-        await issue.closes()
-        await world.quiet()
-        assert home.is_dir(), "its session is still there"
-
-        world.clock.move(3700)
-
-        async def gone() -> bool:
-            return not home.exists()
-
-        await eventually(gone, PATIENCE_SECONDS, what=lambda: _listing(world))
-        assert await world.sessions("id") == []
-
-
-async def test_inconsistencies_are_repaired_when_a_worker_starts(a_world: Worlds) -> None:
-    async with a_world(OFTEN) as world:
-        await an_issue_with_work(world)
-        [path] = await world.worktrees("path")
-        forget(path)
-
-        async def there() -> bool:
-            return len(left_of(path)) == 2
-
-        await eventually(there, PATIENCE_SECONDS, what=lambda: _listing(world))
 
 
 async def test_a_long_sweep_delays_no_heartbeat_and_no_shutdown(a_world: Worlds) -> None:
@@ -113,7 +67,3 @@ def left_of(worktree: str) -> list[Path]:
 def forget(worktree: str) -> None:
     """Delete the metadata."""
     Path(f"{worktree}.json").unlink()
-
-
-async def _listing(world: World) -> str:
-    return "\n".join(str(path) for path in world.data_dir.glob("*/*"))

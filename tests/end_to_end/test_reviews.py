@@ -2,7 +2,7 @@
 
 import json
 
-from bot.simulated.github.faults import DropAfter, FailBefore, GraphQLError
+from bot.simulated.github.faults import GraphQLError
 from bot.simulated.github.model import ReviewComment
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.support.world import Talk, World
@@ -116,24 +116,6 @@ async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) ->
     assert len(await world.turns()) == 2
 
 
-async def test_a_review_that_github_has_already_is_not_posted_again(world: World) -> None:
-    pull = await pull_request(world)
-    world.faults.add(DropAfter(), method="POST", path="*/reviews")
-    await pull.says(left("It breaks.", on(2, "None cannot be added to.")))
-    await pull.reviewed("It breaks.", "· 1 remark")
-    assert len(pull.reviews_of_bot) == 1
-    assert len(pull.pull.review_comments) == 1
-
-
-async def test_remarks_whose_lines_github_does_not_find_become_part_of_the_text(world: World) -> None:
-    pull = await pull_request(world)
-    world.faults.add(FailBefore(422, "Unprocessable Entity"), method="POST", path="*/reviews")
-    await pull.says(left("It breaks.", on(2, "None cannot be added to, @olaf.")))
-    body, remarks = await pull.reviewed("It breaks.", "**Remarks that are on no line of the diff**")
-    assert "`cart.py:2`\n\nNone cannot be added to, @\u2060olaf." in body
-    assert not remarks
-
-
 async def test_a_review_is_of_the_head_at_its_time_and_leaves_what_people_answered_open(world: World) -> None:
     pull = await pull_request(world)
     head, gate = pull.pull.head_sha, world.gate()
@@ -177,15 +159,3 @@ async def test_files_that_an_agent_without_a_sandbox_changed_are_named_and_not_p
     await pull.says(left("It breaks.", on(2, "None cannot be added to.")) + "\nwrite pwned.txt: yes")
     await pull.reviewed("The agent changed files while it should only review: it runs without a sandbox.")
     assert (await world.branches())["fix"] == head
-
-
-async def test_a_fork_is_reviewed_at_the_head_of_the_request(world: World) -> None:
-    await world.maria.pushes("main", {"cart.py": CART})
-    fork = await world.github.fork(world.repository, world.olaf.user)
-    head = await world.olaf.pushes("fix", {"cart.py": FIX}, to=fork)
-    pull = await world.olaf.opens_pull("Empty carts", head="fix", fork=fork)
-    await pull.says(left("It breaks.", on(2, "None cannot be added to.")), by=world.maria)
-    _, remarks = await pull.reviewed("It breaks.", "· 1 remark")
-    assert pull.reviews_of_bot[0].commit_id == head
-    assert lines(remarks) == [("cart.py", None, 2, "None cannot be added to.")]
-    assert list(await world.branches()) == ["main"]

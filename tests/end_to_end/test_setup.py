@@ -72,18 +72,6 @@ async def test_a_worktree_that_was_made_again_is_set_up_again(a_world: Worlds, s
         assert world.text_of(path, "made") == "set up\nagent\n"
 
 
-async def test_a_script_in_a_pull_request_does_not_run(a_world: Worlds, settings: dict[str, str]) -> None:
-    async with a_world(settings) as world:
-        await has_script(world, "echo main > made\n")
-        await world.maria.pushes("topic", {".threadtree/setup": "echo topic > made\n"}, base="main")
-        pull = await world.maria.opens_pull("A topic", head="topic")
-
-        await pull.says("@threadtree-bot say Done so.")
-
-        await pull.hears("Done so.")
-        assert world.text_of(await path_of(world), "made") == "main\n"
-
-
 async def test_the_script_gets_a_home_and_a_path_and_nothing_of_the_agents(
     a_world: Worlds, settings: dict[str, str]
 ) -> None:
@@ -181,14 +169,6 @@ async def test_a_turn_interrupted_before_the_record_sets_up_again(
 
         await issue.hears("Two.")
         assert world.text_of(await path_of(world), "made") == "set up\nset up\n"
-
-
-async def test_a_repository_without_a_script_is_checked_once(a_world: Worlds) -> None:
-    async with a_world({"SETUP_SCRIPT": "true"}) as world:
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot say One.")
-        assert ".threadtree" not in await issue.hears("One.")
-        assert await world.worktrees("setup_done") == [True]
 
 
 async def test_nothing_runs_unless_the_setting_says_so(world: World) -> None:

@@ -1,6 +1,5 @@
 """The worktree of a pull request's turn: that of the issue it closes, or its own, but never one with other work."""
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,10 +20,6 @@ NOT_TOLD = (
 IN_THE_ISSUES_BY_NOW = (
     "GitHub says by now that this pull request closes #1, so this request worked on the files of #1, in a new "
     "conversation with the agent."
-)
-FROM_A_FORK = (
-    "The files of #1 are on a branch of this repository, and this pull request comes from a fork, so this request "
-    "worked on files of its own."
 )
 SWITCHED = "The files of #1 were switched from `threadtree/issue-1` to `feature` for this request."
 TOLD = "now shares this thread's worktree and switched it to its branch `feature`."
@@ -80,16 +75,6 @@ async def test_late_closing_references_are_awaited(world: World) -> None:
     assert await world.worktrees("conversations") == [[1, 2]]
 
 
-async def test_a_pull_request_on_the_issues_branch_shares_it_even_if_it_names_no_issue(world: World) -> None:
-    await an_issue_with_work(world)
-    pull = await world.maria.opens_pull("Greet", "No reference", head="threadtree/issue-1")
-    await pull.says("@threadtree-bot say here")
-
-    await pull.hears("here")
-
-    assert await world.worktrees("conversations") == [[1, 2]]
-
-
 @pytest.mark.parametrize("fault", [GraphQLError(), Trickle(1, 0.2)])
 async def test_a_lookup_of_closing_references_that_fails_means_none_and_never_an_error(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
@@ -133,53 +118,6 @@ async def test_a_lookup_that_failed_is_made_again_and_then_the_issues_worktree_i
     assert (await world.files("feature"))["three.txt"] == "three"
     await pull.says("@threadtree-bot write four.txt: four")
     assert "GitHub says" not in await pull.hears("1 file +1 −0")
-
-
-async def test_a_pull_request_that_still_does_not_fit_stays_apart_and_is_not_asked_about_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await an_issue_with_work(world)
-    await world.maria.pushes("feature", {"a.txt": "a\n"})
-    pull = await world.maria.opens_pull("Feature", "Fixes #1", head="feature")
-    with monkeypatch.context() as patched:
-        patched.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0)
-        await pull.says("@threadtree-bot say One.")
-        await pull.hears("One.", NOT_TOLD)
-
-    await pull.says("@threadtree-bot say Two.")
-
-    await pull.hears("Two.", "The files of #1 have commits that this pull request does not have", ON_ITS_OWN)
-    await pull.says("@threadtree-bot say Three.")
-    assert "The files of #1" not in await pull.hears("Three.")
-
-
-async def test_a_fork_that_fixes_an_issue_is_told_once_why_it_does_not_share(world: World) -> None:
-    await an_issue_with_work(world)
-    fork = await world.github.fork(world.repository, world.olaf.user)
-    await world.olaf.pushes("idea", {"idea.txt": "mine\n"}, to=fork)
-    pull = await world.olaf.opens_pull("An idea", "Fixes #1", head="idea", fork=fork)
-    await pull.says("@threadtree-bot say One.", by=world.maria)
-
-    await pull.hears("One.", FROM_A_FORK)
-
-    assert await world.worktrees("conversations") == [[1], [2]]
-    await pull.says("@threadtree-bot say Two.", by=world.maria)
-    assert "The files of #1" not in await pull.hears("Two.")
-
-
-async def test_closing_references_that_come_too_late_count_as_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assign_worktree, "CLOSING_REFERENCES_SECONDS", 0.5)
-    await an_issue_with_work(world)
-    # It has the issue's commits: an answer within the limit would share the worktree.
-    pull = await a_pull_request_that_goes_on(world)
-    world.faults.add(Trickle(20, 0.2), path="/graphql")
-    await pull.says("@threadtree-bot say here")
-
-    await pull.hears("here")
-
-    assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
 
 
 async def test_a_pull_request_with_the_issues_commits_shares_its_worktree(world: World) -> None:
@@ -252,22 +190,6 @@ async def test_an_issue_that_asks_before_the_switch_keeps_its_worktree(world: Wo
     assert sorted(await world.turns("number", "state")) == done
 
 
-async def test_a_pull_request_of_the_issues_branch_keeps_another_from_switching(world: World) -> None:
-    await an_issue_with_work(world)
-    async with all_hands_busy(world):
-        first = await a_pull_request_that_goes_on(world)
-        await first.says("@threadtree-bot say First.")
-        await first.sees("Queued.")
-        second = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
-        await second.says("@threadtree-bot say Second.")
-        await second.sees("Queued.")
-
-    await first.hears("First.", f"The files of #1 are also used by #5, {ON_ITS_OWN}")
-    await second.hears("Second.")
-    sharing = [row for row in await world.worktrees("branch", "conversations") if row[1] not in ([2], [3])]
-    assert sharing == [("threadtree/issue-1", [1, 5]), ("feature", [4])]
-
-
 async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(world: World) -> None:
     await an_issue_with_work(world)
     await world.maria.pushes("feature", {"a.txt": "a\n"})
@@ -286,87 +208,6 @@ async def test_a_pull_request_without_the_issues_commits_gets_its_own_worktree(w
     assert await world.worktrees("branch", "conversations") == [("threadtree/issue-1", [1]), ("feature", [2])]
     await pull.says("@threadtree-bot say Again.")
     assert "its own" not in await pull.hears("Again.")
-
-
-async def test_uncommitted_work_in_the_issues_worktree_stays_there(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await issue.says("@threadtree-bot write half.txt: half\nfail at first")
-    await issue.hears("**Failed:**")
-    pull = await a_pull_request_that_goes_on(world)
-    await pull.says("@threadtree-bot say Here.\nwrite mine.txt: mine")
-
-    await pull.hears(f"The files of #1 have uncommitted changes, {ON_ITS_OWN}", "1 file +1 −0")
-
-    [(path, branch), (_, other)] = await world.worktrees("path", "branch")
-    assert (branch, other) == ("threadtree/issue-1", "feature")
-    assert world.text_of(path, "half.txt") == "half\n"
-    assert "half.txt" not in await world.files("feature")
-
-
-async def test_the_first_of_two_pull_requests_for_an_issue_shares_its_worktree(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    first = await a_pull_request_that_goes_on(world)
-    await world.maria.pushes("another", {"another.txt": "a\n"}, base="threadtree/issue-1")
-    second = await world.maria.opens_pull("Another", "Fixes #1", head="another")
-    await first.says("@threadtree-bot say First.")
-    await first.hears("First.", SWITCHED)
-    await issue.hears(TOLD)
-    await second.says("@threadtree-bot say Second.")
-
-    await second.hears(
-        "Second.", "The files of #1 are also used by #2, so this request worked on files of its own on `another`."
-    )
-
-    assert await world.worktrees("branch", "conversations") == [("feature", [1, 2]), ("another", [3])]
-
-
-async def test_a_busy_issue_keeps_its_worktree(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await a_pull_request_that_goes_on(world)
-    gate = world.gate()
-    await issue.says(f"@threadtree-bot wait {gate}\nsay First.")
-    await issue.sees_working()
-    await pull.says("@threadtree-bot say Meanwhile.")
-
-    await pull.hears("Meanwhile.", f"The files of #1 are in use by another request, {ON_ITS_OWN}")
-    gate.open()
-    await issue.hears("First.")
-
-
-async def test_simultaneous_requests_on_an_issue_and_its_pull_request_never_mix(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await a_pull_request_that_goes_on(world)
-    await asyncio.gather(
-        pull.says("@threadtree-bot write of-pull.txt: a"), issue.says("@threadtree-bot write of-issue.txt: b")
-    )
-
-    [of_pull] = await pull.hears_all()
-    of_issue = await issue.hears_all()
-    files = {branch: (await world.files(branch)).keys() for branch in ("feature", "threadtree/issue-1")}
-    if ON_ITS_OWN in of_pull:  # else the pull request was handled before the issue's request
-        assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt"}
-        assert files["threadtree/issue-1"] == {"README.md", "hello.txt", "of-issue.txt"}
-    else:
-        assert SWITCHED in of_pull
-        assert any(TOLD in words for words in of_issue)
-        assert files["feature"] == {"README.md", "hello.txt", "more.txt", "of-pull.txt", "of-issue.txt"}
-        assert files["threadtree/issue-1"] == {"README.md", "hello.txt"}
-
-
-async def test_a_lost_shared_worktree_is_created_again_on_its_new_branch(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await a_pull_request_that_goes_on(world)
-    await pull.says("@threadtree-bot say Here.")
-    await pull.hears(SWITCHED)
-    await issue.hears(TOLD)
-    [path] = await world.worktrees("path")
-    shutil.rmtree(path)
-
-    await issue.says("@threadtree-bot write a.txt: a")
-
-    await issue.hears(
-        "This thread's files were missing and were checked out again from `feature`", "**Changed** [`feature`]"
-    )
 
 
 async def test_an_issues_worktree_lost_before_the_switch_stays_with_the_issue(world: World) -> None:
@@ -395,42 +236,7 @@ async def test_an_issue_whose_branch_is_checked_out_for_its_pull_request_works_t
     assert [numbers for numbers in await world.worktrees("conversations") if numbers] == [[1, 2]]
 
 
-async def test_the_one_of_two_closed_issues_on_the_head_branch_shares_its_worktree(world: World) -> None:
-    first = await an_issue_with_work(world)
-    second = await world.maria.opens_issue("Greet more people")
-    await second.says("@threadtree-bot write more.txt: more")
-    await second.hears("1 file")
-    pull = await world.maria.opens_pull(
-        "Greet", f"Fixes #{first.number}, fixes #{second.number}", head="threadtree/issue-2"
-    )
-    await pull.says("@threadtree-bot say here")
-
-    await pull.hears("here")
-
-    assert await world.worktrees("conversations") == [[1], [2, 3]]
-
-
-async def test_an_issue_and_its_pull_request_never_run_at_once(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
-    other = await world.maria.opens_issue("Elsewhere")
-    gate = world.gate()
-    await issue.says(f"@threadtree-bot wait {gate}\nsay First.")
-    await issue.sees_working()
-    await pull.says("@threadtree-bot say Second.")
-    await pull.sees("Queued. One request is ahead of this one.")
-
-    # A later turn of another worktree is claimed, so the waiting one was skipped.
-    await other.says("@threadtree-bot say Meanwhile.")
-    await other.hears("Meanwhile.")
-    assert [state for number, state in await world.turns("number", "state")][1:] == ["running", "queued", "done"]
-
-    gate.open()
-    await issue.hears("First.")
-    await pull.hears("Second.")
-
-
-async def test_a_fork_gets_its_edits_as_a_patch_and_nothing_is_pushed(world: World) -> None:
+async def test_a_fork_gets_its_edits_as_a_patch_at_its_head_of_now_and_nothing_is_pushed(world: World) -> None:
     fork = await world.github.fork(world.repository, world.olaf.user)
     await world.olaf.pushes("idea", {"idea.txt": "mine\n"}, to=fork)
     pull = await world.olaf.opens_pull("An idea", head="idea", fork=fork)
@@ -441,6 +247,9 @@ async def test_a_fork_gets_its_edits_as_a_patch_and_nothing_is_pushed(world: Wor
 
     assert (await world.branches(), await fork.git.branches()) == before
     assert await world.worktrees("branch", "start_kind") == [(None, "detached")]
+    await world.olaf.pushes("idea", {"idea.txt": "second\n"}, to=fork)
+    await pull.says("@threadtree-bot append idea.txt: third", by=world.maria)
+    await pull.hears("+third", " second")
 
 
 async def test_a_fork_whose_head_moved_after_the_request_is_refused(world: World) -> None:
@@ -478,28 +287,3 @@ async def test_a_fork_pushed_before_the_request_was_decided_is_refused(world: Wo
     assert "has changed since you asked. " in first
     assert f"has changed since you asked (it was at `{reviewed[:10]}`)" in second
     assert await world.turns("state") == ["refused", "refused"]
-
-
-async def test_a_later_request_on_a_fork_runs_at_its_new_head(world: World) -> None:
-    fork = await world.github.fork(world.repository, world.olaf.user)
-    await world.olaf.pushes("idea", {"idea.txt": "first\n"}, to=fork)
-    pull = await world.olaf.opens_pull("An idea", head="idea", fork=fork)
-    await pull.says("@threadtree-bot say Looked.", by=world.maria)
-    await pull.hears("Looked.")
-    await world.olaf.pushes("idea", {"idea.txt": "second\n"}, to=fork)
-
-    await pull.says("@threadtree-bot append idea.txt: third", by=world.maria)
-
-    await pull.hears("+third", " second")
-
-
-async def test_a_pull_request_from_a_protected_branch_is_never_pushed(world: World) -> None:
-    await world.maria.pushes("release", {"a.txt": "a\n"})
-    world.repository.protect("release")
-    pull = await world.maria.opens_pull("Release", head="release")
-    before = await world.branches()
-    await pull.says("@threadtree-bot append a.txt: b")
-
-    await pull.hears("The edits as a patch", "+b")
-
-    assert await world.branches() == before

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from bot.inbox.delivery import sign
-from bot.simulated.github.model import Comment
 from bot.store.deliveries import replay
 from bot.store.engine import MAX_STALLS
 from tests.support.world import Said, World
@@ -43,27 +42,6 @@ async def delivery(world: World, guid: str) -> tuple[str, str | None]:
     return row["state"], row["error"]
 
 
-async def test_a_request_runs_without_the_fields_that_nothing_reads(world: World) -> None:
-    def reduce(payload: Payload) -> None:
-        comment, issue = payload["comment"], payload["issue"]
-        comment["body"] = "@threadtree-bot say hello"
-        payload["comment"] = {key: comment[key] for key in ("id", "node_id", "body", "user", "created_at")}
-        payload["issue"] = {key: issue[key] for key in ("number", "title")}
-
-    issue = await world.maria.opens_issue("Reduced")
-    said = await issue.says("nothing for the bot")
-
-    def reduce_and_ask(payload: Payload) -> None:
-        reduce(payload)
-        assert isinstance(said.comment, Comment)
-        said.comment.original = payload["comment"]["body"]  # GitHub shows the text that it sent
-
-    guid = await receives(world, said, reduce_and_ask)
-
-    await issue.hears("hello")
-    assert await delivery(world, guid) == ("done", None)
-
-
 async def test_an_unreadable_request_fails_with_its_reason_and_the_thread_is_told(world: World) -> None:
     def break_it(payload: Payload) -> None:
         payload["comment"]["body"] = "@threadtree-bot say hello"
@@ -93,24 +71,6 @@ async def test_an_unreadable_request_without_permission_is_turned_away(world: Wo
     assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
     await issue.hears("Nothing was done for `olaf`")
     assert said.reactions == ["😕"]
-
-
-async def test_an_unreadable_comment_that_is_not_for_the_bot_fails_in_silence(world: World) -> None:
-    issue = await world.maria.opens_issue("Broken")
-    said = await issue.says("> @threadtree-bot\n\nnothing for the bot")
-    guid = await receives(world, said, lambda payload: payload["comment"].pop("node_id"))
-
-    assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
-    assert (said.reactions, issue.from_bot) == ([], [])
-
-
-async def test_a_payload_that_names_no_thread_fails(world: World) -> None:
-    issue = await world.maria.opens_issue("Broken")
-    said = await issue.says("nothing for the bot")
-    guid = await receives(world, said, lambda payload: payload["issue"].pop("number"))
-
-    assert await delivery(world, guid) == ("failed", "issue.number: Field required")
-    assert (said.reactions, issue.from_bot) == ([], [])
 
 
 @pytest.mark.expects_errors

@@ -2,19 +2,15 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from bot.agents.acp import AcpDriver
-from bot.github import auth
 from bot.node import room
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.simulated.github.faults import FailBefore, Held, PrimaryRateLimit
 from bot.thread.tracking import MODEL_REFUSES
-from bot.turn import asking, ending, turn
-from bot.turn.turn_run import TurnRun
-from bot.turn.waiting import Wait
+from bot.turn import asking
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
@@ -73,21 +69,6 @@ async def test_githubs_limit_of_requests_holds_all_requests_until_it_resets(worl
     assert "elsewhere" in "".join(await second.hears_all())
     held = await world.database.fetchval("select not_before - created_at > '5 minutes' from turns where id = 2")
     assert held
-
-
-async def test_a_stop_that_is_asked_just_before_the_wait_ends_the_request(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def late(run: TurnRun, wait: Wait) -> bool:
-        await world.database.execute("update turns set stop_requested_at = now(), stop_reason = 'Stopped by maria.'")
-        return await ending.put_back(run, wait)
-
-    monkeypatch.setattr(turn, "put_back", late)
-    world.faults.add(FailBefore(503), path=FETCH)
-    issue = await world.maria.opens_issue("Never mind")
-    await issue.says("@threadtree-bot say hello")
-    await issue.hears("**Stopped** by maria.")
-    assert await world.turns("state", "not_before") == [("stopped", None)], "it did not wait first"
 
 
 async def test_an_agent_at_its_models_usage_limit_continues_when_the_vendor_says(
@@ -156,16 +137,6 @@ async def test_a_turn_whose_clock_ends_while_the_model_refuses_waits(
         assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
 
 
-async def test_a_model_that_takes_no_requests_is_waited_for_until_somebody_stops_it(world: World) -> None:
-    issue = await world.maria.opens_issue("Overloaded")
-    await issue.says("@threadtree-bot write draft.txt: half\nbusy 529")
-    await issue.sees("Waiting. The agent's model takes no requests at the moment. The agent continues at ")
-    assert await world.turns("state", "resuming") == [("queued", True)]
-
-    await issue.says("@threadtree-bot stop")
-    assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
-
-
 async def test_a_push_that_meets_a_passing_trouble_is_tried_again_without_the_agent(world: World) -> None:
     issue = await world.maria.opens_issue("Late")
     world.faults.add(FailBefore(503), path=PUSH, times=2)
@@ -228,20 +199,6 @@ async def test_a_stop_is_heard_while_github_is_asked_whether_the_branch_is_prote
     await world.quiet()
 
 
-async def test_a_push_that_waits_for_a_day_ends_with_the_reason(world: World) -> None:
-    issue = await world.maria.opens_issue("Never")
-    world.faults.add(FailBefore(503), path=PUSH, times=None)
-    await issue.says("@threadtree-bot write a.txt: one\nsay I wrote a.txt.")
-    await world.until(PUT_BACK)
-
-    world.clock.move(24 * 3600 + 60)
-    (answer,) = await issue.hears_all()
-    assert "I wrote a.txt." in answer
-    assert "The commits could not be pushed to `threadtree/issue-1`: `git push: " in answer
-    assert "503" in answer
-    assert await world.turns("state") == ["done"]
-
-
 async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(world: World) -> None:
     issue = await world.maria.opens_issue("Renamed")
     world.faults.add(FailBefore(503), path=FETCH)
@@ -293,32 +250,3 @@ async def test_a_repository_that_the_bot_may_not_see_now_declines_nobody(world: 
     world.clock.move(600)
     await issue.hears("The bot could not handle this. Its operator can repeat it with `threadtree deliveries replay ")
     await asked.gets("😕")
-
-
-async def test_a_stop_is_heard_while_the_agent_opens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    opening = asyncio.Event()
-
-    async def never_opened(_: AcpDriver, resume: str | None) -> NoReturn:
-        opening.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(AcpDriver, "open", never_opened)
-    issue = await world.maria.opens_issue("Slow to open")
-    await issue.says("@threadtree-bot say hello")
-    await opening.wait()
-    await issue.says("@threadtree-bot stop")
-    assert "**Stopped** by `maria`." in "".join(await issue.hears_all())
-
-
-@pytest.mark.parametrize("path", ["*/info/refs", "*/git-receive-pack"])
-async def test_a_refusal_of_a_new_credential_costs_git_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.setattr(auth, "NEW", timedelta(days=1))
-    issue = await world.maria.opens_issue("First", "Nothing yet.")
-    world.faults.add(FailBefore(403, "Resource not accessible by integration"), path=path, times=2)
-    await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
-    await issue.hears("Done.", "a.txt")
-    assert "threadtree/issue-1" in await world.branches()
-    assert await world.turns("state") == ["done"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
@@ -23,19 +22,15 @@ from bot.agents.driver import (
     Image,
     Launch,
     Outcome,
-    PlanChanged,
     PromptLimits,
     Said,
     SessionOpened,
-    TimedOut,
     ToolEnded,
     ToolStarted,
-    Usage,
 )
 from bot.agents.mcp import McpServer
 from bot.agents.prompt_loop import AgentDriver
 from bot.sandbox.cage import agent_argv, agent_environment
-from bot.thread.tracking import PlanEntry
 from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)
@@ -105,64 +100,12 @@ async def test_an_mcp_server_that_the_agent_cannot_use_is_named(launch: Launch) 
         await answer(there, "say Hello.")
 
 
-async def test_an_edit_that_fails_ends_its_tool_call_as_failed(launch: Launch) -> None:
-    (launch.cwd / "taken").write_text("a file")
-    heard = Heard()
-    outcome = await answer(launch, "write taken/below: text", heard=heard)
-    assert isinstance(outcome, AgentDone)
-    assert "Could not edit" in outcome.text
-    assert ToolEnded("Edit below", ok=False) in heard
-
-
-async def test_the_agent_commits_on_a_branch_of_its_own_and_runs_no_hook(launch: Launch) -> None:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=launch.cwd, check=True, capture_output=True, text=True).stdout
-
-    git("init", "--quiet", "--initial-branch=main")
-    hook = launch.cwd / ".git/hooks/pre-commit"
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o755)
-    heard = Heard()
-    await answer(launch, "write a: b", "commit Add a", "switch side", "write a: c", "commit Change a", heard=heard)
-    assert [event.title for event in heard if isinstance(event, ToolEnded) and not event.ok] == []
-    assert git("log", "--format=%s", "side").splitlines() == ["Change a", "Add a"]
-    assert git("log", "--format=%s", "main").splitlines() == ["Add a"]
-
-
-async def test_the_plan_is_reported_as_it_advances(launch: Launch) -> None:
-    heard = Heard()
-    await answer(launch, "plan read | write", heard=heard)
-    plans = [[entry.state for entry in event.entries] for event in heard if isinstance(event, PlanChanged)]
-    assert plans == [
-        ["pending", "pending"],
-        ["in_progress", "pending"],
-        ["completed", "in_progress"],
-        ["completed", "completed"],
-    ]
-    assert isinstance(heard[0], PlanChanged)
-    assert heard[0].entries[0] == PlanEntry("read", "pending")
-
-
-async def test_the_cost_of_a_session_is_reported(launch: Launch) -> None:
-    heard = Heard()
-    await answer(launch, "cost 0.25", heard=heard)
-    assert [event for event in heard if isinstance(event, Usage)] == [Usage(session_cost_usd=0.25)]
-
-
 async def test_every_block_reaches_the_agent_verbatim(launch: Launch) -> None:
     async with aclosing(AcpDriver(launch)) as agent:
         await opened(agent)
         stop = asyncio.Event()
         outcome = await agent.prompt(["one\n\ttwo  ", "", "ünï\n\necho prompt"], GENEROUS, stop, lambda _: None)
     assert outcome == AgentDone("[block 1]\none\n\ttwo  \n[block 2]\n\n[block 3]\nünï\n\necho prompt")
-
-
-async def test_the_environment_is_the_launchs_and_nothing_else(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_TOKEN", "secret")
-    outcome = await answer(launch, "env")
-    # Python sets LC_CTYPE itself (PEP 538).
-    assert isinstance(outcome, AgentDone)
-    assert set(outcome.text.split(", ")) - {"LC_CTYPE"} == {"HOME", "LANG", "NAMED", "PATH"}
 
 
 async def test_a_line_far_beyond_asyncios_limit_passes(launch: Launch) -> None:
@@ -174,13 +117,6 @@ async def test_a_line_far_beyond_asyncios_limit_passes(launch: Launch) -> None:
 async def test_a_message_of_ten_megabytes_ends_the_agent(launch: Launch) -> None:
     outcome = await answer(launch, "long 10000000")
     assert outcome == Failed("The agent sent a message of more than 2 MB in the middle of its work.", "")
-
-
-async def test_a_huge_prompt_passes(launch: Launch) -> None:
-    async with aclosing(AcpDriver(launch)) as agent:
-        await opened(agent)
-        blocks = ["x" * 3_000_000, "say Got it."]
-        assert await agent.prompt(blocks, GENEROUS, asyncio.Event(), lambda _: None) == AgentDone("Got it.")
 
 
 async def test_an_image_reaches_an_agent_that_takes_images(launch: Launch) -> None:
@@ -203,11 +139,6 @@ async def test_an_agent_without_images_gets_the_texts(tmp_path: Path) -> None:
         {"type": "text", "text": "Look:"},
         {"type": "text", "text": "say it"},
     ]
-
-
-async def test_junk_on_stdout_is_skipped(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
-    assert await answer(launch, "junk", "say Still here.") == AgentDone("Still here.")
-    assert not caplog.records
 
 
 async def test_an_error_of_the_agent_fails_the_prompt_but_not_the_session(launch: Launch) -> None:
@@ -238,10 +169,6 @@ async def test_an_end_without_text_is_a_failure(launch: Launch) -> None:
     assert outcome == Failed("The agent ended without an answer.", "")
 
 
-async def test_permissions_are_granted_once_without_a_person(launch: Launch) -> None:
-    assert await answer(launch, "permission") == AgentDone("Permission: once.")
-
-
 def tool_ended(event: AgentEvent) -> bool:
     return isinstance(event, ToolEnded)
 
@@ -263,16 +190,6 @@ async def test_a_stop_before_the_start_sends_nothing(launch: Launch) -> None:
 async def test_an_agent_that_ignores_the_stop_is_killed(launch: Launch) -> None:
     heard = Heard(stop_at=tool_ended)
     assert await answer(launch, "write a: b", "hang deaf", limits=IMPATIENT, heard=heard) == Cancelled()
-
-
-async def test_a_prompt_over_its_time_is_cancelled(launch: Launch) -> None:
-    limits = PromptLimits(total_seconds=0.5, idle_seconds=60, cancel_grace_seconds=120)
-    assert await answer(launch, "wait never", limits=limits) == TimedOut("total", 0.5)
-
-
-async def test_a_silent_agent_times_out(launch: Launch) -> None:
-    limits = PromptLimits(total_seconds=120, idle_seconds=0.5, cancel_grace_seconds=0.2)
-    assert await answer(launch, "hang deaf", limits=limits) == TimedOut("idle", 0.5)
 
 
 @pytest.mark.parametrize("flags", [(), ("--resume",), ("--resume", "--no-load")])

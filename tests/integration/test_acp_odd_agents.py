@@ -109,16 +109,6 @@ async def test_a_command_that_does_not_exist_is_named(tmp_path: Path, caged: boo
     assert "AGENT_COMMAND" in failed.next_step
 
 
-@pytest.mark.parametrize("caged", [True, False])
-async def test_a_file_that_is_not_executable_is_named(tmp_path: Path, caged: bool) -> None:
-    (tmp_path / "plain").write_text("text")
-    command = [str(tmp_path / "plain")]
-    failed = await try_to_open(Launch(agent_argv(command) if caged else tuple(command), {}, tmp_path))
-    assert isinstance(failed, CannotOpenError)
-    assert str(tmp_path / "plain") in failed.reason
-    assert "Permission denied" in failed.reason + failed.stderr_tail
-
-
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     failed = await try_to_open(Launch(agent_argv(["cat"]), {"PATH": os.environ["PATH"]}, tmp_path / "gone"))
     assert isinstance(failed, CannotOpenError)
@@ -149,12 +139,6 @@ async def test_an_agent_that_dies_at_the_start_is_reported_with_its_status(odd: 
     failed = await try_to_open(odd({"session/new": [DIES]}))
     assert isinstance(failed, CannotOpenError)
     assert "ended with exit status 7 when asked to begin a session" in failed.reason
-
-
-async def test_a_session_without_an_id_is_refused(odd: Callable[[Plan], Launch]) -> None:
-    failed = await try_to_open(odd({"session/new": [[{"result": None}]]}))
-    assert isinstance(failed, CannotOpenError)
-    assert "without an id" in failed.reason
 
 
 # A stored session
@@ -254,18 +238,6 @@ async def test_an_agent_that_leaves_in_the_middle_fails_the_prompt(
 ) -> None:
     _, outcome = await converse(odd(prompted({"text": "I will"}, end)))
     assert outcome == Failed(f"The agent {words} in the middle of its work.", "")
-
-
-async def test_a_killed_agent_is_reported_with_its_signal(odd: Callable[[Plan], Launch], tmp_path: Path) -> None:
-    def kill(_: AgentEvent) -> None:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-    async with aclosing(AcpDriver(odd(prompted(TOOL_CALL)), QUICK)) as agent:
-        await agent.open(None)
-        outcome = await agent.prompt(["hello"], GENEROUS, asyncio.Event(), kill)
-        assert outcome == Failed("The agent was ended by signal 9 in the middle of its work.", "")
-        # The agent works again in a new process.
-        assert isinstance(await agent.open(None), SessionOpened)
 
 
 async def test_text_around_a_tool_call_is_two_paragraphs(odd: Callable[[Plan], Launch]) -> None:

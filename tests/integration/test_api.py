@@ -110,22 +110,20 @@ def api(pool: Pool, database_url: str, tmp_path: Path) -> Api:
     return Api(app(pool, database_url, tmp_path))
 
 
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
-async def test_each_endpoint_wants_the_token(
-    pool: Pool, database_url: str, tmp_path: Path, method: str, path: str
-) -> None:
-    before = await pool.fetchrow(CHANGED)
-    closed, opened = Api(Starlette(routes=[NO_API])), Api(app(pool, database_url, tmp_path))
-    for token in (None, TOKEN, ""):
-        await closed(method, address(path), 404, token)
-    for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
-        await opened(method, address(path), 401, token)
-    for header in (f"Basic {TOKEN}", TOKEN, "Bearer \xe9", "bearer"):
-        raw = {b"Authorization": header.encode("latin-1")}
-        answer = await opened.client.request(method, address(path), headers=raw)
-        assert answer.status_code == 401
-        assert answer.headers["www-authenticate"] == "Bearer"
-    assert await pool.fetchrow(CHANGED) == before
+async def test_each_endpoint_wants_the_token(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    for method, path in OPERATIONS:
+        before = await pool.fetchrow(CHANGED)
+        closed, opened = Api(Starlette(routes=[NO_API])), Api(app(pool, database_url, tmp_path))
+        for token in (None, TOKEN, ""):
+            await closed(method, address(path), 404, token)
+        for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", TOKEN.upper()):
+            await opened(method, address(path), 401, token)
+        for header in (f"Basic {TOKEN}", TOKEN, "Bearer \xe9", "bearer"):
+            raw = {b"Authorization": header.encode("latin-1")}
+            answer = await opened.client.request(method, address(path), headers=raw)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert await pool.fetchrow(CHANGED) == before
 
 
 async def test_without_a_token_the_root_says_who_answers() -> None:
@@ -141,34 +139,21 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
     document = openapi()
     assert document["openapi"] == "3.1.0"
     for method, path in (
-        ("GET", "/api/worktrees"),
-        ("POST", "/api/worktrees"),
-        ("DELETE", "/api/worktrees/{id}"),
-        ("POST", "/api/worktrees/{id}/reset"),
-        ("POST", "/api/rescues/{id}/restore"),
-        ("DELETE", "/api/rescues/{id}"),
-        ("POST", "/api/worktrees/{id}/restore"),
-        ("POST", "/api/worktrees/{id}/touch"),
-        ("GET", "/api/sessions"),
-        ("GET", "/api/conversations"),
-        ("GET", "/api/turns"),
-        ("POST", "/api/turns/{id}/stop"),
-        ("POST", "/api/turns/{id}/retry"),
-        ("GET", "/api/deliveries"),
-        ("POST", "/api/deliveries/{guid}/replay"),
-        ("GET", "/api/rescues"),
-        ("GET", "/api/nodes"),
-        ("GET", "/api/outcomes"),
-        ("GET", "/api/events"),
+        *(("GET", "/api/worktrees"), ("POST", "/api/worktrees"), ("DELETE", "/api/worktrees/{id}")),
+        *(("POST", "/api/worktrees/{id}/reset"), ("POST", "/api/rescues/{id}/restore")),
+        *(("DELETE", "/api/rescues/{id}"), ("POST", "/api/worktrees/{id}/restore")),
+        *(("POST", "/api/worktrees/{id}/touch"), ("GET", "/api/sessions"), ("GET", "/api/conversations")),
+        *(("GET", "/api/turns"), ("POST", "/api/turns/{id}/stop"), ("POST", "/api/turns/{id}/retry")),
+        *(("GET", "/api/deliveries"), ("POST", "/api/deliveries/{guid}/replay"), ("GET", "/api/rescues")),
+        *(("GET", "/api/nodes"), ("GET", "/api/outcomes"), ("GET", "/api/events")),
     ):
         assert (method, path) in OPERATIONS
     answer = await api.client.get("/api/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.json() == document
 
 
-@pytest.mark.parametrize(
-    ("row", "fields"),
-    [
+def test_the_json_has_the_fields_that_scripts_rely_on_in_their_order() -> None:
+    cases: list[tuple[type[Row], str]] = [
         (Worktree, "id codebase path branch node state conversations created_at updated_at"),
         (
             Session,
@@ -180,11 +165,10 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
             "id conversation state reason verb title requested_by comment_url agent model cost_usd tokens"
             " started_at finished_at",
         ),
-    ],
-)
-def test_the_json_has_the_fields_that_scripts_rely_on_in_their_order(row: type[Row], fields: str) -> None:
-    assert [name for name in row.model_fields if name in fields.split()] == fields.split()
-    assert all(hasattr(row, name) or name in row.model_fields for name in row.COLUMNS)
+    ]
+    for row, fields in cases:
+        assert [name for name in row.model_fields if name in fields.split()] == fields.split()
+        assert all(hasattr(row, name) or name in row.model_fields for name in row.COLUMNS)
 
 
 async def test_a_refused_argument_is_named_with_what_can_be_given(api: Api) -> None:
@@ -200,18 +184,18 @@ async def test_a_refused_argument_is_named_with_what_can_be_given(api: Api) -> N
     assert body["error"] == "conversation is missing; give an issue or a pull request, as owner/repo#42."
 
 
-@pytest.mark.parametrize("path", LISTS)
-async def test_a_list_read_page_by_page_is_the_whole_list(api: Api, path: str) -> None:
-    whole = (await api("GET", path))["items"]
-    assert whole
-    pages, after = [], ""
-    while True:
-        page = await api("GET", f"{path}?limit=1{after}")
-        pages += page["items"]
-        if page["next"] is None or path == "/api/nodes":
-            break
-        after = f"&after={page['next']}"
-    assert pages == whole
+async def test_a_list_read_page_by_page_is_the_whole_list(api: Api) -> None:
+    for path in LISTS:
+        whole = (await api("GET", path))["items"]
+        assert whole
+        pages, after = [], ""
+        while True:
+            page = await api("GET", f"{path}?limit=1{after}")
+            pages += page["items"]
+            if page["next"] is None or path == "/api/nodes":
+                break
+            after = f"&after={page['next']}"
+        assert pages == whole
 
 
 async def test_lists_are_filtered_by_repository_and_state(api: Api, tmp_path: Path) -> None:
@@ -349,9 +333,8 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
     )
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
+async def test_what_is_wrong_with_a_call_is_said_and_changes_nothing(api: Api, pool: Pool) -> None:
+    for method, path, status in [
         ("GET", "/api/turns?limit=0", 400),
         ("GET", "/api/turns?limit=201", 400),
         ("GET", "/api/turns?limit=-1", 400),
@@ -400,21 +383,16 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
         ("POST", "/api/turns/99/retry", 404),
         ("POST", "/api/deliveries/11111111-aaaa-4bbb-8ccc-dddddddddddd/replay", 409),
         ("POST", "/api/deliveries/none/replay", 404),
-    ],
-)
-async def test_what_is_wrong_with_a_call_is_said_and_changes_nothing(
-    api: Api, pool: Pool, method: str, path: str, status: int
-) -> None:
-    answer = await api.client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
-    assert answer.status_code == status, answer.text
-    assert list(answer.json()) == ["error"]
-    assert await pool.fetchval("select count(*) from operations") == 0
-    assert await pool.fetchval("select count(*) from deliveries") == 2
+    ]:
+        answer = await api.client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == status, answer.text
+        assert list(answer.json()) == ["error"]
+        assert await pool.fetchval("select count(*) from operations") == 0
+        assert await pool.fetchval("select count(*) from deliveries") == 2
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
+async def test_a_bad_body_is_refused(api: Api, pool: Pool) -> None:
+    for body, status in [
         (b"", 400),
         (b"{", 400),
         (b"[]", 400),
@@ -429,11 +407,9 @@ async def test_what_is_wrong_with_a_call_is_said_and_changes_nothing(
         (b'{"conversation": "octo/hello#1", "more": "x"}', 400),
         (b'{"conversation": "' + b"x" * 5000 + b'"}', 413),
         (b"[" * 4000, 400),
-    ],
-)
-async def test_a_bad_body_is_refused(api: Api, pool: Pool, body: bytes, status: int) -> None:
-    await api("POST", "/api/worktrees", status, content=body)
-    assert await pool.fetchval("select count(*) from deliveries") == 2
+    ]:
+        await api("POST", "/api/worktrees", status, content=body)
+        assert await pool.fetchval("select count(*) from deliveries") == 2
 
 
 async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed(

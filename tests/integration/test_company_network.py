@@ -76,13 +76,6 @@ def settings_of(corp: Company, data_dir: Path, **more: str) -> Settings:
 # The bot's own requests
 
 
-async def test_requests_go_through_the_proxy_and_trust_the_companys_authority(public: Company, tmp_path: Path) -> None:
-    outbound = Outbound(*settings_of(public, tmp_path / "data").outbound)
-    async with outbound.client(30) as client:
-        assert (await client.get(f"https://{FILES}/")).text == "hello"
-    assert public.proxy.asked == [f"{FILES}:443"]
-
-
 async def test_plain_http_and_what_no_proxy_names_are_reached_directly(corp: Company, tmp_path: Path) -> None:
     outbound = Outbound(*settings_of(corp, tmp_path / "data", NO_PROXY="127.0.0.0/8").outbound)
     async with site(hello) as there, outbound.client(30) as client:

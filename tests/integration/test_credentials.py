@@ -71,29 +71,21 @@ async def fill(home: Path, credentials: GitConfig, url: str) -> str | None:
     return answer.get("password")
 
 
-@pytest.mark.parametrize("path", ["octo-org/hello.world", "octo-org/hello.world.git"])
-async def test_git_gets_the_token_of_the_repository_it_asks_for(tmp_path: Path, path: str) -> None:
-    async with credential_server(tmp_path, f"{SERVER}/", token_for) as credentials:
-        assert await fill(tmp_path, credentials, f"{SERVER}/{path}") == TOKEN
+async def test_git_gets_the_token_of_the_repository_it_asks_for(tmp_path: Path) -> None:
+    for path in ["octo-org/hello.world", "octo-org/hello.world.git"]:
+        async with credential_server(tmp_path, f"{SERVER}/", token_for) as credentials:
+            assert await fill(tmp_path, credentials, f"{SERVER}/{path}") == TOKEN
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://evil.example/octo-org/hello.world",
-        "https://github.example.evil.example/octo-org/hello.world",
-        "https://github.example:8443/octo-org/hello.world",
-        "http://github.example/octo-org/hello.world",
-        f"{SERVER}/",
-        f"{SERVER}/octo-org",
-        f"{SERVER}/octo-org/..",
-        f"{SERVER}/octo-org/hello.world/extra",
-        f"{SERVER}/octo%2Forg/hello world",
-    ],
-)
-async def test_git_gets_nothing_for_any_other_url(tmp_path: Path, url: str) -> None:
-    async with credential_server(tmp_path, SERVER, token_for) as credentials:
-        assert await fill(tmp_path, credentials, url) is None
+async def test_git_gets_nothing_for_any_other_url(tmp_path: Path) -> None:
+    for url in [
+        *("https://evil.example/octo-org/hello.world", "https://github.example.evil.example/octo-org/hello.world"),
+        *("https://github.example:8443/octo-org/hello.world", "http://github.example/octo-org/hello.world"),
+        *(f"{SERVER}/", f"{SERVER}/octo-org", f"{SERVER}/octo-org/.."),
+        *(f"{SERVER}/octo-org/hello.world/extra", f"{SERVER}/octo%2Forg/hello world"),
+    ]:
+        async with credential_server(tmp_path, SERVER, token_for) as credentials:
+            assert await fill(tmp_path, credentials, url) is None
 
 
 @pytest.mark.parametrize("pattern", ["credential", f'credential "{SERVER}"'])

@@ -185,53 +185,6 @@ async def test_workers_are_notified_when_a_lock_is_free_for_its_next_job(
         assert "job_inserted" in str(await next_heard(heard))
 
 
-async def test_a_job_without_a_lock_frees_nothing(
-    database_url: str, pool: Pool, heard: "asyncio.Queue[object]"
-) -> None:
-    await put(pool, job("free", None))
-    async with doing(database_url) as (manager, free):
-        assert "job_inserted" in str(await next_heard(heard))
-
-        await WAYS_TO_LEAVE["done"](manager, free)
-
-        await pool.execute("select pg_notify($1, 'nothing more')", WORKERS_HEAR)
-        assert await next_heard(heard) == "nothing more"
-
-
-@pytest.mark.expects_errors
-async def test_a_job_that_failed_frees_its_lock(database_url: str, pool: Pool) -> None:
-    record = Record()
-
-    async def fail_first(guid: str, attempts: int) -> None:
-        record.note(guid)
-        if guid == "bug":
-            raise ZeroDivisionError
-
-    async with working(database_url, fail_first):
-        await put(pool, job("bug"), job("next"))
-
-        assert await record.until(2) == ["bug", "next"]
-        await until_statuses(pool, "failed")
-
-
-async def test_a_worker_on_another_machine_continues_with_a_lock(database_url: str, pool: Pool) -> None:
-    record, go_on = Record(), asyncio.Event()
-
-    async def wait_first(guid: str, attempts: int) -> None:
-        record.note(guid)
-        if guid == "first":
-            await go_on.wait()
-
-    async with working(database_url, wait_first, concurrency=1):
-        await put(pool, job("first"), job("second"))
-        await record.until(1)
-        async with working(database_url, wait_first, concurrency=1):
-            await put(pool, job("elsewhere", "another thread"))
-            await record.until(2)
-            go_on.set()
-            assert await record.until(3) == ["first", "elsewhere", "second"]
-
-
 # Order
 
 
@@ -249,22 +202,6 @@ async def test_jobs_of_one_lock_run_one_at_a_time_and_others_beside_them(databas
 
         go_on.set()
         assert (await record.until(4))[-1] == "a2"
-
-
-async def test_a_fetch_takes_one_job_of_a_lock(database_url: str, pool: Pool) -> None:
-    record, go_on = Record(), asyncio.Event()
-
-    async def wait(guid: str, attempts: int) -> None:
-        record.note(guid)
-        await go_on.wait()
-
-    await put(pool, job("a1", "a"), job("a2", "a"), job("b1", "b"), job("b2", "b"), job("a3", "a"))
-    async with working(database_url, wait, concurrency=8):
-        assert sorted(await record.until(2)) == ["a1", "b1"]
-        assert sorted(await statuses(pool)) == ["doing", "doing", "todo", "todo", "todo"]
-        go_on.set()
-        ran = await record.until(5)
-        assert [guid for guid in ran if guid.startswith("a")] == ["a1", "a2", "a3"]
 
 
 async def test_a_retried_job_keeps_its_place_in_the_queue(database_url: str, pool: Pool) -> None:
@@ -316,14 +253,6 @@ async def test_jobs_run_in_the_order_in_which_their_transactions_commit(pool: Po
     assert [row["guid"] for row in rows] == ["first", "second"]
 
 
-async def test_jobs_of_other_locks_do_not_wait(pool: Pool) -> None:
-    async with held(pool) as first:
-        await lock_queues(first, ["thread"])
-        await put(pool, job("elsewhere", "another thread"), job("free", None))
-
-    assert await statuses(pool) == ["todo", "todo"]
-
-
 async def test_transactions_with_several_locks_never_deadlock(pool: Pool) -> None:
     async def put_both(*locks: str) -> None:
         for number in range(10):
@@ -332,18 +261,6 @@ async def test_transactions_with_several_locks_never_deadlock(pool: Pool) -> Non
     await asyncio.gather(put_both("a", "b", "c"), put_both("c", "b", "a"), put_both("b", "a"), put_both("c", "a"))
 
     assert len(await statuses(pool)) == 100
-
-
-async def test_a_failed_transaction_enqueues_nothing(pool: Pool) -> None:
-    async def fail() -> None:
-        async with held(pool) as db:
-            await defer(db, job("one"))
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        await fail()
-
-    assert await statuses(pool) == []
 
 
 # Failing

@@ -192,18 +192,6 @@ async def kept_for_days(node: Node, *days: int) -> None:
         await rescues.record(node.db, worktree, at, kept=place.name)
 
 
-async def test_many_rescues_at_once_expire_only_if_forced(node: Node) -> None:
-    await kept_for_days(node, *range(1000, 1011))
-
-    await expire(node.ctx, node.policy())
-    assert len(await rescues.latest(node.db)) == 11
-    assert len(list(trash.kept_folder(node.ctx.data_dir).iterdir())) == 11
-
-    await expire(node.ctx, node.policy(), force=True)
-    assert await rescues.latest(node.db) == []
-    assert list(trash.kept_folder(node.ctx.data_dir).iterdir()) == []
-
-
 async def test_a_clock_that_jumps_expires_no_rescue(node: Node) -> None:
     await kept_for_days(node, *range(11))
     node.move_clock(1000)
@@ -230,15 +218,6 @@ async def test_work_rescued_by_a_sweep_stays_although_its_clock_is_far_ahead(eac
         [kept] = [name for one in known if (name := one.kept) is not None]
         assert (trash.kept_folder(each.ctx.data_dir) / kept / "nested" / ".git").is_dir()
         each.move_clock(1)
-
-
-async def test_rescues_of_a_missing_clone_expire(node: Node) -> None:
-    await rescued(node, 1, days=181)
-    node.git.clone.path.rename(node.git.clone.path.with_name("elsewhere"))
-
-    await expire(node.ctx, node.policy())
-
-    assert await rescues.latest(node.db) == []
 
 
 # Orphans
@@ -289,29 +268,6 @@ async def test_an_orphan_with_metadata_is_rescued_like_any_other_and_its_rescue_
     assert (rescue.files, rescue.branch, rescue.conversations) == (1, "threadtree/issue-1", (1,))
     assert await node.states() == {rescue.worktree_id: "removed"}
     assert await node.db.fetchval("select start_number from worktrees") == 1
-
-
-async def test_an_orphan_whose_path_has_a_row_again_is_not_an_orphan(node: Node) -> None:
-    node.path(1).mkdir(parents=True)
-    await repair(node.ctx)
-    node.path(1).rmdir()
-    await node.add(1, days=0)
-    await node.db.execute("update orphans set seen_at = 'epoch'")
-
-    assert (await node.sweep()).deleted == []
-
-    assert node.path(1).is_dir()
-    assert await node.db.fetch("select * from orphans") == []
-
-
-async def test_older_than_counts_for_orphans_from_when_they_were_seen(node: Node) -> None:
-    node.path(1).mkdir(parents=True)
-    await repair(node.ctx)
-    node.move_clock(2)
-
-    report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
-
-    assert [line.path for line in report.deleted] == [str(node.path(1))]
 
 
 # The trash

@@ -305,18 +305,6 @@ async def test_a_delivery_that_cannot_be_replayed_gives_1_and_an_unknown_one_2(c
         assert "cannot be run" in (await cli("deliveries", "replay", guid, status=1)).stderr
 
 
-async def test_the_whole_list_of_conversations_is_printed_as_json(cli: Cli, a_past: None, database_url: str) -> None:
-    more = (
-        "insert into conversations (platform, repository_id, number, kind)"
-        " select platform, repository_id, 1000 + n, 'issue' from codebases, generate_series(1, 120) n"
-    )
-    before = len(await cli.json("conversations", "list"))
-    await execute(database_url, more)
-    rows = await cli.json("conversations", "list")
-    assert len({row["id"] for row in rows}) == len(rows) >= before + 120
-    assert len(await cli.json("conversations", "list", "--limit", "7")) == 7
-
-
 async def test_what_the_api_tells_and_does_the_command_line_does_too(cli: Cli, a_past: None) -> None:
     [*rows] = await cli.json("conversations", "list")
     assert rows[0]["conversation"] in (await cli("conversations", "list", "--limit", "1")).stdout

@@ -112,18 +112,15 @@ async def test_plain_http_is_asked_for_the_way_a_server_expects(tmp_path: Path) 
     assert seen.endswith(b"\r\n\r\nbody end")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+async def test_a_name_with_an_internal_address_is_refused(tmp_path: Path) -> None:
+    for address in [
         *("127.0.0.1", "169.254.169.254", "10.0.0.5", "172.16.0.1", "192.168.1.1", "100.64.0.1", "0.0.0.1", "::1"),
         *("fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:1::", "224.0.0.1"),
-    ],
-)
-async def test_a_name_with_an_internal_address_is_refused(tmp_path: Path, address: str) -> None:
-    world = SimulatedInternet({"files.example": [[PUBLIC, address]]})
-    async with proxy(tmp_path, world) as path:
-        assert status_of(await ask(path, CONNECT)) == 403
-    assert world.connections == []
+    ]:
+        world = SimulatedInternet({"files.example": [[PUBLIC, address]]})
+        async with proxy(tmp_path, world) as path:
+            assert status_of(await ask(path, CONNECT)) == 403
+        assert world.connections == []
 
 
 async def test_a_name_that_changes_its_address_is_asked_once_and_held_to_its_answer(tmp_path: Path) -> None:
@@ -140,23 +137,16 @@ async def test_a_name_that_changes_its_address_is_asked_once_and_held_to_its_ans
     assert world.connections == [(PUBLIC, 443)]
 
 
-@pytest.mark.parametrize(
-    "authority",
-    [
+async def test_addresses_inside_and_ports_of_other_services_are_refused(tmp_path: Path) -> None:
+    for authority in [
         *("localhost:80", "127.0.0.1:80", "2130706433:80", "0x7f.1:80", "[::1]:80", "169.254.169.254:80"),
         *("files.example:22", "files.example:5432", f"{PUBLIC}:8080", "metadata.google.internal:80", "db:80"),
-    ],
-)
-@pytest.mark.parametrize(
-    "form", ["CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", "GET http://{0}/ HTTP/1.1\r\nHost: {0}\r\n\r\n"]
-)
-async def test_addresses_inside_and_ports_of_other_services_are_refused(
-    tmp_path: Path, authority: str, form: str
-) -> None:
-    world = SimulatedInternet({"files.example": [[PUBLIC]]})
-    async with proxy(tmp_path, world) as path:
-        assert status_of(await ask(path, form.format(authority).encode())) == 403
-    assert world.connections == []
+    ]:
+        for form in ["CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n", "GET http://{0}/ HTTP/1.1\r\nHost: {0}\r\n\r\n"]:
+            world = SimulatedInternet({"files.example": [[PUBLIC]]})
+            async with proxy(tmp_path, world) as path:
+                assert status_of(await ask(path, form.format(authority).encode())) == 403
+            assert world.connections == []
 
 
 async def test_what_a_repository_opens_is_reached_only_where_it_is_public(tmp_path: Path) -> None:
@@ -205,9 +195,8 @@ async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path
     assert b"The name has no address." in unknown
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
+async def test_an_invalid_proxy_request_is_answered_and_not_forwarded(tmp_path: Path) -> None:
+    for request_, status in [
         (b"GET / HTTP/1.1\r\nHost: files.example\r\n\r\n", 400),
         (b"GET https://files.example/ HTTP/1.1\r\nHost: files.example\r\n\r\n", 400),
         (b"GET http://me@files.example/ HTTP/1.1\r\nHost: files.example\r\n\r\n", 400),
@@ -215,15 +204,11 @@ async def test_the_next_address_is_tried_and_a_name_without_any_is_said(tmp_path
         (b"\x16\x03\x01 no HTTP at all\r\n\r\n", 400),
         (b"GET http://files.example/ HTTP/1.1\r\nHost: a\r\nX: " + b"x" * sockets.MAX_HEAD_BYTES + b"\r\n\r\n", 431),
         (b"GET http://files.example/" + b"x" * 2 * sockets.MAX_HEAD_BYTES, 431),
-    ],
-)
-async def test_an_invalid_proxy_request_is_answered_and_not_forwarded(
-    tmp_path: Path, request_: bytes, status: int
-) -> None:
-    world = SimulatedInternet({"files.example": [[PUBLIC]]})
-    async with proxy(tmp_path, world) as path:
-        assert status_of(await ask(path, request_)) == status
-    assert world.lookups == []
+    ]:
+        world = SimulatedInternet({"files.example": [[PUBLIC]]})
+        async with proxy(tmp_path, world) as path:
+            assert status_of(await ask(path, request_)) == status
+        assert world.lookups == []
 
 
 async def test_a_request_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

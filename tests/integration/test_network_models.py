@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI, ModelApi
+from bot.agents.presets import ANTHROPIC, GEMINI, OPENAI
 from bot.sandbox.net import models
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.net.models import KeyMask, ModelRoute, model_proxy, swap_key
@@ -101,9 +101,8 @@ async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
     assert upstream.requests[0].endswith(b'\r\n\r\n{"model": "hi"}')
 
 
-@pytest.mark.parametrize(
-    ("headers", "query"),
-    [
+async def test_without_the_turns_key_or_with_another_beside_it_nothing_is_forwarded(tmp_path: Path) -> None:
+    for headers, query in [
         ({}, ""),
         ({"x-api-key": "sk-of-the-attacker"}, ""),
         ({"x-api-key": REAL}, ""),
@@ -114,16 +113,12 @@ async def test_the_turns_key_becomes_the_real_one_wherever_an_agent_puts_it(
         ({"x-api-key": DUMMY}, "?%6bey=sk-of-the-attacker"),
         ({}, f"?key={DUMMY}"),
         ({"x-dummy": DUMMY}, ""),
-    ],
-)
-async def test_without_the_turns_key_or_with_another_beside_it_nothing_is_forwarded(
-    tmp_path: Path, headers: dict[str, str], query: str
-) -> None:
-    upstream = Upstream()
-    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answer = await agent.post(f"/v1/messages{query}", headers=headers)
-    assert answer.status_code == 401
-    assert (upstream.requests, there.visits) == ([], 0)
+    ]:
+        upstream = Upstream()
+        async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+            answer = await agent.post(f"/v1/messages{query}", headers=headers)
+        assert answer.status_code == 401
+        assert (upstream.requests, there.visits) == ([], 0)
 
 
 async def test_an_answer_streams_to_the_agent_piece_by_piece(tmp_path: Path) -> None:
@@ -198,47 +193,36 @@ async def test_an_upstream_that_repeats_the_key_does_not_tell_it(
     assert there.visits == 1
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["/base/../admin", "/%2e%2e/admin", "/v1/%252e%252e/%2e%2e/admin", "/..%2fadmin", "/..;/admin", "/\\..\\admin"],
-)
-async def test_there_is_no_way_out_of_the_upstreams_path(tmp_path: Path, target: str) -> None:
-    upstream = Upstream()
-    async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
-        assert (await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n"))[:12] == b"HTTP/1.1 403"
-    assert upstream.requests == []
+async def test_there_is_no_way_out_of_the_upstreams_path(tmp_path: Path) -> None:
+    for target in [
+        *("/base/../admin", "/%2e%2e/admin", "/v1/%252e%252e/%2e%2e/admin", "/..%2fadmin"),
+        *("/..;/admin", "/\\..\\admin"),
+    ]:
+        upstream = Upstream()
+        async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
+            assert (await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n"))[:12] == b"HTTP/1.1 403"
+        assert upstream.requests == []
 
 
-@pytest.mark.parametrize(
-    ("method", "target"),
-    [
-        ("GET", "/v1/files"),
-        ("POST", "/v1/files"),
-        ("POST", "/v1/messages/batches"),
-        ("GET", "/v1/messages/batches"),
-        ("DELETE", "/v1/models/claude"),
-        ("PUT", "/v1/messages"),
-        ("GET", "/v1/models/.."),
-        ("POST", "/v1/messages/"),
-        ("POST", "/v1/responses"),
-        ("GET", "/"),
-    ],
-)
-async def test_the_key_serves_for_no_other_requests(tmp_path: Path, method: str, target: str) -> None:
-    upstream = Upstream()
-    with capture_logs() as logs:
-        async with site(upstream) as there, agent_of(tmp_path, there.url):
-            answer = await by_hand(tmp_path, f"{method} {target}?a=b HTTP/1.1\r\nContent-Length: 0\r\n")
-    assert answer.startswith(b"HTTP/1.1 403")
-    assert upstream.requests == []
-    assert [(log["method"], log["path"]) for log in logs if log["event"] == "model-request-refused"] == [
-        (method, target)
-    ]
+async def test_the_key_serves_for_no_other_requests(tmp_path: Path) -> None:
+    for method, target in [
+        *(("GET", "/v1/files"), ("POST", "/v1/files"), ("POST", "/v1/messages/batches")),
+        *(("GET", "/v1/messages/batches"), ("DELETE", "/v1/models/claude"), ("PUT", "/v1/messages")),
+        *(("GET", "/v1/models/.."), ("POST", "/v1/messages/"), ("POST", "/v1/responses"), ("GET", "/")),
+    ]:
+        upstream = Upstream()
+        with capture_logs() as logs:
+            async with site(upstream) as there, agent_of(tmp_path, there.url):
+                answer = await by_hand(tmp_path, f"{method} {target}?a=b HTTP/1.1\r\nContent-Length: 0\r\n")
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert upstream.requests == []
+        assert [(log["method"], log["path"]) for log in logs if log["event"] == "model-request-refused"] == [
+            (method, target)
+        ]
 
 
-@pytest.mark.parametrize(
-    ("api", "method", "target", "permitted"),
-    [
+def test_each_vendors_list_has_what_agents_need() -> None:
+    for api, method, target, permitted in [
         (ANTHROPIC, b"POST", b"/v1/messages?beta=true", True),
         (ANTHROPIC, b"POST", b"/v1/messages/count_tokens", True),
         (OPENAI, b"POST", b"/v1/responses", True),
@@ -251,18 +235,16 @@ async def test_the_key_serves_for_no_other_requests(tmp_path: Path, method: str,
         (GEMINI, b"POST", b"/v1beta/models/gemini-2.5-pro:batchGenerateContent", False),
         (GEMINI, b"POST", b"/v1beta/files", False),
         (GEMINI, b"POST", b"/v1beta/models/x:batchGenerateContent:generateContent", False),
-    ],
-)
-def test_each_vendors_list_has_what_agents_need(api: ModelApi, method: bytes, target: bytes, permitted: bool) -> None:
-    assert ModelRoute(api.upstream, REAL, api.base_url, api.key, api.endpoints).permits(method, target) is permitted
+    ]:
+        assert ModelRoute(api.upstream, REAL, api.base_url, api.key, api.endpoints).permits(method, target) is permitted
 
 
-@pytest.mark.parametrize("target", ["http://evil.example/v1", "//evil.example/v1", "@evil.example/v1"])
-async def test_no_other_host_is_asked_whatever_the_target(tmp_path: Path, target: str) -> None:
-    upstream = Upstream()
-    async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
-        await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n")
-    assert [request.split(b" ")[1] for request in upstream.requests] == []
+async def test_no_other_host_is_asked_whatever_the_target(tmp_path: Path) -> None:
+    for target in ["http://evil.example/v1", "//evil.example/v1", "@evil.example/v1"]:
+        upstream = Upstream()
+        async with site(upstream) as there, agent_of(tmp_path, f"{there.url}/base"):
+            await by_hand(tmp_path, f"GET {target} HTTP/1.1\r\n")
+        assert [request.split(b" ")[1] for request in upstream.requests] == []
 
 
 async def by_hand(directory: Path, lines: str, body: bytes = b"") -> bytes:
@@ -341,20 +323,17 @@ async def test_a_body_that_may_not_be_sent_does_not_arrive(
     assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["model-request-refused"]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+async def test_a_body_that_cannot_be_read_on_its_way_is_refused(tmp_path: Path) -> None:
+    for headers in [
         {},
         {"content-type": "application/x-protobuf"},
         JSON | {"content-encoding": "gzip"},
         {"content-type": "text/json"},
-    ],
-)
-async def test_a_body_that_cannot_be_read_on_its_way_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
-    upstream = Upstream()
-    async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
-        answer = await agent.post("/v1/messages", headers=HEADER | headers, content=b"{}")
-    assert (answer.status_code, upstream.requests) == (415, [])
+    ]:
+        upstream = Upstream()
+        async with site(upstream) as there, agent_of(tmp_path, there.url) as agent:
+            answer = await agent.post("/v1/messages", headers=HEADER | headers, content=b"{}")
+        assert (answer.status_code, upstream.requests) == (415, [])
 
 
 async def test_a_turn_sends_a_limited_number_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,16 +126,6 @@ print(connection.recv(100))
     assert (ended.out, ended.err) == (b"b'too large'\n", "")
 
 
-async def test_a_host_that_is_gone_ends_the_connection(tmp_path: Path) -> None:
-    program = """
-import socket, sys
-print(socket.create_connection((sys.argv[1], 19501)).recv(1))
-"""
-    host = own_loopback()
-    ended = await run(relayed([*PYTHON, program, host], host, tmp_path / "gone.sock"), {})
-    assert (ended.status, ended.out) == (0, b"b''\n")
-
-
 async def test_connections_beyond_what_the_relay_holds_wait_until_others_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

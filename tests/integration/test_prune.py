@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -16,13 +15,12 @@ from structlog.testing import capture_logs
 
 from bot import failpoints
 from bot.care.repair import repair
-from bot.store import conversations, retention, turns
+from bot.store import conversations, turns
 from bot.tree.clone import metadata
-from bot.tree.clone.admin import UNFINISHED
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.metadata import Metadata
 from tests.support.git_repositories import SANDBOXES, git
-from tests.support.node import LONG_AGO_DAYS, NODE, Node, commit_in, prepared_node, set_times
+from tests.support.node import LONG_AGO_DAYS, NODE, Node, prepared_node, set_times
 from tests.support.turn_rows import TurnRows, until_waiting
 
 
@@ -62,26 +60,6 @@ async def test_an_unused_worktree_is_removed_from_disk_git_and_rows(each: Node) 
     assert await each.db.fetchval("select worktree_id from conversations where number = 1") is None
 
 
-async def test_a_worktree_without_a_branch_is_removed_earlier(node: Node) -> None:
-    on_branch, detached, of_nobody = await node.add(1, days=31), await node.add(2, days=31, detached=True), None
-    of_nobody = await node.add(3, days=91)
-    await node.db.execute("update conversations set worktree_id = null where number = 3")
-
-    report = await node.sweep(policy=node.policy(orphan_days=90))
-
-    assert {line.id for line in report.deleted} == {detached, of_nobody}
-    assert (await node.states())[on_branch] == "ready"
-
-
-async def test_older_than_applies_to_every_kind(node: Node) -> None:
-    old, young = await node.add(1, days=2), await node.add(2, days=0.5)
-
-    report = await node.sweep(policy=node.policy(older_than=timedelta(hours=24)))
-
-    assert [line.id for line in report.deleted] == [old]
-    assert (await node.states())[young] == "ready"
-
-
 async def test_an_edit_deep_inside_is_activity_though_no_directory_tells(each: Node) -> None:
     each.git.someone_pushes("main", {"a/b/c/deep.txt": "before\n"})
     await each.git.update()
@@ -99,27 +77,6 @@ async def test_an_edit_deep_inside_is_activity_though_no_directory_tells(each: N
     assert await each.states() == {worktree: "ready"}
 
 
-async def test_an_edit_in_a_repository_inside_is_activity(node: Node) -> None:
-    worktree = await node.add(1)
-    nested = node.path(1) / "vendor" / "lib"
-    git(node.git.root, "init", "-q", str(nested))
-    (nested / "notes.txt").write_text("new\n")
-    at = node.ctx.clock() - timedelta(days=400)
-    for file in (*nested.parent.rglob("*"), nested.parent):
-        if file.name != "notes.txt":
-            os.utime(file, (at.timestamp(), at.timestamp()))
-
-    assert [line.id for line in (await node.sweep()).skipped] == [worktree]
-
-
-async def test_a_commit_is_activity(each: Node) -> None:
-    worktree = await each.add(1)
-    each.git.agent_commits({"more.txt": "more\n"}, each.path(1))
-    set_times(each.path(1), each.ctx.clock() - timedelta(days=400), each.path(1))
-
-    assert [line.id for line in (await each.sweep()).skipped] == [worktree]
-
-
 async def test_the_file_beside_a_worktree_is_activity(node: Node) -> None:
     worktree = await node.add(1)
     await node.db.execute("update worktrees set updated_at = now()")
@@ -127,15 +84,6 @@ async def test_the_file_beside_a_worktree_is_activity(node: Node) -> None:
     await node.db.execute("update worktrees set updated_at = now() - interval '1 year'")
 
     assert [line.id for line in (await node.sweep()).skipped] == [worktree]
-
-
-async def test_a_time_in_the_future_counts_as_now(node: Node) -> None:
-    worktree = await node.add(1, days=-1000)
-
-    assert (await node.sweep()).deleted == []
-    report = await node.sweep(policy=node.policy(older_than=timedelta(0)))
-    assert [line.id for line in report.deleted] == []
-    assert (await node.states()) == {worktree: "ready"}
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
@@ -220,45 +168,6 @@ async def test_one_bad_worktree_never_stops_the_sweep(node: Node) -> None:
     assert [line.id for line in report.deleted] == [good]
 
 
-@pytest.mark.parametrize("damage", ["directory", "git-file", "entry", "clone", "half-made", "everything"])
-async def test_a_damaged_worktree_is_removed_and_no_work_is_lost(node: Node, damage: str) -> None:
-    worktree = await node.add(1)
-    path, clone = node.path(1), node.git.clone.path
-    commit = commit_in(path, "work.txt")
-    await node.age(worktree, 365)
-    match damage:
-        case "directory":
-            shutil.rmtree(path)
-        case "git-file":
-            (path / ".git").unlink()
-        case "entry":
-            shutil.rmtree(clone / "worktrees" / "issue-1")
-        case "clone":
-            shutil.rmtree(clone)
-        case "half-made":
-            (clone / "worktrees" / "issue-1" / "locked").write_text(UNFINISHED[0])
-        case _:
-            for gone in (path, clone):
-                shutil.rmtree(gone)
-            metadata.delete(path)
-    at = (node.ctx.clock() - timedelta(days=365)).timestamp()
-    for file in (path, *path.rglob("*")) if path.is_dir() else ():
-        os.utime(file, (at, at))
-
-    report = await node.sweep()
-
-    assert (report.errors, report.skipped) == ([], [])
-    assert [line.id for line in report.deleted] == [worktree]
-    assert await node.states() == {worktree: "removed"}
-    assert not path.exists()
-    kept = [Path(row["kept"]) for row in await node.db.fetch("select kept from rescues where kept is not null")]
-    if damage in ("git-file", "entry", "clone"):
-        assert [(node.ctx.data_dir / "kept" / name / "work.txt").read_text() for name in kept] == ["work\n"]
-    if damage not in ("clone", "everything"):
-        reachable = git(clone, "rev-list", "--all")
-        assert commit in reachable
-
-
 # The safety limit
 
 
@@ -286,13 +195,6 @@ async def test_more_than_ten_and_more_than_half_stop_the_sweep_unless_forced(nod
     assert len((await node.sweep(dry_run=True, force=True)).deleted) == 11
     forced = await node.sweep(force=True)
     assert (forced.aborted, len(forced.deleted), forced.errors) == (None, 11, [])
-
-
-@pytest.mark.parametrize(("due", "young"), [(10, 0), (11, 11)])
-async def test_a_few_or_less_than_half_do_not_stop_the_sweep(node: Node, due: int, young: int) -> None:
-    await fill(node, due, young)
-
-    assert len((await node.sweep()).deleted) == due
 
 
 # A dry run
@@ -361,16 +263,6 @@ async def test_a_dry_run_leaves_out_an_orphan_that_its_thread_has_taken_over(nod
     assert (await node.sweep(dry_run=True)).deleted == []
 
 
-async def test_a_sweep_of_one_repository_or_one_kind_leaves_the_others(node: Node) -> None:
-    branch, detached = await node.add(1), await node.add(2, detached=True)
-    (bin_ := node.ctx.data_dir / "trash" / "a.0123456789abcdef").mkdir(parents=True)
-
-    assert (await node.sweep(repo="octo/other")).deleted == []
-    assert [line.id for line in (await node.sweep(kind="detached")).deleted] == [detached]
-    assert bin_.exists()
-    assert [line.id for line in (await node.sweep(repo="Octo/Hello")).deleted] == [branch]
-
-
 # Two at once
 
 
@@ -412,22 +304,6 @@ async def test_a_turn_requested_during_the_sweep_keeps_its_worktree(node: Node) 
 
 async def _old(node: Node) -> Any:
     return await node.db.fetchval("select updated_at from worktrees")
-
-
-async def test_one_that_an_operator_touches_meanwhile_stays(node: Node) -> None:
-    worktree = await node.add(1)
-    async with node.ctx.pool.acquire() as connection:
-        transaction = connection.transaction()
-        await transaction.start()
-        await retention.touch(connection, worktree, node.ctx.clock())
-        sweeping = asyncio.create_task(node.sweep())
-        await until_waiting(node.ctx.pool)
-        await transaction.commit()
-
-    report = await sweeping
-
-    assert ([line.id for line in report.skipped], report.deleted) == ([worktree], [])
-    assert await node.states() == {worktree: "ready"}
 
 
 async def test_a_worktree_used_since_the_check_stays(node: Node) -> None:

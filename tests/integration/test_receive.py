@@ -137,25 +137,25 @@ async def test_only_post_is_allowed(inbox: Inbox) -> None:
             assert (await client.request(method, PATH)).status_code == 405
 
 
-@pytest.mark.parametrize("secret", [SECRET, OLD_SECRET])
-async def test_both_secrets_are_accepted_during_rotation(github: Sender, secret: bytes) -> None:
-    assert (await github.send(comment(), secret=secret)).status_code == 202
+async def test_both_secrets_are_accepted_during_rotation(github: Sender) -> None:
+    for secret in [SECRET, OLD_SECRET]:
+        assert (await github.send(comment(), secret=secret)).status_code == 202
 
 
-@pytest.mark.parametrize("signature", ["", "sha256=", "sha256=" + "0" * 64, "sha1=abc", "gänz falsch"])
-async def test_without_a_right_signature_nothing_is_stored(github: Sender, pool: Pool, signature: str) -> None:
-    answer = await github.send(
-        comment(), headers={"X-Hub-Signature-256": signature, "X-Hub-Signature": "sha1=whatever"}
-    )
-    assert answer.status_code == 401
-    assert await rows(pool) == {}
+async def test_without_a_right_signature_nothing_is_stored(github: Sender, pool: Pool) -> None:
+    for signature in ["", "sha256=", "sha256=" + "0" * 64, "sha1=abc", "gänz falsch"]:
+        answer = await github.send(
+            comment(), headers={"X-Hub-Signature-256": signature, "X-Hub-Signature": "sha1=whatever"}
+        )
+        assert answer.status_code == 401
+        assert await rows(pool) == {}
 
 
-@pytest.mark.parametrize("header", ["X-GitHub-Event", "X-GitHub-Delivery"])
-@pytest.mark.parametrize("value", ["", "a b", "ä", "x" * 65, "a\x01"])
-async def test_a_missing_or_malformed_header_is_refused(github: Sender, pool: Pool, header: str, value: str) -> None:
-    assert (await github.send(comment(), headers={header: value})).status_code == 400
-    assert await rows(pool) == {}
+async def test_a_missing_or_malformed_header_is_refused(github: Sender, pool: Pool) -> None:
+    for header in ["X-GitHub-Event", "X-GitHub-Delivery"]:
+        for value in ["", "a b", "ä", "x" * 65, "a\x01"]:
+            assert (await github.send(comment(), headers={header: value})).status_code == 400
+            assert await rows(pool) == {}
 
 
 async def test_a_request_without_a_signature_is_refused_before_its_body_is_read(inbox: Inbox) -> None:

@@ -63,16 +63,6 @@ async def forget_row(node: Node, worktree: int) -> None:
     await node.db.execute("delete from worktrees where id = $1", worktree)
 
 
-async def test_a_consistent_worktree_needs_no_repair(each: Node) -> None:
-    await each.add(1)
-    before, rows = each.listing(), await each.rows()
-
-    assert await mended(each) == {}
-
-    assert await each.rows() == rows
-    assert each.listing() == before
-
-
 async def test_a_worktree_that_is_not_locked_is_locked_again(node: Node) -> None:
     await node.add(1)
     git(node.git.clone.path, "worktree", "unlock", str(node.path(1)))
@@ -197,16 +187,6 @@ async def test_a_worktree_with_a_turn_is_not_repaired(node: Node) -> None:
     assert await lock_of(node, 1) is None
 
 
-async def test_a_worktree_that_is_being_removed_is_not_repaired(node: Node) -> None:
-    worktree = await node.add(1)
-    await node.db.execute("update worktrees set state = 'removing', removal = 'command'")
-    (node.path(1) / "new.txt").write_text("not committed\n")
-
-    assert await mended(node) == {}
-    assert await node.states() == {worktree: "removing"}
-    assert (node.path(1) / "new.txt").exists()
-
-
 # Lost rows
 
 
@@ -329,25 +309,6 @@ async def test_an_entry_without_directory_and_row_goes_and_its_commits_are_rescu
     assert not metadata.metadata_path(each.path(1)).exists()
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await mended(each) == {}
-
-
-async def test_a_worktree_that_a_person_made_elsewhere_is_not_ours(node: Node, tmp_path: Path) -> None:
-    await node.add(1)
-    git(node.git.clone.path, "worktree", "add", "-q", "--detach", str(tmp_path / "mine"), "refs/remotes/origin/main")
-    shutil.rmtree(tmp_path / "mine")
-
-    assert await mended(node) == {}
-    assert len(await all_entries(node.git.clone)) == 2
-
-
-async def test_repairing_one_worktree_leaves_the_others_alone(node: Node) -> None:
-    first, _ = await node.add(1), await node.add(2)
-    for number in (1, 2):
-        metadata.delete(node.path(number))
-
-    assert await mended(node, first) == {"issue-1": [Action.REBUILD_METADATA]}
-    assert not metadata.metadata_path(node.path(2)).exists()
-    assert await mended(node, 10**6) == {}
 
 
 async def test_one_repository_that_cannot_be_examined_does_not_stop_the_others(node: Node) -> None:

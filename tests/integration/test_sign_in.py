@@ -63,15 +63,9 @@ values ('of-world', 'issue_comment', 'octo/world#9', 'PLATFORM/WORLD#9', 'failed
 OWN = {"id": "1", "guid": "22222222-aaaa-4bbb-8ccc-dddddddddddd", "owner": "octo", "name": "hello", "number": "1"}
 OWN["place"] = "1"
 FOREIGN = (
-    *(
-        "/conversations/3",
-        "/conversations/octo/world/9",
-        "/turns/3",
-        "/turns/4",
-        "/turns/3/changes",
-        "/turns/3/steps/1",
-    ),
-    *("/deliveries/of-world", "/deliveries/of-none", "/deliveries/of-another", "/operations/1", "/operations/3"),
+    *("/conversations/3", "/conversations/octo/world/9", "/turns/3", "/turns/4", "/turns/3/changes"),
+    *("/turns/3/steps/1", "/deliveries/of-world", "/deliveries/of-none", "/deliveries/of-another"),
+    *("/operations/1", "/operations/3"),
 )
 READS = [view.path for view in VIEWS if view.method == "GET" and not (view.is_open or view.for_operators)]
 CHANGES = [(view.method, view.path) for view in VIEWS if view.for_operators]
@@ -216,23 +210,23 @@ async def test_an_operator_enters_with_github_sees_everything_and_acts(browser: 
     assert "Nothing matches." in (await browser.get("/audit?since=2099-01-01")).text
 
 
-@pytest.mark.parametrize("path", READS)
-async def test_a_viewer_sees_nothing_of_a_repository_that_they_cannot_read(viewer: Browser, path: str) -> None:
-    queries = [""]
-    if path == "/turns":
-        found = ("search=seen", "search=bob", "search=octo/world%239", "state=queued", "search=two", "state=done")
-        queries += [f"?{one}" for one in (*found, "repo=octo/world")]
-    elif "{" not in path and path not in ("/", "/nodes", "/costs"):
-        queries += ["?repo=octo/world", "?repo=octo/hello"]
-    for query in queries:
-        values = {"id": "2"} if path == "/operations/{id}" else {}
-        answer = await viewer.client.get(address(path, **values) + query, follow_redirects=True)
-        assert answer.status_code == 200, answer.text
-        shown = re.sub(r'value="octo/world(#9)?"', "", answer.text)
-        for words in (HIDDEN, "octo/world", "$77.77", "stray"):
-            assert words not in shown, f"{path}{query} shows {words}"
-        assert re.findall(r'<form[^>]* method="post" action="([^"]*)"', shown) == ["/logout"]
-        assert "/reset" not in shown
+async def test_a_viewer_sees_nothing_of_a_repository_that_they_cannot_read(viewer: Browser) -> None:
+    for path in READS:
+        queries = [""]
+        if path == "/turns":
+            found = ("search=seen", "search=bob", "search=octo/world%239", "state=queued", "search=two", "state=done")
+            queries += [f"?{one}" for one in (*found, "repo=octo/world")]
+        elif "{" not in path and path not in ("/", "/nodes", "/costs"):
+            queries += ["?repo=octo/world", "?repo=octo/hello"]
+        for query in queries:
+            values = {"id": "2"} if path == "/operations/{id}" else {}
+            answer = await viewer.client.get(address(path, **values) + query, follow_redirects=True)
+            assert answer.status_code == 200, answer.text
+            shown = re.sub(r'value="octo/world(#9)?"', "", answer.text)
+            for words in (HIDDEN, "octo/world", "$77.77", "stray"):
+                assert words not in shown, f"{path}{query} shows {words}"
+            assert re.findall(r'<form[^>]* method="post" action="([^"]*)"', shown) == ["/logout"]
+            assert "/reset" not in shown
 
 
 async def test_a_viewer_sees_what_they_can_read(viewer: Browser, site: Site) -> None:
@@ -256,19 +250,19 @@ async def test_a_viewer_sees_what_they_can_read(viewer: Browser, site: Site) -> 
     await viewer.get("/operations/3", 404)  # it is of a node, not of a repository
 
 
-@pytest.mark.parametrize("path", FOREIGN)
-async def test_a_thing_of_another_repository_is_not_there(viewer: Browser, path: str) -> None:
-    assert HIDDEN not in (await viewer.get(path, 404)).text
+async def test_a_thing_of_another_repository_is_not_there(viewer: Browser) -> None:
+    for path in FOREIGN:
+        assert HIDDEN not in (await viewer.get(path, 404)).text
 
 
-@pytest.mark.parametrize(("method", "path"), CHANGES)
-async def test_a_viewer_changes_nothing(viewer: Browser, site: Site, method: str, path: str) -> None:
-    form = {"form_token": await viewer.form_token(), "conversation": "octo/hello#1"}
-    answer = await viewer.client.request(method, address(path), data=form if method == "POST" else None)
-    assert answer.status_code == 403
-    assert "Only operators" in answer.text
-    assert await site.pool.fetchval("select count(*) from operations") == 3
-    assert (await viewer.client.get("/api/turns")).status_code == 401, "the cookie is no token"
+async def test_a_viewer_changes_nothing(viewer: Browser, site: Site) -> None:
+    for method, path in CHANGES:
+        form = {"form_token": await viewer.form_token(), "conversation": "octo/hello#1"}
+        answer = await viewer.client.request(method, address(path), data=form if method == "POST" else None)
+        assert answer.status_code == 403
+        assert "Only operators" in answer.text
+        assert await site.pool.fetchval("select count(*) from operations") == 3
+        assert (await viewer.client.get("/api/turns")).status_code == 401, "the cookie is no token"
 
 
 async def test_a_viewer_hears_only_of_what_they_can_read_and_only_as_long_as_they_may(
@@ -421,17 +415,3 @@ async def test_cookies_are_out_of_reach_and_end(browser: Browser, site: Site, ap
     await browser.get("/turns")
     site.clock.move(12 * 3600)
     await browser.get("/turns", 303)
-
-
-async def test_signing_out_ends_the_cookie(viewer: Browser) -> None:
-    kept = httpx.Cookies(viewer.client.cookies)
-    await viewer.client.post("/logout", data={"form_token": await viewer.form_token()})
-    viewer.client.cookies = kept
-    await viewer.get("/turns", 303)
-
-
-@pytest.mark.parametrize("path", ["//evil.test", "https://evil.test", "/\\evil.test", "/login/../x", "javascript:x"])
-async def test_a_sign_in_leads_to_no_other_site(browser: Browser, path: str) -> None:
-    began = await browser.client.get("/login/github", params={"next": path})
-    answer = await browser.get(await browser.agrees(began.headers["location"], "olga"), 303)
-    assert answer.headers["location"] == "/"

@@ -32,17 +32,10 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import remember_types
 
 IMPORTED = (
-    *(
-        "bot.cli.processes",
-        "bot.cli.worktrees",
-        "bot.cli.calls",
-        "bot.cli.main",
-        "bot.serve.process",
-        "bot.serve.web",
-        "tests.chaos.program",
-    ),
-    *("bot.postgres.embedded", "bot.agents.acp", "httpcore", "procrastinate.builtin_tasks", "_strptime"),
-    *("uvloop", "uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
+    *("bot.cli.processes", "bot.cli.worktrees", "bot.cli.calls", "bot.cli.main", "bot.serve.process"),
+    *("bot.serve.web", "tests.chaos.program", "bot.postgres.embedded", "bot.agents.acp", "httpcore"),
+    *("procrastinate.builtin_tasks", "_strptime", "uvloop", "uvicorn.loops.auto"),
+    *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
 )
 """What the commands import when they run, and uvicorn when it starts."""
 LARGEST_REQUEST_BYTES = 64 << 10

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bot.simulated.github import Person, Pull, Repository, SimulatedGitHub
+from bot.simulated.github import Repository, SimulatedGitHub
 
 SECRET = "a webhook secret"
 
@@ -71,8 +71,3 @@ async def git(directory: Path, *argv: str, fails: bool = False) -> str:
 
 def with_token(github: SimulatedGitHub, repository: Repository, token: str) -> str:
     return github.clone_url(repository).replace("http://", f"http://x-access-token:{token}@")
-
-
-async def pull_fixing(maria: Person, shop: Repository, body: str, base: str | None = None) -> Pull:
-    await maria.push(shop, "fix", {"src/cart.py": "total = 1\n"}, "Count")
-    return await maria.open_pull(shop, head="fix", base=base, title="Count", body=body)

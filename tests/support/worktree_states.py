@@ -192,17 +192,8 @@ def ignored_but_tracked(world: GitRepositories) -> None:
 
 def odd_names(world: GitRepositories) -> None:
     for name in (
-        "with space",
-        "line\nbreak",
-        "tab\t",
-        "→/ü",
-        "-dash",
-        ":(top)x",
-        '"quoted"',
-        "back\\slash",
-        "*",
-        "case",
-        "CASE",
+        *("with space", "line\nbreak", "tab\t", "→/ü", "-dash", ":(top)x", '"quoted"', "back\\slash", "*"),
+        *("case", "CASE"),
     ):
         write(world, name)
     Path(os.fsdecode(bytes(world.path) + b"/not-utf8-\xff\xfe")).write_text("1")

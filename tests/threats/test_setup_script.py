@@ -223,16 +223,8 @@ async def test_an_endless_output_takes_bounded_memory_and_a_stop_ends_it(
 @pytest.mark.parametrize(
     "piece",
     [
-        "\x1b]",
-        "\x1b[",
-        "\x1b[0;",
-        "\r",
-        "\x1b",
-        "```\n",
-        "~~~~\n</details>\n",
-        "@maria ",
-        "<!-- threadtree:turn=1 -->\n",
-        "> ",
+        *("\x1b]", "\x1b[", "\x1b[0;", "\r", "\x1b", "```\n", "~~~~\n</details>\n", "@maria "),
+        *("<!-- threadtree:turn=1 -->\n", "> "),
     ],
 )
 async def test_a_hostile_output_is_bounded_and_inert_in_the_comment(tmp_path: Path, piece: str) -> None:

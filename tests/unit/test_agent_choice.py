@@ -40,13 +40,8 @@ def test_the_request_comes_before_the_conversation_and_that_before_the_rules(
 @pytest.mark.parametrize(
     ("label", "agent"),
     [
-        ("threadtree", ""),
-        ("ThreadTree:Codex", "codex"),
-        ("threadtree:", None),
-        ("threadtree-codex", None),
-        ("threadtrees:codex", None),
-        ("bug", None),
-        ("", None),
+        *(("threadtree", ""), ("ThreadTree:Codex", "codex"), ("threadtree:", None), ("threadtree-codex", None)),
+        *(("threadtrees:codex", None), ("bug", None), ("", None)),
     ],
 )
 def test_a_label_may_name_an_agent_after_a_colon(label: str, agent: str | None) -> None:

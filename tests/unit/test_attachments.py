@@ -34,14 +34,9 @@ def found(body: str, uploads: Uploads = UPLOADS) -> list[str]:
 @pytest.mark.parametrize(
     "body",
     [
-        f"![]({ASSET})",
-        f"text ![a picture]({ASSET}) text",
-        f'<img width="300" src="{ASSET}">',
-        f"<p><img src='{ASSET}'></p>",
-        f"[screenshot]({ASSET})",
-        f"Look: {ASSET}.",
-        f"- item\n  > {ASSET}\n",
-        f"![one]({ASSET}) and again ![two]({ASSET}#top)",
+        *(f"![]({ASSET})", f"text ![a picture]({ASSET}) text", f'<img width="300" src="{ASSET}">'),
+        *(f"<p><img src='{ASSET}'></p>", f"[screenshot]({ASSET})", f"Look: {ASSET}."),
+        *(f"- item\n  > {ASSET}\n", f"![one]({ASSET}) and again ![two]({ASSET}#top)"),
     ],
 )
 def test_an_attachment_is_found_wherever_a_reader_sees_it(body: str) -> None:
@@ -140,12 +135,8 @@ def test_signed_addresses_are_found_in_githubs_html_by_their_uuid() -> None:
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (png(), "png"),
-        (b"\xff\xd8\xff\xe0rest", "jpg"),
-        (b"GIF89a", "gif"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "webp"),
-        (b"<svg>", None),
-        (b"", None),
+        *((png(), "png"), (b"\xff\xd8\xff\xe0rest", "jpg"), (b"GIF89a", "gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "webp")),
+        *((b"<svg>", None), (b"", None)),
     ],
 )
 def test_an_image_is_told_by_its_first_bytes(content: bytes, kind: str | None) -> None:

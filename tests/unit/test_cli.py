@@ -20,15 +20,8 @@ from bot.cli.running import explained
 from bot.settings import Settings
 
 ONLY_WHERE_USED = {
-    "acp",
-    "asyncpg",
-    "claude_agent_sdk",
-    "httpx",
-    "procrastinate",
-    "psycopg",
-    "pydantic",
-    "starlette",
-    "structlog",
+    *("acp", "asyncpg", "claude_agent_sdk", "httpx", "procrastinate", "psycopg", "pydantic"),
+    *("starlette", "structlog"),
 }
 
 

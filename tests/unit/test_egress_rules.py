@@ -20,13 +20,8 @@ from bot.sandbox.net.rules import (
 )
 
 PUBLIC = (
-    "1.1.1.1",
-    "93.184.215.14",
-    "172.15.255.255",
-    "172.32.0.0",
-    "100.63.255.255",
-    "100.128.0.0",
-    "223.255.255.255",
+    *("1.1.1.1", "93.184.215.14", "172.15.255.255", "172.32.0.0", "100.63.255.255"),
+    *("100.128.0.0", "223.255.255.255"),
 )
 PUBLIC_IPV6 = ("2606:4700:4700::1111", "2a00:1450:4001:80b::200e", "2001:4860:4860::8888")
 NOT_PUBLIC = (
@@ -63,15 +58,15 @@ def embeddings(address: IPv4Address) -> dict[str, IPv6Address]:
     }
 
 
-@pytest.mark.parametrize("address", [*PUBLIC, *PUBLIC_IPV6])
-@pytest.mark.parametrize("port", [80, 443])
-def test_public_addresses_are_reached_on_the_ports_of_the_web(address: str, port: int) -> None:
-    assert reaches(ip_address(address), port, ())
+def test_public_addresses_are_reached_on_the_ports_of_the_web() -> None:
+    for address in [*PUBLIC, *PUBLIC_IPV6]:
+        for port in [80, 443]:
+            assert reaches(ip_address(address), port, ())
 
 
-@pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_addresses_of_this_host_its_network_and_its_cloud_are_refused(address: str) -> None:
-    assert not reaches(ip_address(address), 443, ())
+def test_addresses_of_this_host_its_network_and_its_cloud_are_refused() -> None:
+    for address in NOT_PUBLIC:
+        assert not reaches(ip_address(address), 443, ())
 
 
 @given(st.ip_addresses())
@@ -123,24 +118,21 @@ def test_only_the_webs_ports_are_open(port: int) -> None:
     assert reaches(ip_address("1.1.1.1"), port, ()) == (port in {80, 443})
 
 
-@pytest.mark.parametrize(
-    ("asked", "host"),
-    [
+def test_a_host_and_port_are_read() -> None:
+    cases: list[tuple[str, str | IPAddress]] = [
         ("example.org:443", "example.org"),
         ("Example.Org.:443", "example.org"),
         ("_acme.a-b.example.com:443", "_acme.a-b.example.com"),
         ("1.1.1.1:443", IPv4Address("1.1.1.1")),
         ("127.0.0.1:443", IPv4Address("127.0.0.1")),
         ("[2606:4700::1]:443", IPv6Address("2606:4700::1")),
-    ],
-)
-def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
-    assert parse_target(asked) == Destination(host, 443)
+    ]
+    for asked, host in cases:
+        assert parse_target(asked) == Destination(host, 443)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
+def test_what_is_no_public_host_and_port_is_refused() -> None:
+    for asked in [
         # Notations of 127.0.0.1 that old resolvers accept.
         *("2130706433:443", "0x7f000001:443", "0x7f.1:443", "017700000001:443", "127.1:443", "0177.0.0.1:443"),
         *("127.0.0.01:443", "0:443", "0x:443", "1.2.3.4.5:443", "256.1.1.1:443"),
@@ -149,11 +141,9 @@ def test_a_host_and_port_are_read(asked: str, host: str | IPAddress) -> None:
         *("example.com", "example.com:", "example.com:0", "example.com:65536", "example.com:443:443", ":443", ""),
         *("user@example.com:443", "exämple.com:443", "example.com:443/path", "[::1%25lo]:443", "[1.1.1.1]:443"),
         *("example.com:443\n", "exam ple.com:443", f"{'a' * 64}.com:443", f"{'a.' * 127}com:443", "example.com:٤٤٣"),
-    ],
-)
-def test_what_is_no_public_host_and_port_is_refused(asked: str) -> None:
-    with pytest.raises(NotReachableError):
-        require_public_name(str(parse_target(asked).host))
+    ]:
+        with pytest.raises(NotReachableError):
+            require_public_name(str(parse_target(asked).host))
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,8 @@ from bot.verbs.registry import HANDLERS
 
 def test_help_lists_the_commands_in_this_order() -> None:
     assert list(HANDLERS) == [
-        "help",
-        "status",
-        "stop",
-        "retry",
-        "plan",
-        "approve",
-        "review",
-        "undo",
-        "update",
-        "pr",
-        "agent",
-        "model",
-        "autofix",
-        "reset-context",
-        "reset",
-        "worktree",
+        *("help", "status", "stop", "retry", "plan", "approve", "review", "undo", "update", "pr", "agent", "model"),
+        *("autofix", "reset-context", "reset", "worktree"),
     ]
 
 

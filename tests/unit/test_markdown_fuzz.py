@@ -34,25 +34,13 @@ CLOSING = re.compile(r"\b(?:fix(?:es)?|closes):? (?:#|GH-|acme/shop#)\d", re.IGN
 PING = "@acme/everyone ![](https://evil.example/x) [x](https://evil.example) https://evil.example fixes #1"
 LIVE = ["@acme/everyone", "![](https://evil.example/x)", "[x](https://evil.example)", "www.evil.example", "fixes #1"]
 LIVE += [
-    "<https://evil.example>",
-    "https://evil.example",
-    "&#64;acme",
-    "a@b.example",
-    "_www.evil.example",
-    "[x]",
-    "Closes: GH-1",
-    "fixes acme/shop#2",
+    *("<https://evil.example>", "https://evil.example", "&#64;acme", "a@b.example", "_www.evil.example", "[x]"),
+    *("Closes: GH-1", "fixes acme/shop#2"),
 ]
 BLOCKS = ["\n", "\n\n", "\n    ", "\n\n    ", "\n\n        ", "\n> ", "\n- ", "\n1. ", "\n  ", "\t", "\n# ", "\n---\n"]
 BLOCKS += [
-    "\n[^1]: ",
-    "\n\n[^1]: note",
-    "[^1]",
-    "\n[x]: ",
-    "[x]: https://evil.example",
-    "|",
-    "\n|-|-|\n",
-    "\n| a | b |",
+    *("\n[^1]: ", "\n\n[^1]: note", "[^1]", "\n[x]: ", "[x]: https://evil.example", "|"),
+    *("\n|-|-|\n", "\n| a | b |"),
 ]
 SPANS = ["`", "``", "```", "\n```\n", "~~~", "\\", "*", "_", "~~", "!", "[", "]", "(", ")", ":", '"', "text", " ", "\r"]
 HTML = ["<b>", "</b>", "<!--", "-->", "<details>", "</details>", "<summary>", "</summary>", "&lt;", "<pre>", "</pre>"]
@@ -106,17 +94,12 @@ def of_answer(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "answer",
     [
-        f"See[^1].\n\n[^1]: {PING}\n",
-        f"See[^1].\n\n[^1]: note\n\n    {PING}\n",
-        f"See[^1].\n\n[^1]: note\n\n    ```\n    x\n    ```\n\n    {PING}\n",
-        f"- See[^1].\n\n[^1]: note\n\n    - {PING}\n",
-        f"[x]: y\n    {PING}\n",
-        f"See[^1] `{PING}\n[^1]: `\n",
-        "``]`<details>`[x](https://evil.example)",
-        f"- a\n\n<details>\n</details>\n\n    {PING}",
-        f"- item\n{'word ' * 12_900}\n\n   ```\n{PING}\n   ```",
-        "[a`]: https://evil.example/`\n\n<details>\n[a`]\n</details>",
-        "[^1]:~~~\n[^1]@acme/everyone",
+        *(f"See[^1].\n\n[^1]: {PING}\n", f"See[^1].\n\n[^1]: note\n\n    {PING}\n"),
+        *(f"See[^1].\n\n[^1]: note\n\n    ```\n    x\n    ```\n\n    {PING}\n",),
+        *(f"- See[^1].\n\n[^1]: note\n\n    - {PING}\n", f"[x]: y\n    {PING}\n", f"See[^1] `{PING}\n[^1]: `\n"),
+        *("``]`<details>`[x](https://evil.example)", f"- a\n\n<details>\n</details>\n\n    {PING}"),
+        *(f"- item\n{'word ' * 12_900}\n\n   ```\n{PING}\n   ```",),
+        *("[a`]: https://evil.example/`\n\n<details>\n[a`]\n</details>", "[^1]:~~~\n[^1]@acme/everyone"),
     ],
 )
 def test_an_answer_that_another_grammar_reads_as_code_is_harmless(answer: str) -> None:

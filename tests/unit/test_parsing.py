@@ -41,31 +41,18 @@ def commands(text: str) -> list[str]:
 # Without a mention, on a pull request of the bot
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("Why not a *set*?", "Why not a *set*?"),
-        ("> old\n\nToo slow.", "> old\n\nToo slow."),
-        ("```suggestion\nx = 1\n```", "```suggestion\nx = 1\n```"),
-        ("See /usr/lib, @zoe.", "See /usr/lib, @zoe."),
-        ("/usr/lib is wrong", "/usr/lib is wrong"),
-        ("Too slow.\n\n/status", "Too slow."),
-        ("@zoe", None),
-        ("  **@zoe**, is it so?", None),
-        ("> Too slow.", None),
-        ("```\nx = 1\n```", None),
-        ("> ```suggestion\n> x = 1\n> ```", None),
-        ("👍", None),
-        ("/lgtm", None),
-        ("/status", None),
-        ("<!-- Too slow. -->", None),
-        ("", None),
-    ],
-)
-def test_a_remark_asks_unless_it_says_nothing_or_is_for_somebody_else(text: str, wanted: str | None) -> None:
-    read = PARSER.parse(text, on_own_pull=True)
-    assert (read.request, read.is_remark) == (wanted, wanted is not None)
-    assert request(text) is None, "elsewhere it asks nothing"
+def test_a_remark_asks_unless_it_says_nothing_or_is_for_somebody_else() -> None:
+    for text, wanted in [
+        *(("Why not a *set*?", "Why not a *set*?"), ("> old\n\nToo slow.", "> old\n\nToo slow.")),
+        *(("```suggestion\nx = 1\n```", "```suggestion\nx = 1\n```"),),
+        *(("See /usr/lib, @zoe.", "See /usr/lib, @zoe."), ("/usr/lib is wrong", "/usr/lib is wrong")),
+        *(("Too slow.\n\n/status", "Too slow."), ("@zoe", None), ("  **@zoe**, is it so?", None)),
+        *(("> Too slow.", None), ("```\nx = 1\n```", None), ("> ```suggestion\n> x = 1\n> ```", None), ("👍", None)),
+        *(("/lgtm", None), ("/status", None), ("<!-- Too slow. -->", None), ("", None)),
+    ]:
+        read = PARSER.parse(text, on_own_pull=True)
+        assert (read.request, read.is_remark) == (wanted, wanted is not None)
+        assert request(text) is None, "elsewhere it asks nothing"
 
 
 def test_a_mention_in_a_remark_is_one_as_everywhere() -> None:
@@ -76,30 +63,27 @@ def test_a_mention_in_a_remark_is_one_as_everywhere() -> None:
 # A command that asks for the rest
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
+def test_a_plan_is_asked_in_the_words_after_it_and_the_rest_of_the_text() -> None:
+    for text, wanted in [
         ("/plan add `caching`", "add `caching`"),
         ("@tree-bot /plan add caching", "add caching"),
         ("@tree-bot: /PLAN **add** caching to [it](x)\n\nwith *care*", "**add** caching to [it](x)\n\nwith *care*"),
         ("@tree-bot\n/plan add `a`\nand `b`\n\n- more", "@tree-bot\nadd `a`\nand `b`\n\n- more"),
         ("Some thoughts.\n\n/plan\n\nMore of them.", "Some thoughts.\n\n\nMore of them."),
         ("- **@tree-bot** /plan add caching", "add caching"),
-    ],
-)
-def test_a_plan_is_asked_in_the_words_after_it_and_the_rest_of_the_text(text: str, wanted: str) -> None:
-    assert asks(text) == ParsedComment(request=wanted, verb="plan")
+    ]:
+        assert asks(text) == ParsedComment(request=wanted, verb="plan")
 
 
-@pytest.mark.parametrize("text", ["/plan", "@tree-bot /plan", "@tree-bot\n/plan\n"])
-def test_a_plan_of_nothing_is_a_command(text: str) -> None:
-    assert commands(text) == ["plan"]
-    assert request(text) is None
+def test_a_plan_of_nothing_is_a_command() -> None:
+    for text in ["/plan", "@tree-bot /plan", "@tree-bot\n/plan\n"]:
+        assert commands(text) == ["plan"]
+        assert request(text) is None
 
 
-@pytest.mark.parametrize("text", ["> /plan add it", "```\n/plan add it\n```", "we /plan to add it", "/planned"])
-def test_words_about_plans_ask_for_none(text: str) -> None:
-    assert not asks(text)
+def test_words_about_plans_ask_for_none() -> None:
+    for text in ["> /plan add it", "```\n/plan add it\n```", "we /plan to add it", "/planned"]:
+        assert not asks(text)
 
 
 def test_a_plan_beside_other_commands_and_in_an_edit() -> None:
@@ -113,9 +97,8 @@ def test_a_plan_beside_other_commands_and_in_an_edit() -> None:
 # Mentions
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_mention_in_spoken_text_asks_with_the_whole_text() -> None:
+    for text in [
         "@tree-bot fix it",
         "please fix it @tree-bot",
         "@TREE-Bot fix it",
@@ -143,112 +126,58 @@ def test_a_plan_beside_other_commands_and_in_an_edit() -> None:
         "@tree-bot[bot] as GitHub writes an app's login",
         "\\@tree-bot",
         "&#64;tree-bot",
-    ],
-)
-def test_a_mention_in_spoken_text_asks_with_the_whole_text(text: str) -> None:
-    assert asks(text) == ParsedComment(request=text)
+    ]:
+        assert asks(text) == ParsedComment(request=text)
 
 
-@pytest.mark.parametrize(
-    "after", [*list(".,:;!?)]}'\"…/*-–—&|"), "...", "'s", "’s", "--", "- ", "\t", "\n", "。", "🙏"]
-)
-def test_any_punctuation_may_follow_a_mention(after: str) -> None:
-    assert request(f"hey @tree-bot{after}") is not None
+def test_any_punctuation_may_follow_a_mention() -> None:
+    for after in [*list(".,:;!?)]}'\"…/*-–—&|"), "...", "'s", "’s", "--", "- ", "\t", "\n", "。", "🙏"]:
+        assert request(f"hey @tree-bot{after}") is not None
 
 
-@pytest.mark.parametrize("before", ["(", '"', "“", ",", ":", "cc:", "- ", ". ", ".", "-", "—", "&", "!", "👉"])
-def test_any_punctuation_may_precede_a_mention(before: str) -> None:
-    assert request(f"{before}@tree-bot hi") is not None
+def test_any_punctuation_may_precede_a_mention() -> None:
+    for before in ["(", '"', "“", ",", ":", "cc:", "- ", ". ", ".", "-", "—", "&", "!", "👉"]:
+        assert request(f"{before}@tree-bot hi") is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`@tree-bot`",
-        "``a ` @tree-bot``",
-        "```\n@tree-bot\n```",
-        "```python\n@tree-bot\n",
-        "~~~\n@tree-bot\n~~~",
-        "````\n```\n@tree-bot\n```\n````",
-        "- item\n\n  ```\n  @tree-bot\n  ```",
-        "    @tree-bot",
-        "text\n\n\t@tree-bot",
-        "> @tree-bot",
-        "> quoted\n@tree-bot is lazily quoted",
-        "> > @tree-bot",
-        "- > @tree-bot",
-        "> - @tree-bot",
-        "[@tree-bot](https://example.org)",
-        "[a](https://example.org/@tree-bot)",
-        '[a](https://example.org "@tree-bot")',
-        "[@tree-bot][1]\n\n[1]: https://example.org",
-        "[1]: /@tree-bot",
-        "<https://example.org/@tree-bot>",
-        "<tree@tree-bot.example>",
-        "https://example.org/@tree-bot",
-        "http://example.org/?to=@tree-bot",
-        "www.example.org/?to=@tree-bot",
-        "ftp://example.org/?to=@tree-bot",
-        "HTTPS://EXAMPLE.ORG/?to=@tree-bot",
-        "![@tree-bot](https://example.org/a.png)",
-        '![a](https://example.org/a.png "@tree-bot")',
-        "<!-- @tree-bot -->",
-        "a <!-- @tree-bot --> b",
-        "a <!--\n@tree-bot\n--> b",
-        "<!--\n\n@tree-bot\n\n-->",
-        "<!-- @tree-bot",
-        "<!--\n\n@tree-bot",
-        "<div>\n<!-- @tree-bot -->\n</div>",
-        "<div>\n<!-- @tree-bot\n</div>",
-        "<pre>\n@tree-bot\n\n@tree-bot\n</pre>",
-        "<div><pre>@tree-bot</pre></div>",
-        "<p><code>@tree-bot</code></p>",
-        "a <code>@tree-bot</code> b",
-        "a <a href='https://example.org'>@tree-bot</a> b",
-        "<script>\n@tree-bot\n</script>",
-        "<div><blockquote>@tree-bot</blockquote></div>",
-        "<blockquote>\n\n@tree-bot\n\n</blockquote>",
-        '<div title="@tree-bot">a</div>',
-        'a <b title="@tree-bot">a</b>',
-    ],
-)
-def test_a_mention_in_code_quotations_links_and_comments_asks_nothing(text: str) -> None:
-    assert asks(text) == ParsedComment()
+def test_a_mention_in_code_quotations_links_and_comments_asks_nothing() -> None:
+    for text in [
+        *("`@tree-bot`", "``a ` @tree-bot``", "```\n@tree-bot\n```", "```python\n@tree-bot\n"),
+        *("~~~\n@tree-bot\n~~~", "````\n```\n@tree-bot\n```\n````", "- item\n\n  ```\n  @tree-bot\n  ```"),
+        *("    @tree-bot", "text\n\n\t@tree-bot", "> @tree-bot", "> quoted\n@tree-bot is lazily quoted"),
+        *("> > @tree-bot", "- > @tree-bot", "> - @tree-bot", "[@tree-bot](https://example.org)"),
+        *("[a](https://example.org/@tree-bot)", '[a](https://example.org "@tree-bot")'),
+        *("[@tree-bot][1]\n\n[1]: https://example.org", "[1]: /@tree-bot", "<https://example.org/@tree-bot>"),
+        *("<tree@tree-bot.example>", "https://example.org/@tree-bot", "http://example.org/?to=@tree-bot"),
+        *("www.example.org/?to=@tree-bot", "ftp://example.org/?to=@tree-bot", "HTTPS://EXAMPLE.ORG/?to=@tree-bot"),
+        *("![@tree-bot](https://example.org/a.png)", '![a](https://example.org/a.png "@tree-bot")'),
+        *("<!-- @tree-bot -->", "a <!-- @tree-bot --> b", "a <!--\n@tree-bot\n--> b", "<!--\n\n@tree-bot\n\n-->"),
+        *("<!-- @tree-bot", "<!--\n\n@tree-bot", "<div>\n<!-- @tree-bot -->\n</div>"),
+        *("<div>\n<!-- @tree-bot\n</div>", "<pre>\n@tree-bot\n\n@tree-bot\n</pre>"),
+        *("<div><pre>@tree-bot</pre></div>", "<p><code>@tree-bot</code></p>", "a <code>@tree-bot</code> b"),
+        *("a <a href='https://example.org'>@tree-bot</a> b", "<script>\n@tree-bot\n</script>"),
+        *("<div><blockquote>@tree-bot</blockquote></div>", "<blockquote>\n\n@tree-bot\n\n</blockquote>"),
+        *('<div title="@tree-bot">a</div>', 'a <b title="@tree-bot">a</b>'),
+    ]:
+        assert asks(text) == ParsedComment()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "@tree-bots",
-        "@tree-bot-2",
-        "@tree-bot_2",
-        "@tree-bot2",
-        "@the-tree-bot",
-        "@tree",
-        "tree-bot",
-        "@ tree-bot",
-        "@@tree-bot",
-        "@tree-bot/reviewers",
-        "@octo/tree-bot",
-        "someone@tree-bot",
-        "some.one+tag@tree-bot.example",
-        "some-@tree-bot.example",
-        "octo/@tree-bot/package",
-        "ä@tree-bot",
-        "",
-        " \n\t\n",
-    ],
-)
-def test_another_name_an_address_or_a_team_asks_nothing(text: str) -> None:
-    assert asks(text) == ParsedComment()
+def test_another_name_an_address_or_a_team_asks_nothing() -> None:
+    for text in [
+        *("@tree-bots", "@tree-bot-2", "@tree-bot_2", "@tree-bot2", "@the-tree-bot", "@tree", "tree-bot"),
+        *("@ tree-bot", "@@tree-bot", "@tree-bot/reviewers", "@octo/tree-bot", "someone@tree-bot"),
+        *("some.one+tag@tree-bot.example", "some-@tree-bot.example", "octo/@tree-bot/package", "ä@tree-bot"),
+        *("", " \n\t\n"),
+    ]:
+        assert asks(text) == ParsedComment()
 
 
-@pytest.mark.parametrize("name", ["a.b", "c++", "a|b", "(x", "[bot", "a*", "$", "^a", "\\d", "{1}", "x?"])
-def test_the_name_is_data_and_never_a_pattern(name: str) -> None:
-    mention = mention_pattern(name)
+def test_the_name_is_data_and_never_a_pattern() -> None:
+    for name in ["a.b", "c++", "a|b", "(x", "[bot", "a*", "$", "^a", "\\d", "{1}", "x?"]:
+        mention = mention_pattern(name)
 
-    assert len(mention.findall(f"@{name} hi")) == 1
-    assert len(mention.findall("@axb hi @5 @a hi @c hi")) == 0
+        assert len(mention.findall(f"@{name} hi")) == 1
+        assert len(mention.findall("@axb hi @5 @a hi @c hi")) == 0
 
 
 def test_a_single_character_that_a_pattern_would_match_is_another_name() -> None:
@@ -258,23 +187,21 @@ def test_a_single_character_that_a_pattern_would_match_is_another_name() -> None
 # Commands
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_alone_on_a_line_needs_no_mention(name: str) -> None:
-    assert asks(f"/{name}") == ParsedComment((Command(name),))
-    assert asks(f"  /{name.upper()}  ") == ParsedComment((Command(name),))
+def test_a_command_alone_on_a_line_needs_no_mention() -> None:
+    for name in COMMANDS:
+        assert asks(f"/{name}") == ParsedComment((Command(name),))
+        assert asks(f"  /{name.upper()}  ") == ParsedComment((Command(name),))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("between", [" ", ", ", ": ", "\t", " - "])
-def test_a_command_after_the_mention_is_no_request(name: str, between: str) -> None:
-    assert asks(f"@tree-bot{between}/{name}") == ParsedComment((Command(name),))
+def test_a_command_after_the_mention_is_no_request() -> None:
+    for name in COMMANDS:
+        for between in [" ", ", ", ": ", "\t", " - "]:
+            assert asks(f"@tree-bot{between}/{name}") == ParsedComment((Command(name),))
 
 
-@pytest.mark.parametrize(
-    "text", ["- @tree-bot /stop", "**@tree-bot** /stop", "**@tree-bot /stop**", "# @tree-bot /stop"]
-)
-def test_a_command_after_a_mention_in_a_list_or_in_bold_is_a_command(text: str) -> None:
-    assert asks(text) == ParsedComment((Command("stop"),))
+def test_a_command_after_a_mention_in_a_list_or_in_bold_is_a_command() -> None:
+    for text in ["- @tree-bot /stop", "**@tree-bot** /stop", "**@tree-bot /stop**", "# @tree-bot /stop"]:
+        assert asks(text) == ParsedComment((Command("stop"),))
 
 
 def test_commands_keep_their_order_and_the_rest_is_one_request() -> None:
@@ -288,11 +215,11 @@ def test_without_a_mention_commands_leave_no_request() -> None:
     assert asks("/status\nwhat a day") == ParsedComment((Command("status"),))
 
 
-@pytest.mark.parametrize("left_over", ["please", "now!", ", thank you", "- the old one is stale", "please fix `a`"])
-@pytest.mark.parametrize("name", ["stop", "reset-context", "reset", "retry"])
-def test_words_left_over_on_the_line_of_a_command_start_nothing(name: str, left_over: str) -> None:
-    assert asks(f"@tree-bot /{name} {left_over}") == ParsedComment((Command(name),))
-    assert asks(f"- **@tree-bot** /{name} {left_over}") == ParsedComment((Command(name),))
+def test_words_left_over_on_the_line_of_a_command_start_nothing() -> None:
+    for left_over in ["please", "now!", ", thank you", "- the old one is stale", "please fix `a`"]:
+        for name in ["stop", "reset-context", "reset", "retry"]:
+            assert asks(f"@tree-bot /{name} {left_over}") == ParsedComment((Command(name),))
+            assert asks(f"- **@tree-bot** /{name} {left_over}") == ParsedComment((Command(name),))
 
 
 def test_the_lines_after_a_command_are_the_request() -> None:
@@ -307,39 +234,30 @@ def test_reset_context_in_two_words_resets_nothing() -> None:
     assert asks("/reset context") == ParsedComment()
 
 
-@pytest.mark.parametrize("name", ["help", "status", "stop"])
-@pytest.mark.parametrize("between", [" ", ", ", ": "])
-@pytest.mark.parametrize("after", ["", ".", "!", "?", " "])
-def test_help_status_and_stop_need_no_slash_after_a_mention(name: str, between: str, after: str) -> None:
-    assert asks(f"@tree-bot{between}{name.upper()}{after}") == ParsedComment((Command(name),))
-    assert asks(f"**@tree-bot** {name}{after}") == ParsedComment((Command(name),))
+def test_help_status_and_stop_need_no_slash_after_a_mention() -> None:
+    for name in ["help", "status", "stop"]:
+        for between in [" ", ", ", ": "]:
+            for after in ["", ".", "!", "?", " "]:
+                assert asks(f"@tree-bot{between}{name.upper()}{after}") == ParsedComment((Command(name),))
+                assert asks(f"**@tree-bot** {name}{after}") == ParsedComment((Command(name),))
 
 
 def test_stop_without_a_slash_takes_its_argument() -> None:
     assert asks("@tree-bot stop all") == ParsedComment((Command("stop", "all"),))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "@tree-bot help me with this",
-        "@tree-bot stop logging twice",
-        "@tree-bot stop all of the workers",
-        "@tree-bot status of the build?",
-        "@tree-bot `help`",
-        "@tree-bot retry",
-        "@tree-bot reset",
-        "@tree-bot worktree list",
-        "please @tree-bot help",
-    ],
-)
-def test_other_words_after_a_mention_are_a_request(text: str) -> None:
-    assert asks(text) == ParsedComment(request=text)
+def test_other_words_after_a_mention_are_a_request() -> None:
+    for text in [
+        *("@tree-bot help me with this", "@tree-bot stop logging twice", "@tree-bot stop all of the workers"),
+        *("@tree-bot status of the build?", "@tree-bot `help`", "@tree-bot retry", "@tree-bot reset"),
+        *("@tree-bot worktree list", "please @tree-bot help"),
+    ]:
+        assert asks(text) == ParsedComment(request=text)
 
 
-@pytest.mark.parametrize("text", ["help", "status", "stop", "stop all"])
-def test_a_word_without_a_slash_and_without_a_mention_asks_nothing(text: str) -> None:
-    assert asks(text) == ParsedComment()
+def test_a_word_without_a_slash_and_without_a_mention_asks_nothing() -> None:
+    for text in ["help", "status", "stop", "stop all"]:
+        assert asks(text) == ParsedComment()
 
 
 def test_a_command_can_take_the_rest_of_its_line_as_its_argument() -> None:
@@ -378,18 +296,18 @@ def test_stop_takes_all_as_its_argument() -> None:
     assert asks("/help all") == ParsedComment()
 
 
-@pytest.mark.parametrize("verb", WORKTREE_VERBS)
-def test_worktree_takes_a_verb(verb: str) -> None:
-    assert asks(f"/worktree {verb}") == ParsedComment((Command("worktree", verb),))
-    assert asks(f"/worktree  {verb.upper()} ") == ParsedComment((Command("worktree", verb),))
-    assert asks(f"@tree-bot /worktree {verb}\nand then this") == ParsedComment(
-        (Command("worktree", verb),), "and then this"
-    )
+def test_worktree_takes_a_verb() -> None:
+    for verb in WORKTREE_VERBS:
+        assert asks(f"/worktree {verb}") == ParsedComment((Command("worktree", verb),))
+        assert asks(f"/worktree  {verb.upper()} ") == ParsedComment((Command("worktree", verb),))
+        assert asks(f"@tree-bot /worktree {verb}\nand then this") == ParsedComment(
+            (Command("worktree", verb),), "and then this"
+        )
 
 
-@pytest.mark.parametrize("text", ["/worktree", "/worktree lst", "/worktree list.", "@tree-bot /worktree"])
-def test_worktree_without_a_verb_that_it_knows_has_no_argument(text: str) -> None:
-    assert asks(text) == ParsedComment((Command("worktree"),))
+def test_worktree_without_a_verb_that_it_knows_has_no_argument() -> None:
+    for text in ["/worktree", "/worktree lst", "/worktree list.", "@tree-bot /worktree"]:
+        assert asks(text) == ParsedComment((Command("worktree"),))
 
 
 def test_what_follows_worktree_after_the_mention_is_never_a_request() -> None:
@@ -403,29 +321,14 @@ def test_reset_and_reset_context_are_two_commands() -> None:
     assert asks("/reset\n/reset-context") == ParsedComment((Command("reset"), Command("reset-context")))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "/reset --hard origin/main",
-        "/reset HEAD~1",
-        "/reset the counter before the loop",
-        "/resets",
-        "/reset.sh",
-        "/reset/password",
-        "/reset_context",
-        "git\t/reset",
-        "/worktree list and remove",
-        "/worktree prune --dry-run",
-        "/worktree is a folder of mine",
-        "/worktrees list",
-        "/worktree/list",
-        "`/reset`",
-        "> /worktree remove",
-        "    /worktree remove",
-    ],
-)
-def test_lines_of_other_bots_and_of_shells_are_not_ours(text: str) -> None:
-    assert asks(text) == ParsedComment()
+def test_lines_of_other_bots_and_of_shells_are_not_ours() -> None:
+    for text in [
+        *("/reset --hard origin/main", "/reset HEAD~1", "/reset the counter before the loop", "/resets"),
+        *("/reset.sh", "/reset/password", "/reset_context", "git\t/reset", "/worktree list and remove"),
+        *("/worktree prune --dry-run", "/worktree is a folder of mine", "/worktrees list", "/worktree/list"),
+        *("`/reset`", "> /worktree remove", "    /worktree remove"),
+    ]:
+        assert asks(text) == ParsedComment()
 
 
 def test_an_unknown_command_counts_only_after_a_mention() -> None:
@@ -435,49 +338,25 @@ def test_an_unknown_command_counts_only_after_a_mention() -> None:
     assert asks("@tree-bot please look\n/lgtm") == ParsedComment(request="@tree-bot please look\n/lgtm")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "/usr/bin is gone",
-        "/usr/bin",
-        "/help/me",
-        "/stop.txt",
-        "/stop-it",
-        "/status_code",
-        "/ stop",
-        "//stop",
-        "/стоп",
-        "a /stop b",
-        "please\tdo not /stop",
-        "/stop it now",
-        "\\@tree-bottle /stop",
-    ],
-)
-def test_a_path_or_prose_with_a_slash_is_no_command(text: str) -> None:
-    assert asks(text) == ParsedComment()
-    assert asks(f"@tree-bot look:\n{text}") == ParsedComment(request=f"@tree-bot look:\n{text}")
+def test_a_path_or_prose_with_a_slash_is_no_command() -> None:
+    for text in [
+        *("/usr/bin is gone", "/usr/bin", "/help/me", "/stop.txt", "/stop-it", "/status_code", "/ stop", "//stop"),
+        *("/стоп", "a /stop b", "please\tdo not /stop", "/stop it now", "\\@tree-bottle /stop"),
+    ]:
+        assert asks(text) == ParsedComment()
+        assert asks(f"@tree-bot look:\n{text}") == ParsedComment(request=f"@tree-bot look:\n{text}")
 
 
 def test_a_path_after_the_mention_is_a_request() -> None:
     assert asks("@tree-bot /usr/bin is gone") == ParsedComment(request="@tree-bot /usr/bin is gone")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`/stop`",
-        "```\n/stop\n```",
-        "    /stop",
-        "> /stop",
-        "[/stop](https://example.org)",
-        "<!-- /stop -->",
-        "<pre>\n/stop\n</pre>",
-        "<blockquote>\n\n/stop\n\n</blockquote>",
-        "- item\n\n  ~~~\n  /stop\n  ~~~",
-    ],
-)
-def test_a_command_in_code_or_a_quotation_is_no_command(text: str) -> None:
-    assert asks(text) == ParsedComment()
+def test_a_command_in_code_or_a_quotation_is_no_command() -> None:
+    for text in [
+        *("`/stop`", "```\n/stop\n```", "    /stop", "> /stop", "[/stop](https://example.org)", "<!-- /stop -->"),
+        *("<pre>\n/stop\n</pre>", "<blockquote>\n\n/stop\n\n</blockquote>", "- item\n\n  ~~~\n  /stop\n  ~~~"),
+    ]:
+        assert asks(text) == ParsedComment()
 
 
 def test_a_command_that_also_stands_in_code_leaves_the_code_as_it_is() -> None:
@@ -560,53 +439,10 @@ def test_a_label_on_a_thread_without_text_is_still_a_request() -> None:
 MARKDOWN = st.lists(
     st.sampled_from(
         [
-            "@tree-bot",
-            "@tree-bot /stop all",
-            "/stop",
-            "/help",
-            "`",
-            "```",
-            "~~~",
-            "> ",
-            "- ",
-            "1. ",
-            "    ",
-            "\t",
-            "\n",
-            "\n\n",
-            "\r\n",
-            "\r",
-            " ",
-            "*",
-            "**",
-            "_",
-            "[",
-            "](",
-            ")",
-            "<!--",
-            "-->",
-            "<a>",
-            "</a>",
-            "<pre>",
-            "</pre>",
-            "<div>",
-            "<blockquote>",
-            "</blockquote>",
-            "https://x.y/",
-            "|",
-            "|-|",
-            "\n---\n",
-            "# ",
-            "\\",
-            "&#64;",
-            "word",
-            "\x00",
-            "�",
-            "\u2028",
-            "\x85",
-            "\x0b",
-            "ä",
-            "[a]: b",
+            *("@tree-bot", "@tree-bot /stop all", "/stop", "/help", "`", "```", "~~~", "> ", "- ", "1. ", "    "),
+            *("\t", "\n", "\n\n", "\r\n", "\r", " ", "*", "**", "_", "[", "](", ")", "<!--", "-->", "<a>", "</a>"),
+            *("<pre>", "</pre>", "<div>", "<blockquote>", "</blockquote>", "https://x.y/", "|", "|-|", "\n---\n"),
+            *("# ", "\\", "&#64;", "word", "\x00", "�", "\u2028", "\x85", "\x0b", "ä", "[a]: b"),
         ]
     ),
     max_size=40,
@@ -652,40 +488,9 @@ def test_nothing_quoted_ever_asks(line: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "[![",
-        "[a](",
-        "](",
-        "*",
-        "**a",
-        "*a_ ",
-        "`",
-        "` `` ",
-        "<",
-        "<!--",
-        "<a>",
-        "<div ",
-        "<div>\n<pre ",
-        ">",
-        "> - ",
-        "- ",
-        "|",
-        "|a",
-        "&",
-        "\\",
-        "[a]: b\n",
-        "http://",
-        "@tree-bot ",
-        "/help\n",
-        "@tree-bot /help\n",
-        "/help<b>\n",
-        "@tree-bot`/help`\n",
-        "</pre ",
-        "# ",
-        "\t",
-        "\r\n",
-        "~",
-        "<code>",
-        "- @tree-bot /help\n",
+        *("[![", "[a](", "](", "*", "**a", "*a_ ", "`", "` `` ", "<", "<!--", "<a>", "<div ", "<div>\n<pre ", ">"),
+        *("> - ", "- ", "|", "|a", "&", "\\", "[a]: b\n", "http://", "@tree-bot ", "/help\n", "@tree-bot /help\n"),
+        *("/help<b>\n", "@tree-bot`/help`\n", "</pre ", "# ", "\t", "\r\n", "~", "<code>", "- @tree-bot /help\n"),
     ],
 )
 def test_the_longest_comment_takes_bounded_work(pattern: str) -> None:
@@ -720,15 +525,8 @@ def lines_executed(text: str) -> int:
     ("opening", "closing"),
     [
         *(("[", ""), ("[", "]"), ("![", ""), ("![", "]"), ("[", "](x)"), ("![", "](x)"), ("[[]", ""), ("[`", "")),
-        *(
-            ("[](", ""),
-            ("[a](b ", ""),
-            ('[x](a "', ""),
-            ("[a][", "]"),
-            ("[<a b='", "'>]"),
-            ("**a", ""),
-            ("|a\n|-\n", ""),
-        ),
+        *(("[](", ""), ("[a](b ", ""), ('[x](a "', ""), ("[a][", "]"), ("[<a b='", "'>]")),
+        *(("**a", ""), ("|a\n|-\n", "")),
     ],
 )
 def test_twice_the_text_takes_twice_the_work(opening: str, closing: str) -> None:
@@ -737,24 +535,20 @@ def test_twice_the_text_takes_twice_the_work(opening: str, closing: str) -> None
     assert once < 500 * LINES_FOR_A_PIECE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_mention_among_brackets_that_are_no_links_counts() -> None:
+    for text in [
         "[" * 30_000 + " @tree-bot hi",
         "![" * 30_000 + "\n\n@tree-bot hi",
         "[" * 3_000 + "]" * 3_000 + "@tree-bot hi",
         "[[[[[[a](b)](c) @tree-bot](d",
         "[`]` @tree-bot ](x",
         "\\[@tree-bot](x)",
-    ],
-)
-def test_a_mention_among_brackets_that_are_no_links_counts(text: str) -> None:
-    assert request(text) is not None
+    ]:
+        assert request(text) is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_mention_in_a_link_with_brackets_of_its_own_asks_nothing() -> None:
+    for text in [
         "[" * 30_000 + "@tree-bot](x)",
         "[![image](a) @tree-bot](b)",
         "[`]` @tree-bot](x)",
@@ -762,24 +556,21 @@ def test_a_mention_among_brackets_that_are_no_links_counts(text: str) -> None:
         "[\\] @tree-bot](x)",
         "[[brackets] @tree-bot](x)",
         "[@tree-bot]\n\n[@tree-bot]: x",
-    ],
-)
-def test_a_mention_in_a_link_with_brackets_of_its_own_asks_nothing(text: str) -> None:
-    assert request(text) is None
+    ]:
+        assert request(text) is None
 
 
-@pytest.mark.parametrize("deep", ["> ", "- ", "1. ", "[", "**"])
-def test_nesting_of_any_depth_is_no_error(deep: str) -> None:
-    asks(deep * 10_000 + "@tree-bot")
+def test_nesting_of_any_depth_is_no_error() -> None:
+    for deep in ["> ", "- ", "1. ", "[", "**"]:
+        asks(deep * 10_000 + "@tree-bot")
 
 
 def test_a_mention_after_a_quotation_that_nests_too_deep_counts() -> None:
     assert request("> " * 10_000 + "a\n\n@tree-bot hi") is not None
 
 
-@pytest.mark.parametrize(
-    ("text", "request_"),
-    [
+def test_review_asks_for_a_review_with_the_words_around_it() -> None:
+    for text, request_ in [
         ("/review", "/review"),
         ("@tree-bot /review", "/review"),
         ("/review the sums in `cart.py`", "/review the sums in `cart.py`"),
@@ -787,10 +578,8 @@ def test_a_mention_after_a_quotation_that_nests_too_deep_counts() -> None:
         ("> /review", None),
         ("```\n/review\n```", None),
         ("please /review this", None),
-    ],
-)
-def test_review_asks_for_a_review_with_the_words_around_it(text: str, request_: str | None) -> None:
-    assert asks(text) == ParsedComment(request=request_, verb="review" if request_ else "work")
+    ]:
+        assert asks(text) == ParsedComment(request=request_, verb="review" if request_ else "work")
 
 
 def test_a_command_beside_a_review_runs_first() -> None:

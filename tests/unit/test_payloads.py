@@ -11,7 +11,7 @@ from bot.github.events import Addressed, ChecksEnded, Event, Gesture, ThreadClos
 from bot.github.payloads import envelope, read
 from bot.inbox.delivery import delivery_of
 from bot.model import Actor, Repository, Target, Thread
-from tests.recorded import INSTALL, Recorded, recorded_payloads
+from tests.recorded import INSTALL, recorded_payloads
 
 ALICE = {"login": "alice", "id": 7, "type": "User"}
 REPOSITORY = {"id": 99, "name": "shop", "owner": {"login": "acme"}, "default_branch": "main"}
@@ -220,28 +220,18 @@ def test_an_issue_that_leaves_is_closed_at_its_last_change(action: str) -> None:
 # What the bot does not use is not demanded
 
 
-@pytest.mark.parametrize(
-    ("event", "action", "path"),
-    [
-        ("issue_comment", "created", "issue.node_id"),
-        ("issue_comment", "created", "issue.body"),
-        ("issue_comment", "created", "issue.user"),
-        ("issue_comment", "created", "issue.created_at"),
-        ("issue_comment", "created", "issue.updated_at"),
-        ("issue_comment", "created", "comment.created_at"),
-        ("issue_comment", "created", "comment.updated_at"),
-        ("issue_comment", "created", "comment.user"),
-        ("issue_comment", "created", "installation"),
-        ("issue_comment", "created", "repository.default_branch"),
-        ("pull_request_review", "submitted", "pull_request.updated_at"),
-        ("pull_request_review_comment", "created", "comment.line"),
-        ("issues", "labeled", "issue.created_at"),
-        ("issues", "closed", "issue.node_id"),
-        ("pull_request", "reopened", "pull_request.created_at"),
-    ],
-)
-def test_a_payload_without_what_nothing_uses_is_readable(event: str, action: str, path: str) -> None:
-    event_in(event, without(payload(event, action), path))
+def test_a_payload_without_what_nothing_uses_is_readable() -> None:
+    for event, action, path in [
+        *(("issue_comment", "created", "issue.node_id"), ("issue_comment", "created", "issue.body")),
+        *(("issue_comment", "created", "issue.user"), ("issue_comment", "created", "issue.created_at")),
+        *(("issue_comment", "created", "issue.updated_at"), ("issue_comment", "created", "comment.created_at")),
+        *(("issue_comment", "created", "comment.updated_at"), ("issue_comment", "created", "comment.user")),
+        *(("issue_comment", "created", "installation"), ("issue_comment", "created", "repository.default_branch")),
+        *(("pull_request_review", "submitted", "pull_request.updated_at"),),
+        *(("pull_request_review_comment", "created", "comment.line"), ("issues", "labeled", "issue.created_at")),
+        *(("issues", "closed", "issue.node_id"), ("pull_request", "reopened", "pull_request.created_at")),
+    ]:
+        event_in(event, without(payload(event, action), path))
 
 
 @pytest.mark.parametrize(
@@ -270,11 +260,11 @@ def test_an_unreadable_payload_says_where_and_to_what_it_belongs(
     assert found.addressed.label == ("threadtree" if action == "labeled" else "")
 
 
-@pytest.mark.parametrize("path", ["repository", "repository.id", "sender", "issue", "issue.number"])
-def test_a_payload_that_names_no_thread_or_no_sender_belongs_to_nobody(path: str) -> None:
-    found = read("issue_comment", without(payload("issue_comment", "created"), path), "github.com")
-    assert isinstance(found, Unreadable)
-    assert found.addressed is None
+def test_a_payload_that_names_no_thread_or_no_sender_belongs_to_nobody() -> None:
+    for path in ["repository", "repository.id", "sender", "issue", "issue.number"]:
+        found = read("issue_comment", without(payload("issue_comment", "created"), path), "github.com")
+        assert isinstance(found, Unreadable)
+        assert found.addressed is None
 
 
 def test_a_deleted_account_is_shown_as_the_ghost() -> None:
@@ -295,20 +285,17 @@ def test_the_lock_follows_the_id_and_the_conversation_the_name() -> None:
     assert about.used
 
 
-@pytest.mark.parametrize(
-    ("event", "action"),
-    [
+def test_other_events_and_actions_are_not_used() -> None:
+    for event, action in [
         ("ping", None),
         ("push", None),
         ("issue_comment", "deleted"),
         ("pull_request", "synchronize"),
         ("issues", "pinned"),
-    ],
-)
-def test_other_events_and_actions_are_not_used(event: str, action: str | None) -> None:
-    other = payload("issue_comment", "created") | {"action": action}
-    assert not envelope(event, other, "github.com").used
-    assert read(event, other, "github.com") is None
+    ]:
+        other = payload("issue_comment", "created") | {"action": action}
+        assert not envelope(event, other, "github.com").used
+        assert read(event, other, "github.com") is None
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "ä"])
@@ -354,16 +341,16 @@ def test_the_recorded_payloads_are_installed() -> None:
     assert recorded_payloads(), f"GitHub's recorded payloads are missing: run `{INSTALL}`"
 
 
-@pytest.mark.parametrize("recorded", recorded_payloads(), ids=str)
-def test_every_recorded_payload_is_readable(recorded: Recorded) -> None:
-    event = read(recorded.event, recorded.payload, "github.com")
-    about = envelope(recorded.event, recorded.payload, "github.com")
-    assert not isinstance(event, Unreadable)
-    assert about.used == (event is not None)
-    if isinstance(event, ChecksEnded):
-        assert about.lock_key == f"github.com/{event.repository.id}@{event.head}"
-    elif event:
-        assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
+def test_every_recorded_payload_is_readable() -> None:
+    for recorded in recorded_payloads():
+        event = read(recorded.event, recorded.payload, "github.com")
+        about = envelope(recorded.event, recorded.payload, "github.com")
+        assert not isinstance(event, Unreadable)
+        assert about.used == (event is not None)
+        if isinstance(event, ChecksEnded):
+            assert about.lock_key == f"github.com/{event.repository.id}@{event.head}"
+        elif event:
+            assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
 
 
 @pytest.mark.parametrize("event", ["check_run", "check_suite", "workflow_run"])

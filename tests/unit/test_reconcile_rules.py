@@ -4,10 +4,8 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import get_args
 
-import pytest
-
 from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.tree.clone.metadata import Metadata
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -26,27 +24,19 @@ def place(*, row: bool, directory: bool, entry: bool, metadata: MetadataState = 
 
 # The eight combinations of (row, directory, entry), for a row that is ready and metadata that is there.
 EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
-    (True, True, True, ()),
-    (True, True, False, (A.KEEP_WHOLE,)),
-    (True, False, True, ()),
-    (True, False, False, ()),
-    (False, True, True, (A.ADOPT,)),
-    (False, True, False, (A.ADOPT,)),
-    (False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)),
-    (False, False, False, (A.DELETE_METADATA,)),
+    *((True, True, True, ()), (True, True, False, (A.KEEP_WHOLE,)), (True, False, True, ())),
+    *((True, False, False, ()), (False, True, True, (A.ADOPT,)), (False, True, False, (A.ADOPT,))),
+    *((False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)), (False, False, False, (A.DELETE_METADATA,))),
 ]
 
 
-@pytest.mark.parametrize(("row", "directory", "entry", "actions"), EIGHT)
-def test_each_of_the_eight_combinations_has_its_repair(
-    *, row: bool, directory: bool, entry: bool, actions: tuple[Action, ...]
-) -> None:
-    assert decide(place(row=row, directory=directory, entry=entry)) == actions
+def test_each_of_the_eight_combinations_has_its_repair() -> None:
+    for row, directory, entry, actions in EIGHT:
+        assert decide(place(row=row, directory=directory, entry=entry)) == actions
 
 
-@pytest.mark.parametrize(
-    ("case", "actions"),
-    [
+def test_unusual_combinations_have_their_repair() -> None:
+    for case, actions in [
         # A worktree in use.
         (Place(True, True, "locked", "missing"), (A.REBUILD_METADATA,)),
         (Place(True, True, "locked", "corrupt"), (A.REBUILD_METADATA,)),
@@ -62,10 +52,8 @@ def test_each_of_the_eight_combinations_has_its_repair(
         (Place(False, False, "absent", "corrupt"), (A.DELETE_METADATA,)),
         (Place(False, False, "unknown", "ok"), ()),
         (Place(False, False, "absent", "missing"), ()),
-    ],
-)
-def test_unusual_combinations_have_their_repair(case: Place, actions: tuple[Action, ...]) -> None:
-    assert decide(case) == actions
+    ]:
+        assert decide(case) == actions
 
 
 def test_every_combination_has_a_repair() -> None:
@@ -74,20 +62,20 @@ def test_every_combination_has_a_repair() -> None:
         assert all(isinstance(action, Action) for action in decide(case)), case
 
 
-@pytest.mark.parametrize("case", ALL)
-def test_the_rules_that_hold_for_all(case: Place) -> None:
-    actions = decide(case)
-    if case.busy and case.row:
-        assert actions == ()
-    if case.directory:
-        # A directory that may have work is never given up: it stays, is kept whole, or is recorded as an orphan.
-        assert A.DROP_ENTRY not in actions
-        assert A.DELETE_METADATA not in actions
-    if case.entry == "unknown":
-        # Without its clone nothing is known to be wrong with a worktree.
-        assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.LOCK}
-    if case.row:
-        assert not set(actions) & {A.ADOPT, A.DROP_ENTRY, A.DELETE_METADATA}
+def test_the_rules_that_hold_for_all() -> None:
+    for case in ALL:
+        actions = decide(case)
+        if case.busy and case.row:
+            assert actions == ()
+        if case.directory:
+            # A directory that may have work is never given up: it stays, is kept whole, or is recorded as an orphan.
+            assert A.DROP_ENTRY not in actions
+            assert A.DELETE_METADATA not in actions
+        if case.entry == "unknown":
+            # Without its clone nothing is known to be wrong with a worktree.
+            assert not set(actions) & {A.KEEP_WHOLE, A.DROP_ENTRY, A.DELETE_METADATA, A.LOCK}
+        if case.row:
+            assert not set(actions) & {A.ADOPT, A.DROP_ENTRY, A.DELETE_METADATA}
 
 
 def known(branch: str | None, *conversations: int) -> Metadata:
@@ -105,9 +93,8 @@ def known(branch: str | None, *conversations: int) -> Metadata:
     )
 
 
-@pytest.mark.parametrize(
-    ("metadata", "start"),
-    [
+def test_metadata_tells_what_the_checkout_of_an_orphan_started_from() -> None:
+    for metadata, start in [
         (known("threadtree/issue-4", 4, 9), IssueBranch(4)),
         (known("threadtree/issue-4-2", 4), IssueBranch(4)),
         (known("bot-issue-4", 4), IssueBranch(4, "bot-")),
@@ -115,10 +102,8 @@ def known(branch: str | None, *conversations: int) -> Metadata:
         (known("feature", 9), HeadBranch("feature")),
         (known(None, 9), DetachedHead("a" * 40, "refs/pull/9/head")),
         (known(None), None),
-    ],
-)
-def test_metadata_tells_what_the_checkout_of_an_orphan_started_from(metadata: Metadata, start: Start | None) -> None:
-    assert started_from(metadata, "a" * 40) == start
+    ]:
+        assert started_from(metadata, "a" * 40) == start
 
 
 def test_a_detached_orphan_with_an_unknown_head_tells_nothing() -> None:

@@ -84,15 +84,9 @@ def test_each_wrong_value_is_named_with_its_line_and_counts_as_not_there(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("\n\nsetup = 1", 3),
-        ('instructions = """\nsetup = 1\n"""\nsetup = 1', 4),
-        ("  'setup' = 1", 1),
-        ("[setup]\nx = 1", 1),
-        ("[[setup]]\nx = 1", 1),
-        ("setup.x = 1", 1),
-        ("setup = [\n\n1,\n]", 1),
-        ('model = "a"\r\nsetup = 1', 2),
-        ('"set\\u0075p" = 1', 1),
+        *(("\n\nsetup = 1", 3), ('instructions = """\nsetup = 1\n"""\nsetup = 1', 4), ("  'setup' = 1", 1)),
+        *(("[setup]\nx = 1", 1), ("[[setup]]\nx = 1", 1), ("setup.x = 1", 1), ("setup = [\n\n1,\n]", 1)),
+        *(('model = "a"\r\nsetup = 1', 2), ('"set\\u0075p" = 1', 1)),
     ],
 )
 def test_the_line_is_where_the_key_begins(text: str, line: int) -> None:

@@ -23,24 +23,8 @@ live = ["@octocat", "&#64;", "a@b.example", "fixes #1 ", "<b>", "<!--", "-->", "
 links = ["](", "[", "![x](", ")", "[r]: ", "[x][r]", "javascript:alert(1)", "//evil.example", "https://evil.example/x"]
 links += ["www.evil.example", "<https://evil.example>", f"{SERVER}/o/r", '"', "threadtree:turn=1"]
 structure = [
-    "`",
-    "``",
-    "```\n",
-    "~~~\n",
-    "\n",
-    "\n\n",
-    "    ",
-    "\t",
-    "\r",
-    "> ",
-    "- ",
-    "1. ",
-    "#",
-    "===",
-    "---\n",
-    "\\",
-    "*",
-    "_",
+    *("`", "``", "```\n", "~~~\n", "\n", "\n\n", "    ", "\t", "\r", "> ", "- ", "1. ", "#", "===", "---\n", "\\"),
+    *("*", "_"),
 ]
 structure += ["<details>\n", "<summary>x</summary>\n", "</details>\n", "<details><summary>", "[!NOTE]: /x\n"]
 structure += ["| a | b |\n|---|---|\n", "|", "text "]

@@ -19,14 +19,10 @@ def wrapped(text: str) -> str:
 def spellings(secret: str, before: str) -> tuple[bytes, ...]:
     encoded = base64.b64encode((before + secret + "!").encode()).decode()
     return (
-        secret.encode(),
-        quote(secret, safe="").encode(),
-        "".join(f"%{byte:02x}" for byte in secret.encode()).encode(),
-        secret.replace("\n", "\r\n").encode(),
-        secret.replace(" ", "+").encode(),
-        encoded.encode(),
-        encoded.replace("+", "-").replace("/", "_").encode(),
-        wrapped(encoded).encode(),
+        *(secret.encode(), quote(secret, safe="").encode()),
+        *("".join(f"%{byte:02x}" for byte in secret.encode()).encode(), secret.replace("\n", "\r\n").encode()),
+        *(secret.replace(" ", "+").encode(), encoded.encode()),
+        *(encoded.replace("+", "-").replace("/", "_").encode(), wrapped(encoded).encode()),
     )
 
 

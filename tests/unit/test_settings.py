@@ -322,19 +322,11 @@ def test_lists_are_separated_by_commas_and_names_ignore_case() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ALLOWED_REPOS", "hello"),
-        ("ALLOWED_BOTS", "dependabot"),
-        ("PORT", "70000"),
-        ("DELIVERY_RETENTION_DAYS", "6"),
-        ("HISTORY_RETENTION_DAYS", "6"),
-        ("MAX_CONCURRENT_TURNS", "0"),
-        ("TURN_TIMEOUT_SECONDS", "inf"),
-        ("TURN_TIMEOUT_SECONDS", "0"),
-        ("SHUTDOWN_GRACE_SECONDS", "-1"),
-        ("DATABASE_URL", "mysql://root:hunter22@localhost/x"),
-        ("POSTGRES_BIN_DIR", "/none"),
-        ("NODE_NAME", "my node"),
-        ("SETUP_SCRIPT", "maybe"),
+        *(("ALLOWED_REPOS", "hello"), ("ALLOWED_BOTS", "dependabot"), ("PORT", "70000")),
+        *(("DELIVERY_RETENTION_DAYS", "6"), ("HISTORY_RETENTION_DAYS", "6"), ("MAX_CONCURRENT_TURNS", "0")),
+        *(("TURN_TIMEOUT_SECONDS", "inf"), ("TURN_TIMEOUT_SECONDS", "0"), ("SHUTDOWN_GRACE_SECONDS", "-1")),
+        *(("DATABASE_URL", "mysql://root:hunter22@localhost/x"), ("POSTGRES_BIN_DIR", "/none")),
+        *(("NODE_NAME", "my node"), ("SETUP_SCRIPT", "maybe")),
     ],
 )
 def test_ill_formed_values_are_named(name: str, value: str) -> None:

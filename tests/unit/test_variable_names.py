@@ -14,14 +14,8 @@ def test_names_of_the_repositorys_own_are_taken(name: str) -> None:
     "name",
     [
         *(
-            "GITHUB_TOKEN",
-            "github_token",
-            "DATABASE_URL",
-            "ADMIN_TOKEN",
-            "HTTPS_PROXY",
-            "SSL_CERT_FILE",
-            "PATH",
-            "LANG",
+            *("GITHUB_TOKEN", "github_token", "DATABASE_URL", "ADMIN_TOKEN", "HTTPS_PROXY", "SSL_CERT_FILE"),
+            *("PATH", "LANG"),
         ),
         *("ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "BARE_COMMANDS"),
         *("HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "GIT_SSH_COMMAND", "http_proxy", "ALL_PROXY", "NODE_OPTIONS"),
