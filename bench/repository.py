@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bot.model import IssueBranch, worktree_path
-from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, clone_at, clone_lock
+from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.create import create
 from bot.tree.git.refs import rescue_ref
@@ -47,7 +47,7 @@ class Repository:
         remote = directory / "github" / "octo" / "big.git"
         git(directory, "init", "-q", "--bare", "--initial-branch=main", str(remote))
         git(remote, "fast-import", "--quiet", stdin=stream(files))
-        clone = clone_at(directory / "data", "octo", "big", GIT)
+        clone = Clone.at(directory / "data", "octo/big", GIT)
         async with clone_lock(clone) as lock:
             await update(lock, remote.as_uri())
         return cls(directory / "data", clone, (directory / "github").as_uri())

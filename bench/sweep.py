@@ -24,7 +24,6 @@ from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store.database import database
 from bot.store.migrate import migrate
-from bot.tree.clone import metadata
 from bot.tree.clone.metadata import Metadata
 from tests.support.retention import policy_for
 
@@ -94,7 +93,7 @@ def age(repository: Repository, path: Path, number: int) -> None:
         created_at=then,
         updated_at=then,
     )
-    metadata.write(path, known)
+    known.write(path)
 
 
 def fill_up(repository: Repository, folder: Path, numbers: range) -> None:

@@ -15,9 +15,7 @@ import orjson
 from bot.care.backup_rows import Rows, is_empty, load_rows, require_known, save_rows
 from bot.node.identity import FILE, known_id
 from bot.sandbox.view import private_folder
-from bot.tree.clone.admin import real_path
-from bot.tree.clone.clone import Clone, clone_lock
-from bot.tree.git.runner import Git
+from bot.tree import Clone, Git, open_clone
 
 _WITHOUT_CLONE = ("worktrees/*/*/*", "private/*", "kept/*", "homes/*", "restoring/*", FILE)
 _COMPLETE = "backup.json"
@@ -46,7 +44,7 @@ async def back_up(dsn: str, data_dir: Path, to: Path) -> list[str]:
     rows = await save_rows(dsn, to / _ROWS)
     said, saved = list[str](), set[Path]()
     for number, path in enumerate(sorted(data_dir.glob("repos/*/*.git"))):
-        async with clone_lock(Clone(path, data_dir, Git())):
+        async with open_clone(Clone(path, data_dir, Git())):
             places = await asyncio.to_thread(_of_clone, data_dir, path)
             said += await _archive(data_dir, to / _FILES / f"{number:06}.tar", places)
         saved |= set(places)
@@ -61,7 +59,7 @@ def _of_clone(data_dir: Path, clone: Path) -> list[Path]:
     An agent writes an object before the ref that names it.
     """
     worktrees = sorted(data_dir.glob(f"worktrees/{clone.parent.name}/{clone.stem}/*"))
-    private = [folder for one in worktrees if (folder := private_folder(data_dir, real_path(one))).is_dir()]
+    private = [folder for one in worktrees if (folder := private_folder(data_dir, one)).is_dir()]
     parts = [part for folder in private for part in sorted(folder.iterdir(), key=lambda part: part.name == "common")]
     return [*worktrees, *parts, clone]
 

@@ -10,16 +10,7 @@ from bot.care import reconciliation_rows as reconciliation
 from bot.care import upkeep_rows as upkeep
 from bot.care.repair import clones_on_disk
 from bot.node.context import NodeContext
-from bot.tree.clone import trash
-from bot.tree.clone.admin import admin_directories, holder
-from bot.tree.clone.clone import Clone, CloneLock, clone_lock
-from bot.tree.clone.fetch import complete
-from bot.tree.clone.packing import forget_fetched, pack, pack_new, pack_whole, was_packed
-from bot.tree.clone.shared_blocks import share_blocks
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.lfs.objects import delete_old
-from bot.tree.rescue.message import list_rescues
+from bot.tree import Clone, GitError, open_clone, pack_new, share_blocks, trash
 
 LFS_OBJECTS_KEPT = timedelta(days=30)
 """How long a clone keeps an object of Git LFS since it came."""
@@ -38,19 +29,16 @@ async def care_for_clones(ctx: NodeContext, unused: timedelta) -> None:
                 continue
             if await _remove_if_unused(ctx, folder, clone, unused):
                 continue
-            async with clone_lock(clone) as lock:
+            async with open_clone(clone) as opened:
                 use = await upkeep.use_of(ctx.pool, folder, ctx.node)
                 if clone.is_shallow and use is not None and use.busy:
                     continue  # its turn fetches the history, once its agent has begun
-                if use is not None:
-                    await forget_fetched(lock, use.pull_request_heads)
-                await complete(lock)
-                await _delete_old_branches(ctx, folder, lock)
-                await pack(lock)
+                async with ctx.pool.acquire() as connection:
+                    branches = await reconciliation.branches_in(connection, folder, ctx.node)
+                await opened.tidy(use.pull_request_heads if use is not None else None, branches)
                 if use is not None and not use.busy:
-                    await pack_whole(lock, use.default_branch, ctx.disk_reserve_bytes)
-                    if freed := await asyncio.to_thread(delete_old, lock, (ctx.clock() - LFS_OBJECTS_KEPT).timestamp()):
-                        _log.info("lfs-objects-deleted", clone=folder, bytes=freed)
+                    reserve, before = ctx.disk_reserve_bytes, ctx.clock() - LFS_OBJECTS_KEPT
+                    await opened.pack_whole(use.default_branch, reserve, before)
         except (GitError, OSError) as problem:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
@@ -69,7 +57,7 @@ async def share_new_worktrees(ctx: NodeContext) -> None:
 async def care_for_new_clones(ctx: NodeContext) -> None:
     """Pack the files of clones that were not packed yet, as above: the next worktree takes half the time."""
     for folder, clone in (await asyncio.to_thread(clones_on_disk, ctx)).items():
-        use = None if was_packed(clone) else await upkeep.use_of(ctx.pool, folder, ctx.node)
+        use = None if clone.is_packed else await upkeep.use_of(ctx.pool, folder, ctx.node)
         try:
             if use is not None and clone.path.is_dir() and not clone.is_shallow:
                 await pack_new(clone, use.default_branch, ctx.disk_reserve_bytes)
@@ -77,28 +65,14 @@ async def care_for_new_clones(ctx: NodeContext) -> None:
             _log.warning("clone-not-packed", clone=folder, error=str(problem))
 
 
-async def _delete_old_branches(ctx: NodeContext, folder: str, lock: CloneLock) -> None:
-    """Delete the local branches that no worktree has and whose commits GitHub or a rescue has. Raises GitError."""
-    async with ctx.pool.acquire() as connection:
-        used = {refs.local(branch) for branch in await reconciliation.branches_in(connection, folder, ctx.node)}
-    elsewhere = ("--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", f"--glob={refs.RESCUE_PREFIX}*")
-    for branch, tip in (await lock.clone.refs("refs/heads")).items():
-        is_held = await asyncio.to_thread(holder, lock.clone.path, branch.removeprefix("refs/heads/"))
-        if branch not in used and not is_held and not await lock.clone.count(tip, "--not", *elsewhere):
-            await lock.clone.run("update-ref", "-d", branch, tip)
-            _log.info("branch-deleted", clone=folder, branch=branch, tip=tip)
-
-
 async def _remove_if_unused(ctx: NodeContext, folder: str, clone: Clone, unused: timedelta) -> bool:
     """Remove a clone without worktrees, rescues, unpublished commits and recent threads. Raises GitError, OSError."""
     since = ctx.clock() - unused
     if not await upkeep.is_unused(ctx.pool, folder, ctx.node, since):
         return False
-    async with clone_lock(clone) as lock:
+    async with open_clone(clone) as opened:
         # A turn may have come first. Work without a row is found in the clone.
-        is_unused = await upkeep.is_unused(ctx.pool, folder, ctx.node, since)
-        rescued, registered = await list_rescues(lock.clone), admin_directories(clone.path)
-        if not is_unused or rescued or registered or await lock.clone.unpublished("--branches"):
+        if not await upkeep.is_unused(ctx.pool, folder, ctx.node, since) or not await opened.is_empty():
             return False
         trashed = await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, clone.path)
     freed = await trash.delete(trashed) if trashed is not None else 0

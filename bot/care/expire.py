@@ -17,14 +17,7 @@ from bot.node.context import NodeContext
 from bot.operations.drop import drop
 from bot.operations.remove import delete_trashed
 from bot.store import conversations, rescues, retention
-from bot.tree.clone import metadata, trash
-from bot.tree.clone.checkout import on_record
-from bot.tree.clone.clone import CloneLock, clone_lock
-from bot.tree.clone.metadata import Metadata, Unusable
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.remove import bytes_at
-from bot.tree.rescue.message import RescueLabel, drop_rescue, list_rescues
+from bot.tree import GitError, Metadata, OpenTree, RescueLabel, Tree, open_clone, refs, trash
 
 _ROWS_AT_ONCE = 500
 _log = structlog.get_logger()
@@ -62,22 +55,22 @@ async def end_orphan(ctx: NodeContext, path: Path, *, dry_run: bool = False, nee
     if dry_run:
         if not await _is_orphan(ctx, path):
             return None
-        known = await asyncio.to_thread(metadata.read, path)
+        known = await asyncio.to_thread(Metadata.read, path)
         if not isinstance(known, Metadata) or not clone.path.is_dir() or started_from(known, "HEAD") is None:
             return 0
         is_ours = await reconciliation.is_codebase(ctx.pool, known.platform, known.repository_id, folder)
-        return await asyncio.to_thread(bytes_at, clone, path) if is_ours else 0
+        return await asyncio.to_thread(Tree(clone, path).bytes) if is_ours else 0
     freed = None
-    async with clone_lock(clone) as lock:
+    async with Tree(clone, path).open() as tree:
         if await _is_orphan(ctx, path):
-            known = await asyncio.to_thread(metadata.read, path)
-            worktree_id = await _row_for_rescues(ctx, lock, path, folder, known)
+            known = await asyncio.to_thread(Metadata.read, path)
+            worktree_id = await _row_for_rescues(ctx, tree, folder, known)
             branch, users = (known.branch, known.conversations) if isinstance(known, Metadata) else (None, ())
             if worktree_id is None and needs_row:
                 return 0
             label = RescueLabel(worktree_id or NO_WORKTREE, branch, users, ctx.clock())
-            trashed = await take_away(ctx, lock, path, label, whole=worktree_id is None)
-            await asyncio.to_thread(metadata.delete, path)
+            trashed = await take_away(ctx, tree, label, whole=worktree_id is None)
+            await asyncio.to_thread(Metadata.delete, path)
             freed = await delete_trashed(trashed)
     await retention.forget_orphans(ctx.pool, ctx.node, [ctx.stored(path)])
     return freed
@@ -96,26 +89,23 @@ async def _is_orphan(ctx: NodeContext, path: Path) -> bool:
     return not await retention.claimed_paths(ctx.pool, ctx.node, [ctx.stored(path)])
 
 
-async def _row_for_rescues(
-    ctx: NodeContext, lock: CloneLock, path: Path, folder: str, known: Metadata | Unusable
-) -> int | None:
+async def _row_for_rescues(ctx: NodeContext, tree: OpenTree, folder: str, known: Metadata | str) -> int | None:
     """Return the id of a removed row under which the rescues of an orphan are listed; None where nothing tells how it
     began.
     """
-    if not isinstance(known, Metadata) or not lock.clone.path.is_dir():
+    if not isinstance(known, Metadata) or not tree.clone.path.is_dir():
         return None
-    record = await on_record(lock, path)
-    start = started_from(known, record.head.commit if record is not None else None)
-    if start is None:
+    if (start := started_from(known, await tree.commit_on_record())) is None:
         return None
     async with ctx.pool.acquire() as connection, connection.transaction():
-        stored = ctx.stored(path)
+        stored = ctx.stored(tree.path)
         earlier = await reconciliation.removed_at(connection, ctx.node, [stored])
         if earlier is not None:
             return earlier
         if not await reconciliation.is_codebase(connection, known.platform, known.repository_id, folder):
             return None
-        repository = Repository(known.platform, known.repository_id, path.parts[-3], path.parts[-2])
+        owner, name = tree.path.parts[-3:-1]
+        repository = Repository(known.platform, known.repository_id, owner, name)
         worktree_id = await conversations.reserve_worktree(
             connection,
             repository,
@@ -143,8 +133,8 @@ async def _expire_rescues(ctx: NodeContext, policy: RetentionPolicy, *, force: b
         return sum([await asyncio.to_thread(trash.size_of, folder) for folder in kept])
     for rescue in expired:
         try:
-            async with clone_lock(ctx.clone(rescue.folder)) as lock:
-                trashed = await drop(ctx, lock, rescue)
+            async with open_clone(ctx.clone(rescue.folder)) as opened:
+                trashed = await drop(ctx, opened, rescue)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             _log.warning("prune-error", rescue=rescue.ref or rescue.kept, error=str(problem))
             continue
@@ -163,12 +153,12 @@ async def _expire_without_row(ctx: NodeContext, before: datetime) -> None:
         try:
             if not await asyncio.to_thread(clone.path.is_dir):
                 continue
-            known = [one for one in await list_rescues(clone) if one.label.at < before]
-            indexed = await reconciliation.indexed(ctx.pool, sorted({one.label.worktree_id for one in known}))
-            async with clone_lock(clone) as lock:
+            async with open_clone(clone) as opened:
+                known = [one for one in await opened.rescues() if one.label.at < before]
+                indexed = await reconciliation.indexed(ctx.pool, sorted({one.label.worktree_id for one in known}))
                 for one in known:
                     if one.ref not in indexed:
-                        await drop_rescue(lock, one.ref)
+                        await opened.drop(one.ref)
                         _log.info("rescue-expired", rescue=one.ref)
         except (GitError, OSError, refs.InvalidNameError) as problem:
             _log.warning("prune-error", clone=folder, error=str(problem))

@@ -29,12 +29,7 @@ from bot.operations.asked import PruneLine, PruneReport, Pruning, Repairing, age
 from bot.operations.remove import delete_trashed, remove_idle
 from bot.store import retention
 from bot.store.retention import Live, Orphan
-from bot.tree.clone import metadata, trash
-from bot.tree.clone.metadata import Metadata
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.remove import Removed, bytes_at
-from bot.tree.summary import foreign_lock, last_change
+from bot.tree import GitError, Metadata, Removed, refs, trash
 
 IDLE = timedelta(days=1)
 """While the disk is short, worktrees that were used since then stay."""
@@ -126,11 +121,10 @@ class _Prune:
         async def reason() -> str | None:
             return reason_to_keep(await asyncio.to_thread(self._facts, candidate), self._policy)
 
-        clone, path = self._ctx.clone(candidate.worktree.folder), self._path(candidate)
         line = self._line(candidate, f"Last used {describe(self._policy.now - candidate.worktree.updated_at)} ago.")
         try:
             if self._report.dry_run:
-                self._deleted(line, await asyncio.to_thread(bytes_at, clone, path))
+                self._deleted(line, await asyncio.to_thread(self._ctx.tree(candidate.worktree).bytes))
                 return
             result = await remove_idle(self._ctx, candidate.worktree, "retention", reason)
         except _FAILURES as problem:
@@ -143,19 +137,19 @@ class _Prune:
 
     def _facts(self, candidate: Live) -> Facts:
         """Return what retention must know of a worktree. Raises OSError, InvalidNameError."""
-        path, clone = self._path(candidate), self._ctx.clone(candidate.worktree.folder)
-        known = metadata.read(path)
+        tree = self._ctx.tree(candidate.worktree)
+        known = Metadata.read(tree.path)
         facts = Facts(
             kind=kind_of(candidate.worktree.start, candidate.worktree.conversations),
             row_at=candidate.worktree.updated_at,
-            directory=os.path.lexists(path),
+            directory=os.path.lexists(tree.path),
             metadata="ok" if isinstance(known, Metadata) else known,
             metadata_at=known.updated_at if isinstance(known, Metadata) else None,
             busy=candidate.busy,
-            locked=foreign_lock(clone.path, path),
+            locked=tree.foreign_lock(),
         )
         is_due = reason_to_keep(facts, self._policy) is None
-        return replace(facts, changed_at=last_change(clone, path)) if is_due else facts
+        return replace(facts, changed_at=tree.last_change()) if is_due else facts
 
     async def _prune_orphan(self, orphan: Orphan) -> None:
         path = self._ctx.directory(orphan.path)
@@ -208,7 +202,7 @@ async def make_room(ctx: NodeContext) -> None:
 async def _purge(ctx: NodeContext, candidate: Live) -> int | None:
     """Remove a worktree that is clean and pushed; return the bytes freed, None if it stays."""
     worktree = candidate.worktree
-    if await asyncio.to_thread(foreign_lock, ctx.clone(worktree.folder).path, ctx.directory(worktree.path)) is not None:
+    if await asyncio.to_thread(ctx.tree(worktree).foreign_lock) is not None:
         return None
     result = await remove_idle(ctx, worktree, "purged")
     return await delete_trashed(result.trashed) if isinstance(result, Removed) else None

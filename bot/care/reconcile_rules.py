@@ -5,8 +5,7 @@ from enum import StrEnum
 from typing import Literal
 
 from bot.model import DetachedHead, HeadBranch, Start
-from bot.tree.clone.metadata import Metadata
-from bot.tree.git import refs
+from bot.tree import Metadata, refs
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unknown"]

@@ -11,7 +11,7 @@ from typing import assert_never
 import structlog
 
 from bot.care import reconciliation_rows as reconciliation
-from bot.care.reconcile_rules import Action, EntryState, Place, decide
+from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide
 from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
@@ -19,17 +19,20 @@ from bot.operations.asked import Repaired, Repairing
 from bot.operations.shared import record_rescue
 from bot.store import retention
 from bot.store.retention import Live
-from bot.tree.clone import metadata, trash
-from bot.tree.clone.admin import LIVE
-from bot.tree.clone.checkout import Entry, all_entries
-from bot.tree.clone.clone import Clone, CloneLock, clone_lock
-from bot.tree.clone.metadata import Metadata, Unusable
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.remove import rescue_first, unlink_worktree
-from bot.tree.rescue.message import RescueLabel, list_rescues
-from bot.tree.rescue.save import KeepDirectory, Rescued, rescued_commit
-from bot.tree.summary import last_change
+from bot.tree import (
+    Clone,
+    Entry,
+    GitError,
+    Metadata,
+    OpenClone,
+    OpenTree,
+    Rescued,
+    RescueLabel,
+    last_change,
+    open_clone,
+    refs,
+    trash,
+)
 
 Progress = Callable[[str], None]
 # The id in the rescues of what has no row: rows count from 1.
@@ -46,7 +49,7 @@ class _Found:
     place: Place
     row: WorktreeRow | None
     entry: Entry | None
-    metadata: Metadata | Unusable
+    metadata: Metadata | MetadataState
 
 
 async def repair(
@@ -70,9 +73,9 @@ async def repair(
     for number, (folder, clone) in enumerate(clones.items(), start=1):
         progress(f"{folder} ({number} of {len(clones)})")
         try:
-            async with clone_lock(clone) as lock:
-                done += await _repair_clone(ctx, lock, folder, path)
-                await _index_rescues(ctx, lock.clone, folder)
+            async with open_clone(clone) as opened:
+                done += await _repair_clone(ctx, opened, folder, path)
+                await _index_rescues(ctx, opened, folder)
         except (GitError, refs.InvalidNameError) as problem:
             _log.warning("repair-error", clone=folder, error=str(problem))
     if asked == EVERYTHING:
@@ -83,35 +86,33 @@ async def repair(
     return done
 
 
-async def take_away(
-    ctx: NodeContext, lock: CloneLock, path: Path, label: RescueLabel, *, whole: bool
-) -> tuple[Path, ...]:
+async def take_away(ctx: NodeContext, tree: OpenTree, label: RescueLabel, *, whole: bool) -> tuple[Path, ...]:
     """Rescue what is at a path and clear it; with `whole` the directory is kept. Return what went to the trash.
 
     `label.worktree_id` may be NO_WORKTREE. Raises GitError, OSError, InvalidNameError.
     """
-    found = await rescue_first(lock, path, label)
-    commit, whole = rescued_commit(found), whole or isinstance(found, KeepDirectory)
-    size = await asyncio.to_thread(trash.size_of, path) if whole else 0
+    commit, why = await tree.rescue(label)
+    whole = whole or why is not None
+    size = await asyncio.to_thread(trash.size_of, tree.path) if whole else 0
     # In one transaction: no row is written for a directory that was not kept.
     async with ctx.pool.acquire() as connection, connection.transaction():
-        departed = await asyncio.to_thread(unlink_worktree, lock, path, label.at, whole=whole)
+        departed = await asyncio.to_thread(tree.unlink, label.at, whole=whole)
         await record_rescue(connection, label, commit, departed.kept, size)
         reached("taken-away")
     return departed.trashed
 
 
-async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: str | None) -> list[Repaired]:
+async def _repair_clone(ctx: NodeContext, opened: OpenClone, folder: str, only: str | None) -> list[Repaired]:
     """Repair the places of a clone.
 
     Turns and removals take the clone's lock before they touch a worktree, so the inventory stays true; the row of a
     worktree tells whether a turn that had the lock before runs.
     """
     done: list[Repaired] = []
-    for found in await _take_inventory(ctx, lock.clone, folder, only):
+    for found in await _take_inventory(ctx, opened, folder, only):
         for action in decide(found.place):
             try:
-                changed = await _apply(ctx, lock, action, found)
+                changed = await _apply(ctx, opened.at(found.path), action, found)
             except (GitError, OSError, refs.InvalidNameError) as problem:
                 _log.warning("repair-error", path=str(found.path), action=action, error=str(problem))
                 break
@@ -121,14 +122,14 @@ async def _repair_clone(ctx: NodeContext, lock: CloneLock, folder: str, only: st
     return done
 
 
-async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str | None) -> list[_Found]:
+async def _take_inventory(ctx: NodeContext, opened: OpenClone, folder: str, only: str | None) -> list[_Found]:
     """Return every place of the clone in `folder`, or the one at the path `only`, ordered by path.
 
     The caller holds the clone's lock. Rows are read after disk and git, since a row is written before its checkout is
     made. Worktrees that are being removed, of another node, or lost are left out. Opens one directory.
     """
     directory = ctx.data_dir / "worktrees" / folder
-    records = await _records(clone, directory)
+    records = await opened.entries(directory)
     on_disk = await asyncio.to_thread(_places_on_disk, directory)
     live = await retention.live_worktrees(ctx.pool, ctx.node, folder=folder)
     rows = {str(ctx.directory(one.worktree.path)): one for one in live}
@@ -141,7 +142,7 @@ async def _take_inventory(ctx: NodeContext, clone: Clone, folder: str, only: str
 
 
 def _examine(path: str, live: Live | None, records: Mapping[str, Entry] | None) -> _Found:
-    known = metadata.read(Path(path))
+    known = Metadata.read(Path(path))
     entry = (records or {}).get(path)
     state: EntryState = "unknown" if records is None else "absent"
     if entry is not None:
@@ -154,19 +155,6 @@ def _examine(path: str, live: Live | None, records: Mapping[str, Entry] | None) 
         busy=live is not None and live.busy,
     )
     return _Found(Path(path), place, live.worktree if live else None, entry, known)
-
-
-async def _records(clone: Clone, directory: Path) -> dict[str, Entry] | None:
-    """Return git's entries for worktrees directly in `directory`, by path; None without a clone that git can read."""
-    if not await asyncio.to_thread(clone.path.is_dir):
-        return None
-    try:
-        listed = await all_entries(clone)
-    except GitError as problem:
-        _log.warning("clone-unreadable", clone=str(clone.path), error=str(problem))
-        return None
-    parent = await asyncio.to_thread(directory.resolve)
-    return {str(directory / entry.path.name): entry for entry in listed if entry.path.parent == parent}
 
 
 def _places_on_disk(directory: Path) -> set[str]:
@@ -206,50 +194,50 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-async def _apply(ctx: NodeContext, lock: CloneLock, action: Action, found: _Found) -> bool:
+async def _apply(ctx: NodeContext, tree: OpenTree, action: Action, found: _Found) -> bool:
     """Apply an action; False if there was nothing to do any more. Raises GitError, OSError, InvalidNameError."""
     path, row = found.path, found.row
     match action:
         case Action.LOCK:
-            await lock.clone.run("worktree", "lock", "--reason", LIVE, "--", str(path))
+            await tree.mark_live()
         case Action.REBUILD_METADATA:
             if row is not None:
                 runs = await reconciliation.runs_in(ctx.pool, row.id)
-                await asyncio.to_thread(metadata.write, path, metadata.metadata_of(row, *runs))
+                await asyncio.to_thread(Metadata.of(row, *runs).write, path)
                 _log.warning("metadata-rebuilt", path=str(path), worktree=row.id, was=found.place.metadata)
         case Action.KEEP_WHOLE:
             if row is not None:
                 label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())
-                await take_away(ctx, lock, path, label, whole=True)
+                await take_away(ctx, tree, label, whole=True)
         case Action.ADOPT:
-            return await _adopt(ctx, lock.clone, path, found.metadata)
+            return await _adopt(ctx, tree.clone, path, found.metadata)
         case Action.DROP_ENTRY:
-            await _drop_entry(ctx, lock, found)
+            await _drop_entry(ctx, tree, found)
         case Action.DELETE_METADATA:
-            await asyncio.to_thread(metadata.delete, path)
+            await asyncio.to_thread(Metadata.delete, path)
         case _:
             assert_never(action)
     return True
 
 
-async def _drop_entry(ctx: NodeContext, lock: CloneLock, found: _Found) -> None:
+async def _drop_entry(ctx: NodeContext, tree: OpenTree, found: _Found) -> None:
     earlier = await reconciliation.removed_at(ctx.pool, ctx.node, [ctx.stored(found.path)])
     users = found.metadata.conversations if isinstance(found.metadata, Metadata) else ()
     branch = found.entry.branch if found.entry else None
     label = RescueLabel(earlier if earlier is not None else NO_WORKTREE, branch, users, ctx.clock())
-    await take_away(ctx, lock, found.path, label, whole=False)
+    await take_away(ctx, tree, label, whole=False)
 
 
-async def _adopt(ctx: NodeContext, clone: Clone | None, path: Path, known: Metadata | Unusable | None) -> bool:
+async def _adopt(ctx: NodeContext, clone: Clone | None, path: Path, known: Metadata | str | None) -> bool:
     """Record an orphan; its age counts from its last use, by its metadata or else its files. False if it was known."""
     used = known.updated_at if isinstance(known, Metadata) else await asyncio.to_thread(last_change, clone, path)
     since = min(used or ctx.clock(), ctx.clock())
     return await retention.adopt(ctx.pool, ctx.node, ctx.stored(path), since)
 
 
-async def _index_rescues(ctx: NodeContext, clone: Clone, folder: str) -> None:
+async def _index_rescues(ctx: NodeContext, opened: OpenClone, folder: str) -> None:
     """Write rows for rescues of this clone's worktrees that have none."""
-    known = await list_rescues(clone) if await asyncio.to_thread(clone.path.is_dir) else []
+    known = await opened.rescues() if await asyncio.to_thread(opened.clone.path.is_dir) else []
     async with ctx.pool.acquire() as connection:
         refs = [one.ref for one in known]
         missing = await reconciliation.not_on_record(connection, folder, [one.label.worktree_id for one in known], refs)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from bot.check.reports import Report, read_pictures, read_reports
@@ -17,18 +17,9 @@ from bot.node.room import require_room
 from bot.node.setup_script import SCRIPT as SETUP
 from bot.node.setup_script import run_in_worktree, script_on, set_up
 from bot.sandbox.cage import Bind
-from bot.sandbox.untrusted_files import leads_out, remove_untrusted, status_of_untrusted
 from bot.tasks import unless
 from bot.thread import notices
-from bot.tree.clone import trash
-from bot.tree.clone.checkout import Checkout, require_checkout
-from bot.tree.clone.clone import CheckoutRefused, CloneLock, clone_lock
-from bot.tree.create import recreate
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError, GitProblem
-from bot.tree.lfs.objects import provide
-from bot.tree.lfs.pointers import filter_lines
-from bot.tree.remove import unlink_worktree
+from bot.tree import CheckoutRefused, GitError, GitProblem, OpenTree, Tree, refs, trash
 
 T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"
@@ -74,15 +65,15 @@ async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checke
     it made or changed of what git does not ignore. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
     ctx, began = check.ctx, time.time()
-    async with clone_lock(ctx.clone(worktree.folder)) as lock:
-        before = await (await require_checkout(lock, ctx.directory(worktree.path))).changed_files()
+    async with ctx.tree(worktree).open() as tree:
+        before = await (await tree.checkout()).changed_files()
     note = ctx.check_note(worktree.id)
     note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     note.write_bytes(os.fsencode("\0".join([head, str(began), *before])))
 
     async def take_away() -> tuple[str, ...]:
-        async with clone_lock(ctx.clone(worktree.folder)) as lock:
-            return await undo(ctx, lock, worktree)
+        async with ctx.tree(worktree).open() as tree:
+            return await undo(ctx, tree, worktree)
 
     try:
         done = await _run(check, worktree, ctx.home(check.conversation_id))
@@ -92,7 +83,7 @@ async def check_result(check: Check, worktree: WorktreeRow, head: str) -> Checke
     return replace(done, left=left)
 
 
-async def undo(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> tuple[str, ...]:
+async def undo(ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow) -> tuple[str, ...]:
     """Take away what a check left in the worktree, also one that was cut off; do nothing where none began. Return the
     names of the files that are still there. Raises GitError, OSError.
     """
@@ -100,9 +91,7 @@ async def undo(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> tupl
     if not note.exists():
         return ()
     head, began, *before = os.fsdecode(note.read_bytes()).split("\0")
-    checkout = await require_checkout(lock, ctx.directory(worktree.path))
-    await checkout.unblock()
-    left = await _undo(checkout, worktree.branch, head, set(before), float(began))
+    left = await tree.take_back(worktree.branch, head, set(before), float(began))
     note.unlink()
     _remove_empty(note.parent)
     return left
@@ -118,15 +107,14 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Chec
     path, home = check.scratch / "base" / folder, check.scratch / "home"
     await _empty(ctx, home)
     row = replace(worktree, path=ctx.stored(path))
-    async with clone_lock(ctx.clone(folder)) as held:
-        lock = replace(held, lets_go=True)
+    async with Tree(ctx.clone(folder), path).open() as tree:
+        tree.lets_go = True
         require_room(ctx)
-        await _remove(ctx, lock, path)
-        made = await recreate(lock, path, None, commit, refs.rescue_ref(str(worktree.id), ctx.clock()))
+        await _remove(ctx, tree)
+        made = await tree.make_again(None, commit, refs.rescue_ref(str(worktree.id), ctx.clock()))
         if isinstance(made, CheckoutRefused):
             raise GitError(GitProblem.OTHER, "worktree", made.next_step)
-        if lock.clone.git.lfs and await filter_lines(lock.clone, commit):
-            await provide(await require_checkout(lock, path), commit)
+        await tree.fill(commit)
     try:
         reached("base-checked-out")
         home.mkdir(mode=0o700)
@@ -143,14 +131,14 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str) -> Chec
 
 async def remove_checkout(ctx: NodeContext, folder: str, path: Path) -> None:
     """Remove what `check_commit` made, also where it was cut off. Raises GitError, OSError."""
-    async with clone_lock(ctx.clone(folder)) as lock:
-        await _remove(ctx, lock, path)
+    async with Tree(ctx.clone(folder), path).open() as tree:
+        await _remove(ctx, tree)
 
 
-async def _remove(ctx: NodeContext, lock: CloneLock, path: Path) -> None:
-    for gone in (await asyncio.to_thread(unlink_worktree, lock, path, ctx.clock(), whole=False)).trashed:
+async def _remove(ctx: NodeContext, tree: OpenTree) -> None:
+    for gone in (await asyncio.to_thread(tree.unlink, ctx.clock(), whole=False)).trashed:
         await trash.delete(gone)
-    _remove_empty(path.parent)
+    _remove_empty(tree.path.parent)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -197,34 +185,3 @@ async def _empty(ctx: NodeContext, folder: Path) -> None:
     if (gone := await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, folder)) is not None:
         await trash.delete(gone)
         _remove_empty(folder.parent)
-
-
-async def _undo(checkout: Checkout, branch: str | None, head: str, before: set[str], began: float) -> tuple[str, ...]:
-    """Give a worktree, in which nothing but the files in `before` differed from the commit `head`, that state again.
-
-    Files that were there when the check began, as the kernel tells their last change, are never deleted: a check that
-    changes what git ignores would else delete somebody's work. Return the names of what still differs.
-    """
-    if (checkout.head.commit, checkout.head.branch) != (head, branch):
-        # What is on the branch next is taken for the work that was checked: whatever the check committed, and wherever.
-        where = ("symbolic-ref", "HEAD", refs.local(branch)) if branch else ("update-ref", "--no-deref", "HEAD", head)
-        await checkout.git(*where)
-        await checkout.git("reset", "--quiet", "--soft", head)
-    changed = [one for one in await checkout.changes() if one.name not in before]
-    tracked = b"".join(os.fsencode(one.name) + b"\0" for one in changed if one.staged != "?")
-    if tracked:
-        restore = ("restore", "--quiet", "--source=HEAD", "--staged", "--worktree")
-        await checkout.git(*restore, "--pathspec-from-file=-", "--pathspec-file-nul", input=tracked, check=False)
-        changed = [one for one in await checkout.changes() if one.name not in before]
-    left = []
-    hides = any(PurePath(one.name).name == ".gitignore" for one in changed)
-    for one in changed:
-        if one.product is not None:
-            continue
-        is_file = one.staged == "?" and not one.name.endswith("/") and not leads_out(one.name)
-        status = status_of_untrusted(checkout.path, PurePath(one.name)) if is_file else None
-        if status is None or hides or status.st_ctime < began:
-            left.append(one.name)
-        else:
-            await asyncio.to_thread(remove_untrusted, checkout.path, PurePath(one.name))
-    return tuple(left)

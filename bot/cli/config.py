@@ -18,7 +18,7 @@ from bot.serve.parts import rules_of
 from bot.settings import SERVE, Settings, doubtful_names, load, read
 from bot.thread import repository_rules as words
 from bot.thread.formatting import plain
-from bot.tree.git.errors import GitError
+from bot.tree import GitError
 
 config = command_group()
 _OTHER_SETTINGS = {"agent": "agent", "model": "agent_model"}

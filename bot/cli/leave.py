@@ -13,7 +13,7 @@ from bot.node.room import spaces
 from bot.operations.asked import Pruning
 from bot.settings import Settings, load
 from bot.store import rescues
-from bot.tree.clone import trash
+from bot.tree import trash
 
 _KEPT = ("repos", "kept")
 _STAYS = """What stays:

@@ -31,9 +31,7 @@ from bot.settings import load
 from bot.store import operations
 from bot.store.scope import EVERYTHING
 from bot.thread.formatting import format_count
-from bot.tree.clone import trash
-from bot.tree.clone.clone import reading
-from bot.tree.summary import summarize
+from bot.tree import summarize, trash
 
 _ID = re.compile(r"[0-9]{1,18}")
 Conversation = Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]
@@ -100,8 +98,7 @@ async def _look_at_disk(ctx: NodeContext, here: Sequence[WorktreeOnDisk]) -> Non
     with Console(stderr=True).status(f"Reading {format_count(len(looked_at), 'worktree')}"):
         for folder in {_folder(one) for one in looked_at}:
             of_clone = [one for one in looked_at if _folder(one) == folder]
-            async with reading(ctx.clone(folder)) as clone:  # one process answers for all its worktrees
-                summaries = await summarize(clone, {Path(one.path): one.branch for one in of_clone})
+            summaries = await summarize(ctx.clone(folder), {Path(one.path): one.branch for one in of_clone})
             for one in of_clone:
                 if (summary := summaries.get(Path(one.path))) is not None:
                     one.bytes, one.changed_files = summary.bytes, summary.changed_files

@@ -14,8 +14,7 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store.database import Pool
-from bot.tree.clone.clone import Clone, clone_at
-from bot.tree.git.runner import Git
+from bot.tree import Clone, Git, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +56,12 @@ class NodeContext:
 
     def clone(self, folder: str) -> Clone:
         """Return the clone of a codebase by the folder in its row."""
-        owner, _, name = folder.partition("/")
-        clone = clone_at(self.data_dir, owner, name, self.git)
+        clone = Clone.at(self.data_dir, folder, self.git)
         return self.opened if self.opened == clone else clone
+
+    def tree(self, worktree: WorktreeRow) -> Tree:
+        """Return the tree of a worktree by its row."""
+        return Tree(self.clone(worktree.folder), self.directory(worktree.path))
 
     def directory(self, path: str) -> Path:
         """Return the directory of a row's path: relative to DATA_DIR."""

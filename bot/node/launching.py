@@ -16,8 +16,7 @@ from bot.sandbox.disk import DiskWatch
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.net.turn_network import NetworkMode, open_network
-from bot.tree.clone.checkout import view_of
-from bot.tree.clone.clone import Clone
+from bot.tree import Tree
 
 Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
 """Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""
@@ -38,8 +37,7 @@ class Launcher:
     @asynccontextmanager
     async def open(
         self,
-        clone: Clone,
-        worktree: Path,
+        tree: Tree,
         home: Path,
         sockets: Path,
         *,
@@ -54,10 +52,11 @@ class Launcher:
         The agent may use the MCP `servers`. `variables` makes the agent's variables from those of the network.
         `read_only`: what runs in a cage changes nothing in the worktree. Raises GitError, OSError.
         """
-        cage, view = clone.git.cage, await view_of(clone, worktree)
+        git, view = tree.clone.git, await tree.view()
+        cage, worktree = git.cage, tree.path
         mode = self.network if cage.isolates else "host"
         async with open_network(mode, sockets, route, outside=self.outside) as network:
-            given = clone.git.lfs_environment(view) | dict(variables(network.environment))
+            given = git.lfs_environment(view) | dict(variables(network.environment))
             environment = agent_environment(home, self.search_path, self.lang, given)
             always = [*network.binds, *_shown_for(chosen, sockets, servers)]
             mcp_file = None
@@ -89,8 +88,7 @@ class Launcher:
     @asynccontextmanager
     async def script(
         self,
-        clone: Clone,
-        worktree: Path,
+        tree: Tree,
         home: Path,
         script: Path,
         command: tuple[str, ...],
@@ -104,7 +102,7 @@ class Launcher:
         """
         variables = partial(variables_of, None, None, None, given)
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
-            opened = self.open(clone, worktree, home, Path(sockets), chosen=None, route=None, variables=variables)
+            opened = self.open(tree, home, Path(sockets), chosen=None, route=None, variables=variables)
             async with opened as (launch, disk):
                 # The same cage as the agent's, whatever the script's first line names.
                 agent = next(iter(self.agents.values()), ("true",))

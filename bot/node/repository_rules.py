@@ -8,8 +8,7 @@ from bot.store import conversations
 from bot.store.conversations import StoredConfig
 from bot.store.database import Connection, Pool
 from bot.thread import repository_rules as words
-from bot.tree.clone.clone import Clone, Irregular
-from bot.tree.git import refs
+from bot.tree import Clone, refs
 
 
 async def known_rules(database: Connection | Pool, operators: Rules, repository: Repository) -> Rules:
@@ -32,7 +31,7 @@ async def config_in(clone: Clone, branch: str) -> tuple[str | None, Found]:
     text = None if blob is None else await clone.file_at(branch, CONFIG_PATH, MAX_CONFIG_BYTES)
     if text is None:
         return None, Found(Config())
-    if isinstance(text, Irregular):
+    if text == "irregular":
         return blob, Found(problems=(words.unreadable(words.irregular(MAX_CONFIG_BYTES)),))
     # The worst file takes the parser half a second.
     return blob, await asyncio.to_thread(read_config, text)

@@ -25,8 +25,8 @@ from bot.sandbox.cage import Bind
 from bot.sandbox.disk import watched
 from bot.sandbox.process import OutputTail, ProcessGroup, start
 from bot.thread import notices, reasons
-from bot.tree.clone.checkout import require_checkout
-from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, Irregular, clone_lock
+from bot.tree import CheckoutRefused, Clone
+from bot.tree.clone.clone import CloneLock
 from bot.tree.clone.fetch import remote_default_branch
 
 SCRIPT = ".threadtree/setup"
@@ -78,11 +78,13 @@ async def set_up(
     `variables` are the repository's.
     `on_overflow` is called where it fills its disk. Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
     """
-    before, began = set(await _changed_files(ctx, worktree)), time.monotonic()
+    async with ctx.tree(worktree).open() as tree:
+        before, began = set(await tree.changed_files()), time.monotonic()
     limit_seconds = min(LIMIT_SECONDS, ctx.setup_seconds)
     failure, output = await run_in_worktree(ctx, worktree, home, script, limit_seconds, on_overflow, variables)
     seconds = time.monotonic() - began
-    left = tuple(name for name in await _changed_files(ctx, worktree) if name not in before)
+    async with ctx.tree(worktree).open() as tree:
+        left = tuple(name for name in await tree.changed_files() if name not in before)
     reached("worktree-set-up")
     return SetUp(failure, output, left, seconds)
 
@@ -103,21 +105,13 @@ async def script_on(clone: Clone, branch: str, name: str) -> bytes | str | None:
     A clause if it is not a regular file of an acceptable size. Raises GitError.
     """
     found = await clone.file_at(branch, name, MAX_SCRIPT_BYTES)
-    return notices.setup_unusable(branch, MAX_SCRIPT_BYTES) if isinstance(found, Irregular) else found
+    return notices.setup_unusable(branch, MAX_SCRIPT_BYTES) if found == "irregular" else found
 
 
 def shown(output: str, redactor: Redactor) -> str:
     """Return the end of an output, without secrets, as long as a comment has room for."""
     lines = redactor.redact(output).split("\n")[-_SHOWN_LINES:]
     return "\n".join(lines)[-_SHOWN_CHARACTERS:]
-
-
-async def _changed_files(ctx: NodeContext, worktree: WorktreeRow) -> list[str]:
-    """Return the names of uncommitted files. What a git that was killed, or a script, left in git's way is removed."""
-    async with clone_lock(ctx.clone(worktree.folder)) as lock:
-        checkout = await require_checkout(lock, ctx.directory(worktree.path))
-        await checkout.unblock()
-        return await checkout.changed_files()
 
 
 async def run_in_worktree(
@@ -137,8 +131,7 @@ async def run_in_worktree(
     with tempfile.TemporaryDirectory(prefix="threadtree-script-") as folder:
         file = Path(folder) / "script"
         file.write_bytes(text.replace(b"\r\n", b"\n"))  # as Windows writes it, no shell reads it
-        clone, path = ctx.clone(worktree.folder), ctx.directory(worktree.path)
-        starting = ctx.launcher.script(clone, path, home, file, command_for(text, file), variables, binds)
+        starting = ctx.launcher.script(ctx.tree(worktree), home, file, command_for(text, file), variables, binds)
         async with starting as (launch, seen):
             disk = replace(seen, folders=(*seen.folders, *(bind.path for bind in binds)) if seen.folders else ())
             try:

@@ -15,11 +15,10 @@ from bot.store import worktrees
 from bot.store.database import Connection
 from bot.store.operations import Operation
 from bot.thread import reasons, worktree_replies
-from bot.tree.clone.checkout import Valid, inspect
+from bot.tree.clone.checkout import Seen, inspect
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
-from bot.tree.clone.fetch import NoAccess, update
-from bot.tree.clone.metadata import record_use
-from bot.tree.clone.start import start_again
+from bot.tree.clone.fetch import update
+from bot.tree.clone.metadata import Metadata
 from bot.tree.create import Created, create, recreate
 from bot.tree.git import refs
 from bot.tree.rescue.message import RescueLabel, read_rescue
@@ -52,11 +51,11 @@ async def reset_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation
     # The same at each attempt: what an earlier attempt rescued is found again.
     label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, operation.created_at)
     await fetch_for(ctx, lock, operation)
-    result = await reset(lock, path, start_again(worktree), label, merged)
+    result = await reset(lock, path, refs.start_again(worktree), label, merged)
     if isinstance(result, CheckoutRefused):
         return Outcome("failed", worktree_replies.refused(operation.kind, result.next_step))
     size = await rescue_size(lock.clone, result.rescue, result.kept)
-    await asyncio.to_thread(record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
+    await asyncio.to_thread(Metadata.record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
 
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, result.rescue, result.kept, size)
@@ -94,21 +93,21 @@ async def make(ctx: NodeContext, lock: CloneLock, operation: Operation, rescue: 
     await fetch_for(ctx, lock, operation)
     ready = operation.worktree.state == "ready"
     if ready:
-        if isinstance(found := await inspect(lock.clone, path), Valid):
+        if isinstance(found := await inspect(lock.clone, path), Seen):
             return Made(operation.worktree.branch, operation.worktree.base_branch, fresh=False, again=False)
         _log.warning("worktree-missing", path=operation.worktree.path, why=found.why)
     require_room(ctx)
     made = await _checkout(ctx, lock, operation, rescue)
     if isinstance(made, CheckoutRefused):
         raise ImpossibleError(reasons.no_worktree(made.next_step))
-    await asyncio.to_thread(record_use, path, operation.worktree, made.branch, made.base_branch, ctx.clock())
+    await asyncio.to_thread(Metadata.record_use, path, operation.worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=ready)
 
 
 async def fetch_for(ctx: NodeContext, lock: CloneLock, operation: Operation) -> None:
     """Bring the clone up to date. Raises ImpossibleError, GitError."""
     full_name = operation.worktree.repository.full_name
-    if isinstance(await update(lock, f"{ctx.server_url}/{full_name}.git"), NoAccess):
+    if (await update(lock, f"{ctx.server_url}/{full_name}.git")).no_access:
         raise ImpossibleError(reasons.cannot_fetch(full_name))
 
 
@@ -123,7 +122,7 @@ async def _checkout(
     on_github = branch is not None and await clone.commit_at(refs.remote(branch)) is not None
     if tip is not None and branch is not None and not on_github and await clone.unpublished(tip):
         return await recreate(lock, path, branch, tip, displaced)
-    made = await create(lock, path, start_again(operation.worktree), displaced)
+    made = await create(lock, path, refs.start_again(operation.worktree), displaced)
     if isinstance(made, CheckoutRefused) and tip is not None:
         return await recreate(lock, path, branch, tip, displaced)
     return made

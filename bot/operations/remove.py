@@ -20,9 +20,10 @@ from bot.store.failures import is_transient
 from bot.store.operations import Operation
 from bot.store.removals import DecidedRemoval, Removal
 from bot.thread import reasons, thread_comments, tracking, worktree_replies
-from bot.tree.clone import metadata, trash
+from bot.tree.clone import trash
 from bot.tree.clone.clone import CloneLock, clone_lock
 from bot.tree.clone.fetch import fetch
+from bot.tree.clone.metadata import Metadata
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.refs import InvalidNameError
 from bot.tree.remove import NotRemoved, Remote, Removed, remove
@@ -130,7 +131,7 @@ async def _remove(
         else:
             await _put_back(ctx, worktree.id, result.why)
         return result
-    await asyncio.to_thread(metadata.delete, path)
+    await asyncio.to_thread(Metadata.delete, path)
     ctx.check_note(worktree.id).unlink(missing_ok=True)
     reached("metadata-deleted")
     size = await rescue_size(lock.clone, result.rescue, result.kept)

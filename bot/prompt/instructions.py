@@ -6,9 +6,7 @@ from pathlib import PurePosixPath
 
 from bot.prompt.builder import InstructionFile, Instructions
 from bot.rules import CONFIG_PATH
-from bot.tree.clone.check_out import EMPTY_TREE
-from bot.tree.clone.clone import Clone
-from bot.tree.git import refs
+from bot.tree import Clone, refs
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 NAMES_OF_AGENT = {"gemini": ("GEMINI.md",)}
@@ -16,7 +14,6 @@ MOST_FILES = 20
 MOST_LISTED = 50
 FILE_BYTES = 32_000
 TOTAL_BYTES = 64_000
-_REGULAR_FILES = {"100644", "100755"}
 
 
 async def read_instructions(
@@ -40,7 +37,7 @@ async def read_instructions(
     tip = await clone.commit_at(branch)
     if tip is None:
         return None
-    there = await _files(clone, EMPTY_TREE, tip, names, {})
+    there = await _files(clone, None, tip, names, {})
     here = await _files(clone, tip, head, names, there)
     before, own_is_new = {}, True
     if since is not None:
@@ -59,7 +56,7 @@ async def read_instructions(
             elsewhere.append(path)
             continue
         told.add(blob)
-        content = (await clone.git.on_clone(clone.path, "cat-file", "blob", blob)).stdout
+        content = (await clone.run("cat-file", "blob", blob)).stdout
         kept = content[: min(FILE_BYTES, room)]
         room -= len(kept)
         text = kept.decode(errors="replace").strip()
@@ -85,20 +82,10 @@ def _applies(path: str, changed: Iterable[str]) -> bool:
 
 
 async def _files(
-    clone: Clone, before: str, after: str, names: tuple[str, ...], known: Mapping[str, str]
+    clone: Clone, before: str | None, after: str, names: tuple[str, ...], known: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the blobs of the files with one of these names at `after`, by path; `known` are those at `before`."""
     if before == after:
         return dict(known)
-    wanted = [f":(glob)**/{name}" for name in names]
-    listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", before, after, "--", *wanted)
-    shown = await clone.git.on_clone(clone.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
-    fields, blobs = iter(shown.fields), dict(known)
-    # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
-    for facts, path in zip(fields, fields, strict=True):
-        _, mode, _, blob, _ = facts.split(" ")
-        if mode in _REGULAR_FILES and path.isprintable():
-            blobs[path] = blob
-        else:
-            blobs.pop(path, None)
-    return blobs
+    now = {**known, **await clone.files_named(names, after, since=before)}
+    return {path: blob for path, blob in now.items() if blob is not None}

@@ -54,19 +54,14 @@ class View:
         return name_of(self.private)
 
     @property
-    def writable(self) -> tuple[Path, ...]:
-        """The host's folders of git that only this worktree's processes write."""
-        return self.common, self.refs, self.state
-
-
-class OpenView(View):
-    """The view without a cage: the clone itself. Nothing is private but the worktree's admin folder."""
-
-    __slots__ = ()
+    def is_isolated(self) -> bool:
+        """Whether this is the view of a cage. Without one nothing is private but the worktree's admin folder."""
+        return self.private != self.admin
 
     @property
     def writable(self) -> tuple[Path, ...]:
-        return (self.admin,)
+        """The host's folders of git that only this worktree's processes write."""
+        return (self.common, self.refs, self.state) if self.is_isolated else (self.admin,)
 
 
 def caged_view(clone: Path, worktree: Path, admin: Path, private: Path) -> View:
@@ -75,9 +70,9 @@ def caged_view(clone: Path, worktree: Path, admin: Path, private: Path) -> View:
     return View(clone, worktree, admin, private, *shown)
 
 
-def open_view(clone: Path, worktree: Path, admin: Path) -> OpenView:
-    """Return the view of a process without a cage."""
-    return OpenView(clone, worktree, admin, admin, clone, clone / "refs", admin, clone / PUBLISHED)
+def open_view(clone: Path, worktree: Path, admin: Path) -> View:
+    """Return the view of a process without a cage: the clone itself."""
+    return View(clone, worktree, admin, admin, clone, clone / "refs", admin, clone / PUBLISHED)
 
 
 def private_folder(data_dir: Path, worktree: Path) -> Path:

@@ -22,7 +22,6 @@ from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.launching import Launcher
-from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
 from bot.redaction import Redactor
@@ -36,8 +35,7 @@ from bot.store.clock import DatabaseClock, set_clock
 from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
 from bot.store.nodes import NodeSelf
-from bot.tree.git.credential_server import authorise, credential_server
-from bot.tree.git.runner import Git
+from bot.tree import Git, authorise, credential_server, move_in
 
 COMMAND_CONNECTIONS = 4
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -69,7 +67,7 @@ async def node_context(settings: Settings, dsn: str) -> AsyncIterator[NodeContex
             github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
         opening = open_node(settings, dsn, redactor, around, github, COMMAND_CONNECTIONS)
         ctx, _ = await stack.enter_async_context(opening)
-        await move_in(ctx)
+        await move_in(ctx.data_dir, ctx.git)
         yield ctx
 
 

@@ -19,7 +19,6 @@ from bot.handlers.context import Nodes
 from bot.inbox.decider import Decider
 from bot.locks import worker_lock
 from bot.node.identity import registered
-from bot.node.move_in import move_in
 from bot.node.transactions import persist
 from bot.operations.execute import work_in
 from bot.redaction import Redactor
@@ -36,7 +35,7 @@ from bot.store.nodes import NodeSelf
 from bot.tasks import unless_stopped
 from bot.thread.authority import Policy
 from bot.thread.outbox import Sender
-from bot.tree.git import runner as git_runner
+from bot.tree import Identity, move_in
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
@@ -95,7 +94,7 @@ async def _opened(
         ctx = TurnContext(
             **{one.name: getattr(on_node, one.name) for one in fields(on_node)},
             policy=policy_of(settings, me),
-            author=git_runner.Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
+            author=Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
             agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
             commands=HANDLERS.values(),
             kind_of=verbs.kind_of,
@@ -108,7 +107,7 @@ async def _opened(
             notifies=settings.notify_url is not None,
         )
         await stack.enter_async_context(registered(ctx.pool, node, settings.node_timeout_seconds, around.sleep))
-        await move_in(ctx)
+        await move_in(ctx.data_dir, ctx.git)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
         runner = Runner(ctx, worker_name, settings.max_concurrent_turns, settings.max_turns_per_repository)
         # Before the first decision: what does not mention a known name is not decided on.

@@ -41,7 +41,7 @@ from bot.store.retention import delete_old_sessions
 from bot.tasks import unless_stopped
 from bot.thread import outbox_rows as outbox
 from bot.thread.outbox import Sender
-from bot.tree.clone.shared_blocks import can_share_blocks
+from bot.tree import can_share_blocks
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.turn.take_over import take_over

@@ -1,18 +1,26 @@
 """After a turn: its work becomes commits on the worktree's branch."""
 
+import asyncio
 import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from bot.sandbox.untrusted_files import open_untrusted, read_untrusted, status_of_untrusted
+from bot.sandbox.untrusted_files import (
+    leads_out,
+    open_untrusted,
+    read_untrusted,
+    remove_untrusted,
+    status_of_untrusted,
+)
 from bot.thread.notices import LeftOut
 from bot.tree.clone.admin import real_path
-from bot.tree.clone.check_out import EMPTY_TREE, ignored_in_the_way, marked
+from bot.tree.clone.check_out import ignored_in_the_way, marked
 from bot.tree.clone.checkout import Checkout
+from bot.tree.clone.clone import EMPTY_TREE
 from bot.tree.clone.importing import import_commit, import_commits, move_branch
 from bot.tree.clone.status import Change
 from bot.tree.git import refs
@@ -20,7 +28,7 @@ from bot.tree.git.runner import LARGE_FILE_BYTES, NO_LEVEL, UNCOMPRESSED, Identi
 from bot.tree.lfs.objects import MAX_OBJECT_BYTES
 from bot.tree.lfs.pointers import LFS, filters_of
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.save import rescue_checkout, rescued_commit
+from bot.tree.rescue.save import rescue_checkout
 
 MAX_FILE_BYTES = 10_000_000
 _MOST_LOOKED_AT = 50
@@ -41,24 +49,13 @@ class StrayWork:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit. `left_out` stays in the worktree."""
+    """The commit that was made, None where nothing else was uncommitted than what is `left_out`, or where a merge or
+    rebase was left with conflicts in the `unresolved` files. What is left out stays in the worktree.
+    """
 
-    sha: str
-    left_out: Mapping[LeftOut, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class NothingToCommit:
-    """Nothing but `left_out` was uncommitted."""
-
-    left_out: Mapping[LeftOut, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """A merge or rebase was left with conflicts in these files; nothing was committed."""
-
-    files: tuple[str, ...]
+    sha: str | None
+    left_out: Mapping[LeftOut, tuple[str, ...]] = field(default_factory=dict)
+    unresolved: tuple[str, ...] = ()
 
 
 async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) -> StrayWork | None:
@@ -69,10 +66,10 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     """
     clone, ref = checkout.clone, refs.local(branch)
     await import_commits(checkout, branch)
-    if checkout.head.branch == branch:
+    if checkout.branch == branch:
         return None
     await checkout.unblock()
-    head, tip = checkout.head.commit, await clone.commit_at(ref)
+    head, tip = checkout.commit, await clone.commit_at(ref)
     if head is not None and (tip is None or await clone.is_ancestor(tip, head)):
         await move_branch(checkout, ref, head, tip)
         # The commit stays the same, so neither the index nor a file has to change.
@@ -83,7 +80,7 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     if tip is not None:
         # What is in the index is rescued, ignored or not.
         await stage(checkout, await ignored_in_the_way(checkout, head, tip))
-    rescued = rescued_commit(await rescue_checkout(checkout, label))
+    rescued, _ = await rescue_checkout(checkout, label)
     before = rescued.sha if rescued is not None else head
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
@@ -98,30 +95,28 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     return StrayWork(rescued.ref, tuple(uncovered)) if rescued is not None else None
 
 
-async def commit_all(
-    checkout: Checkout, message: str, author: Identity, co_author: Identity | None
-) -> Committed | NothingToCommit | Unresolved:
+async def commit_all(checkout: Checkout, message: str, author: Identity, co_author: Identity | None) -> Committed:
     """Commit what is neither ignored nor to be left out, see `_reasons`; without the clone's lock, where it lets go.
 
     Raises GitError, OSError.
     """
     await checkout.unblock()
-    if checkout.head.commit is not None:
-        await import_commit(checkout, checkout.head.commit)
+    if checkout.commit is not None:
+        await import_commit(checkout, checkout.commit)
     async with checkout.lock.released():
         made = await _commit_all(checkout, _message(message, co_author), author)
-    if isinstance(made, Committed):
+    if made.sha is not None:
         await import_commit(checkout, made.sha)
     return made
 
 
-async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Committed | NothingToCommit | Unresolved:
+async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Committed:
     changed = await checkout.changes()
     conflicts = [one for one in changed if one.unresolved]
     looks = len(conflicts) <= _MOST_LOOKED_AT
     unresolved = tuple([one.name for one in conflicts if not (looks and await _is_resolved(checkout, one))])
     if unresolved:
-        return Unresolved(unresolved)
+        return Committed(None, unresolved=unresolved)
     reasons = await _reasons(checkout, changed)
     left_out: dict[LeftOut, tuple[str, ...]] = {}
     for change in changed:
@@ -134,15 +129,43 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
         await checkout.git("reset", "--quiet", "--pathspec-from-file=-", "--pathspec-file-nul", input=_listed(staged))
     is_sure = wanted and checkout.operation_in_progress() is None
     if not is_sure and not await _has_staged(checkout):
-        return NothingToCommit(left_out)
+        return Committed(None, left_out)
     # Lines that begin with # are references to issues here, not comments.
     options = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", "--file=-")
     done = await checkout.git("commit", *options, input=text, environment=author.environment, check=False)
     if done.status == 1 and not await _has_staged(checkout):
-        return NothingToCommit(left_out)
+        return Committed(None, left_out)
     if done.status:
         raise failure("commit", done)
     return Committed((await checkout.git("rev-parse", "--verify", "HEAD")).text, left_out)
+
+
+async def take_back(
+    checkout: Checkout, branch: str | None, head: str, before: Collection[str], began: float
+) -> tuple[str, ...]:
+    """See `OpenTree.take_back`."""
+    if (checkout.commit, checkout.branch) != (head, branch):
+        # What is on the branch next is taken for the work that was there: whatever was committed since, and wherever.
+        where = ("symbolic-ref", "HEAD", refs.local(branch)) if branch else ("update-ref", "--no-deref", "HEAD", head)
+        await checkout.git(*where)
+        await checkout.git("reset", "--quiet", "--soft", head)
+    changed = [one for one in await checkout.changes() if one.name not in before]
+    if tracked := _listed(one.name for one in changed if one.staged != "?"):
+        restore = ("restore", "--quiet", "--source=HEAD", "--staged", "--worktree")
+        await checkout.git(*restore, "--pathspec-from-file=-", "--pathspec-file-nul", input=tracked, check=False)
+        changed = [one for one in await checkout.changes() if one.name not in before]
+    left = []
+    hides = any(PurePath(one.name).name == ".gitignore" for one in changed)
+    for one in changed:
+        if one.product is not None:
+            continue
+        is_file = one.staged == "?" and not one.name.endswith("/") and not leads_out(one.name)
+        status = status_of_untrusted(checkout.path, PurePath(one.name)) if is_file else None
+        if status is None or hides or status.st_ctime < began:
+            left.append(one.name)
+        else:
+            await asyncio.to_thread(remove_untrusted, checkout.path, PurePath(one.name))
+    return tuple(left)
 
 
 async def _is_resolved(checkout: Checkout, change: Change) -> bool:

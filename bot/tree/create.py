@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -17,8 +17,6 @@ from bot.tree.clone.check_out import put_back
 from bot.tree.clone.checkout import (
     DAMAGE,
     Checkout,
-    Head,
-    Valid,
     examine,
     on_record,
     open_checkout,
@@ -49,29 +47,20 @@ class Created:
     kept: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reopened:
-    """A finished worktree, locked. `mended`: git's folder for it was missing and was restored."""
-
-    checkout: Checkout
-    state: Valid
-    mended: bool = False
-
-
 async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Created | CheckoutRefused:
     """Create the worktree, after a fetch. A finished one of the same start is returned as it is; all else at `path`
     is kept, and commits that only it reached under the ref `rescue`. Raises GitError, InvalidNameError.
     """
     checkout = await open_checkout(lock, path)
     state = await examine(checkout) if isinstance(checkout, Checkout) else checkout
-    if isinstance(state, Valid) and (made := await _found(lock, state, start)) is not None:
+    if isinstance(state, Checkout) and (made := await _found(lock, state, start)) is not None:
         return made
     await import_readable_commits(await on_record(lock, path))
     point = await resolve(lock, start)
     return point if isinstance(point, CheckoutRefused) else await _make(lock, path, point, rescue)
 
 
-async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | Missing:
+async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Checkout | Missing:
     """Return the finished worktree at `path` that was made on `branch`, with its lock. Raises GitError, OSError."""
     checkout, mended = await open_checkout(lock, path), False
     if isinstance(checkout, Missing) and (mended := restore_admin_directory(lock, path, branch)):
@@ -88,10 +77,10 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Reopened | 
     state = await examine(checkout)
     if isinstance(state, Missing):
         return state
-    if state.head is None and state.branch == branch:
+    if state.commit is None and state.branch == branch:
         return Missing("its branch has no commit any more")
-    records.mark_live(checkout.admin)
-    return Reopened(checkout, state, mended)
+    records.mark_live(state.admin)
+    return replace(state, mended=mended)
 
 
 async def recreate(
@@ -103,8 +92,8 @@ async def recreate(
     """
     clone = lock.clone
     found = await reopen(lock, path, branch)
-    if isinstance(found, Reopened):
-        return Created(branch, None, found.state.head or "")
+    if isinstance(found, Checkout):
+        return Created(branch, None, found.commit or "")
     await import_readable_commits(await on_record(lock, path), branch)
     candidates = (refs.local(branch), refs.remote(branch)) if branch else ()
     for revision in (*candidates, await _head_on_record(lock, path), tip):
@@ -123,10 +112,10 @@ async def _head_on_record(lock: CloneLock, path: Path) -> str | None:
     if (known := await on_record(lock, path)) is None:
         return None
     logged = records.recorded(known.admin / "logs" / "HEAD").splitlines()
-    return known.head.commit or (logged[-1].split(" ")[1] if logged else None)
+    return known.commit or (logged[-1].split(" ")[1] if logged else None)
 
 
-async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
+async def _found(lock: CloneLock, state: Checkout, start: Start) -> Created | None:
     """Return the finished worktree of an earlier call that was cut off; None where that had another start."""
     base: str | None = None
     match start:
@@ -137,10 +126,10 @@ async def _found(lock: CloneLock, state: Valid, start: Start) -> Created | None:
         case HeadBranch(branch):
             fits = state.branch == branch
         case DetachedHead(sha, _):
-            fits = state.branch is None and state.head == sha
+            fits = state.branch is None and state.commit == sha
         case _:
             assert_never(start)
-    return Created(state.branch, base, state.head) if fits and state.head else None
+    return Created(state.branch, base, state.commit) if fits and state.commit else None
 
 
 async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> Created | CheckoutRefused:
@@ -180,7 +169,8 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
         reached("worktree-checked-out")
     if records.admin_directory(lock.clone.path, path) != checkout.admin:
         raise GitError(GitProblem.LOCKED, "worktree", "its clone was replaced meanwhile")
-    if await checkout.read_head() != Head(point.commit, point.branch):
+    made = await checkout.now()
+    if (made.commit, made.branch) != (point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
     mark_own_blocks(checkout.admin)
     records.mark_live(checkout.admin)
@@ -193,7 +183,7 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
         return None
     known = await on_record(lock, path)
     imported = await import_readable_commits(known)
-    head = known.head.commit if known is not None else None
+    head = known.commit if known is not None else None
     if head and await lock.clone.count("--max-count=1", "--single-worktree", head, "--not", "--all"):
         await lock.clone.run("update-ref", rescue, head)
     whole = not imported or await asyncio.to_thread(_holds_something, lock.clone, path)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bot.tree.clone.clone import Clone
+from bot.tree.clone.clone import REGULAR_FILES, Clone
 from bot.tree.git import refs
 
 MOST_COMMITS = 200
@@ -13,7 +13,6 @@ _MOST_FILES = 200
 _FOLDERS = (".github/", "", "docs/")
 _FILES = ("pull_request_template.md", "pull_request_template.txt")
 _DEFAULTS = ("default.md", "pull_request_template.md")
-_REGULAR_FILES = {"100644", "100755"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ async def _template(clone: Clone, default_branch: str) -> str | None:
     for entry in (await clone.run("ls-tree", "-r", "--long", "-z", "--full-tree", tip)).fields:
         facts, _, path = entry.partition("\t")
         mode, _, name, size = facts.split()
-        if mode in _REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
+        if mode in REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
             files[path.casefold()] = name
     found = [files[folder + name] for folder in _FOLDERS for name in _FILES if folder + name in files]
     for place in (f"{folder}pull_request_template" for folder in _FOLDERS):

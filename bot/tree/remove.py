@@ -27,7 +27,7 @@ from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescueLabel, drop_rescue, read_rescue
 from bot.tree.rescue.restore import progress_file
-from bot.tree.rescue.save import KeepDirectory, Rescued, rescued_commit, save_rescue, work_only_here
+from bot.tree.rescue.save import Rescued, Secured, save_rescue, work_only_here
 from bot.tree.rescue.snapshot import flagged_file
 
 # What broken files raise, and a full disk or too many open files do not.
@@ -96,16 +96,15 @@ async def remove(
     try:
         if only_clean and (why := await _reason_to_keep(lock, path, label)) is not None:
             return NotRemoved(why, in_use=True)
-        found = await rescue_first(lock, path, label, published=remote.counts)
+        rescued, whole = await rescue_first(lock, path, label, published=remote.counts)
         branch = label.branch
         if branch is not None and await asyncio.to_thread(holder, lock.clone.path, branch, path) is not None:
             branch = None  # another worktree has it
-        departed = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
+        departed = unlink_worktree(lock, path, label.at, whole=whole is not None)
     except (GitError, OSError) as error:
         return NotRemoved(reasons.not_examined(error))
-    if isinstance(found, KeepDirectory):
-        _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=found.why)
-    rescued = rescued_commit(found)
+    if whole is not None:
+        _log.warning("worktree-kept-whole", path=str(path), kept=str(departed.kept), why=whole)
     deleted = branch is not None and await _delete_branch(lock, path, branch, rescued, remote)
     reached("branch-deleted")
     if os.path.lexists(path):  # noqa: ASYNC240
@@ -154,9 +153,7 @@ async def _is_elsewhere(clone: Clone, branch: str, tip: str, rescued: Rescued | 
     return await is_merged(clone, tip, base, remote.merged_head)
 
 
-async def rescue_first(
-    lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
-) -> Rescued | KeepDirectory | None:
+async def rescue_first(lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True) -> Secured:
     """Rescue the work at `path`; return the rescue of an earlier call with this label if nothing was added since.
 
     Without `published` no commit counts as published. Raises GitError, OSError when it cannot be told what there is to
@@ -166,20 +163,20 @@ async def rescue_first(
     earlier = await _earlier(clone, label)
     try:
         _open_up(path)
-        found = await save_rescue(lock, path, label, published=published)
+        found, why = await save_rescue(lock, path, label, published=published)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno not in _BROKEN:
             raise
-        return KeepDirectory(f"it cannot be read: {error}", await _hold_head(clone, path, label, published))
-    if earlier is None or isinstance(found, KeepDirectory):
-        return found
-    if isinstance(found, Rescued) and found.ref != earlier.ref:
+        return await _hold_head(clone, path, label, published), f"it cannot be read: {error}"
+    if earlier is None or why is not None:
+        return found, why
+    if found is not None and found.ref != earlier.ref:
         elsewhere = ("--not", "--remotes=origin") if published else ()
         # One of the new commits is the rescue itself.
         if found.files or await clone.count(found.sha, f"^{earlier.sha}", *elsewhere) > 1:
-            return found
+            return found, None
         await drop_rescue(lock, found.ref)
-    return earlier
+    return earlier, None
 
 
 def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -> Unlinked:
@@ -189,7 +186,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     (a mount, another file system) with everything where it was.
     """
     clone = lock.clone
-    known = _git_folders(clone, path)
+    known = git_folders(clone, path)
     if isinstance(cage := clone.git.cage, Cage):
         cage.enforcement.remove_group(name_of(cage.private_folder(real_path(path))))
     place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
@@ -226,12 +223,7 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     return Unlinked(place if whole else None, trashed)
 
 
-def bytes_at(clone: Clone, path: Path) -> int:
-    """Return the bytes on disk that `unlink_worktree` moves away."""
-    return sum(map(trash.size_of, (path, *(folder for folder, _ in _git_folders(clone, path)))))
-
-
-def _git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:
+def git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:
     """Return git's folders for the worktree at `path`, each with its name beside a directory that is kept whole."""
     known = [(admin, f"worktrees/{admin.name}") for admin in folders_of(clone.path, path)]
     if isinstance(cage := clone.git.cage, Cage):

@@ -19,7 +19,7 @@ from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.remove import rescue_first, unlink_worktree
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.save import KeepDirectory, Rescued, rescued_commit
+from bot.tree.rescue.save import Rescued
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ async def reset(
     base = await _base(lock, start, label.branch)
     if isinstance(base, CheckoutRefused):
         return base
-    found = await rescue_first(lock, path, label)
+    rescued, why = await rescue_first(lock, path, label)
     reached("reset-rescued")
     branch = await _branch(lock, path, base, start, merged_head)
     if branch is not None and holder(clone.path, branch, path) is not None:
         return CheckoutRefused(reasons.branch_checked_out(branch))
-    gone = unlink_worktree(lock, path, label.at, whole=isinstance(found, KeepDirectory))
+    gone = unlink_worktree(lock, path, label.at, whole=why is not None)
     if branch is not None and (tip := await clone.commit_at(refs.local(branch))) != base.commit:
         await clone.run("update-ref", refs.local(branch), base.commit, tip or "0" * len(base.commit))
     made = await recreate(lock, path, branch, base.commit, refs.rescue_ref(str(label.worktree_id), label.at))
     if isinstance(made, CheckoutRefused):
         return made
     reached("reset-done")
-    return WasReset(branch, base.base_branch, base.commit, rescued_commit(found), gone.kept, gone.trashed)
+    return WasReset(branch, base.base_branch, base.commit, rescued, gone.kept, gone.trashed)
 
 
 async def _base(lock: CloneLock, start: Start, branch: str | None) -> StartPoint | CheckoutRefused:

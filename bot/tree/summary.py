@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from bot.sandbox.untrusted_files import entries_below
-from bot.tree.clone.admin import LIVE, UNFINISHED, Missing, admin_directory, recorded
+from bot.tree.clone.admin import LIVE, UNFINISHED, Missing, admin_directory
 from bot.tree.clone.checkout import look_at
 from bot.tree.clone.clone import Clone
 from bot.tree.clone.status import MOST_TOGETHER, statuses
@@ -38,6 +38,11 @@ class Summary:
 
 async def summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     """Summarize worktrees of one clone, each on this branch; without those where nothing is."""
+    async with clone.reading() as read:  # one process answers for all
+        return await _summarize(read, branches)
+
+
+async def _summarize(clone: Clone, branches: Mapping[Path, str | None]) -> dict[Path, Summary]:
     sizes = await asyncio.to_thread(lambda: {path: size_of(path) for path in branches if path.is_dir()})
     try:
         theirs = await clone.refs(_ORIGIN)
@@ -67,7 +72,7 @@ async def _summary(
             if isinstance(found, Missing):
                 return Summary(size)
             await found.unblock()
-            seen = (found.head.commit, len(await found.changes()))
+            seen = (found.commit, len(await found.changes()))
         head, changed = seen
         if head is not None and head == theirs:
             return Summary(size, changed, 0, 0)
@@ -95,12 +100,3 @@ def _changed_at(file: str) -> datetime:
     with suppress(OSError, OverflowError, ValueError):
         return datetime.fromtimestamp(os.lstat(file).st_mtime, UTC)
     return _NEVER
-
-
-def foreign_lock(clone: Path, path: Path) -> str | None:
-    """Return the reason of a `git worktree lock` that is not the bot's; None without such a lock."""
-    admin = admin_directory(clone, path)
-    if isinstance(admin, Missing):
-        return None
-    reason = recorded(admin / "locked")
-    return None if not os.path.lexists(admin / "locked") or reason in _OWN_LOCKS else reason

@@ -1,6 +1,7 @@
 """Before a turn a worktree is compared with GitHub, and follows it or is switched where that loses nothing."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import structlog
 
@@ -11,7 +12,7 @@ from bot.tree.clone import branch_history
 from bot.tree.clone.admin import holder, recorded_branch
 from bot.tree.clone.branch_history import is_merged
 from bot.tree.clone.check_out import check_out
-from bot.tree.clone.checkout import Checkout, Valid
+from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock, DefaultBranch
 from bot.tree.clone.fetch import remote_default_branch
 from bot.tree.clone.importing import import_commits, lend, move_branch, private_commits
@@ -25,54 +26,22 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class FastForwarded:
-    """Clean, and fast-forwarded by `commits`."""
+class Synced:
+    """How a worktree is to the remote's branch, by `ahead` and `behind` commits.
 
-    commits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """Clean, but not fast-forwarded: both branches have commits of their own, or an ignored file is in the way.
-
-    `rewritten`: the remote's has lost commits that it had, by a force push.
+    `fast-forwarded`: clean, by so many as it was behind. `diverged`: clean, but both branches have commits of their
+    own, or an ignored file is in the way; `rewritten`: the remote's has lost commits that it had, by a force push.
+    `dirty`: left as it is, with uncommitted `files`. `off-branch`: left on another `branch`, None when detached.
+    `branch-deleted`: left as it is; its commits are not in the base. `continued`: its branch was merged, so it is on
+    `branch` now, which starts at `base_branch`.
     """
 
-    ahead: int
-    behind: int
-    rewritten: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dirty:
-    """Uncommitted files; left as it is."""
-
-    files: int
-    behind: int
-
-
-@dataclass(frozen=True, slots=True)
-class OffBranch:
-    """HEAD is on another branch (`current`, None when detached); left as it is."""
-
-    current: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class BranchDeleted:
-    """The branch was deleted on the remote, and its commits are not in the base; left as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """The branch was merged, so the worktree is now on `branch`, which starts at `base_branch`."""
-
-    branch: str
-    base_branch: str | None
-
-
-# None: clean, and at the remote's branch or ahead of it, or there is nothing to compare with: never pushed, detached.
-Synced = FastForwarded | Diverged | Dirty | OffBranch | BranchDeleted | Continued | None
+    how: Literal["fast-forwarded", "diverged", "rewritten", "dirty", "off-branch", "branch-deleted", "continued"]
+    ahead: int = 0
+    behind: int = 0
+    files: int = 0
+    branch: str | None = None
+    base_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,55 +52,57 @@ class OfIssue:
     base_branch: str | None
 
 
-async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None, seen: Valid | None = None) -> Synced:
-    """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. Raises GitError.
+async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None) -> Synced | None:
+    """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. None: clean, and at it or
+    ahead of it, or there is nothing to compare with: never pushed, detached. Raises GitError.
 
-    With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base. `seen`
-    is what the worktree was found to be a moment ago.
+    With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base.
     """
-    clone, current = checkout.clone, checkout.head.branch
+    clone, current = checkout.clone, checkout.branch
     imported = await import_readable_commits(checkout, branch)
     if branch is None:
         return None
     if current != branch:
-        return await _continued_before(checkout, branch, current, of) or OffBranch(current)
-    files = seen.files if seen is not None else len(await checkout.work())
+        return await _continued_before(checkout, branch, current, of) or Synced("off-branch", branch=current)
+    files = checkout.files if checkout.files is not None else len(await checkout.work())
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
     if not imported or mine is None:
         # Its commits are such as no clone should have: this turn's agent may mend them, so it is not held back.
-        return Dirty(files, 0) if files else None
+        return Synced("dirty", files=files) if files else None
     if of is not None and not files and (followed := await _follow_base(checkout, branch, of)) is not None:
         return followed
     if theirs is None:
         if await branch_history.last_pushed(clone, branch) is not None:
-            return BranchDeleted()
-        return Dirty(files, 0) if files else None
+            return Synced("branch-deleted")
+        return Synced("dirty", files=files) if files else None
     ahead, behind = await clone.ahead_behind(mine, theirs)
     if files:
-        return Dirty(files, behind)
+        return Synced("dirty", behind=behind, files=files)
     if ahead and behind:
-        return Diverged(ahead, behind, await branch_history.is_rewritten(clone, branch))
+        is_rewritten = await branch_history.is_rewritten(clone, branch)
+        return Synced("rewritten" if is_rewritten else "diverged", ahead, behind)
     if behind and not await check_out(checkout, branch, theirs):
-        return Diverged(0, behind)
+        return Synced("diverged", 0, behind)
     await branch_history.record_pushed(checkout.lock, branch, theirs)
-    return FastForwarded(behind) if behind else None
+    return Synced("fast-forwarded", behind=behind) if behind else None
 
 
-async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced:
+async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced | None:
     """Move a clean detached worktree to the commit `onto`; commits that only its HEAD reached are kept under the ref
     `rescue`. With uncommitted files it is left as it is. Raises GitError, OSError.
     """
-    clone, head = checkout.clone, checkout.head.commit
+    clone, head = checkout.clone, checkout.commit
     await import_readable_commits(checkout, None)
     if head is None or head == onto:
         return None
     files = len(await checkout.work())
     commits = await clone.count(onto, f"^{head}")
     if files:
-        return Dirty(files, commits)
+        return Synced("dirty", behind=commits, files=files)
     if await clone.unpublished(head):
         await clone.run("update-ref", rescue, head)
-    return FastForwarded(commits) if await check_out(checkout, None, onto) else Diverged(0, commits)
+    is_forwarded = await check_out(checkout, None, onto)
+    return Synced("fast-forwarded" if is_forwarded else "diverged", behind=commits)
 
 
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
@@ -146,7 +117,7 @@ async def import_readable_commits(checkout: Checkout | None, branch: str | None 
     return True
 
 
-async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
+async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced | None:
     """Move a clean worktree to the issue's next branch after a merge, or forward if it has no commit; else None."""
     clone = checkout.clone
     mine, theirs = await clone.commit_at(refs.local(branch)), await clone.commit_at(refs.remote(branch))
@@ -157,7 +128,7 @@ async def _follow_base(checkout: Checkout, branch: str, of: OfIssue) -> Synced:
     if was is None:
         if not await clone.is_ancestor(mine, base.tip) or not await check_out(checkout, branch, base.tip):
             return None
-        return FastForwarded(await clone.count(base.tip, f"^{mine}"))
+        return Synced("fast-forwarded", behind=await clone.count(base.tip, f"^{mine}"))
     return await _continue(checkout, of) if await _is_finished(clone, branch, base) else None
 
 
@@ -174,7 +145,7 @@ async def _is_finished(clone: Clone, branch: str, base: DefaultBranch) -> bool:
     return await is_merged(clone, known, base.tip, None)
 
 
-async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced:
+async def _continued_before(checkout: Checkout, branch: str, current: str | None, of: OfIssue | None) -> Synced | None:
     """Finish a move to the issue's next branch that was cut off before its row was written, or return None."""
     clone = checkout.clone
     was, now = (refs.sequel_of(name, of.issue) if of and name else None for name in (branch, current))
@@ -185,7 +156,7 @@ async def _continued_before(checkout: Checkout, branch: str, current: str | None
         return None
     await import_commits(checkout, current)
     await branch_history.record_pushed(checkout.lock, current, await clone.commit_at(refs.remote(current)))
-    return Continued(current, base.name)
+    return Synced("continued", branch=current, base_branch=base.name)
 
 
 async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
@@ -197,7 +168,7 @@ async def _base(lock: CloneLock, of: OfIssue) -> DefaultBranch | None:
     return default if isinstance(default, DefaultBranch) else None
 
 
-async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
+async def _continue(checkout: Checkout, of: OfIssue) -> Synced | None:
     """Check out the issue's next branch; the merged one stays. None where that is not possible."""
     clone = checkout.clone
     start = await resolve(checkout.lock, of.issue)
@@ -211,7 +182,7 @@ async def _continue(checkout: Checkout, of: OfIssue) -> Synced:
         return None
     reached("next-branch-checked-out")
     await branch_history.record_pushed(checkout.lock, start.branch, await clone.commit_at(refs.remote(start.branch)))
-    return Continued(start.branch, start.base_branch)
+    return Synced("continued", branch=start.branch, base_branch=start.base_branch)
 
 
 # Another branch, where that loses and overwrites nothing
@@ -229,7 +200,7 @@ async def switch(checkout: Checkout, before: str, after: str) -> Misfit | None:
     if theirs is None or why is not None:
         return why
     reached("switch-checked")
-    if checkout.head.branch != after:
+    if checkout.branch != after:
         await move_branch(checkout, refs.local(after), theirs, await clone.commit_at(refs.local(after)))
         await clone.run("branch", "--quiet", f"--set-upstream-to={refs.remote(after)}", after)
         if not await check_out(checkout, after, theirs):
@@ -253,7 +224,7 @@ async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: st
     clone = checkout.clone
     if checkout.operation_in_progress():
         return "unfinished"
-    if checkout.head.branch not in (before, after):
+    if checkout.branch not in (before, after):
         return "off-branch"
     try:
         await import_commits(checkout, before)
@@ -261,7 +232,7 @@ async def _why_not_leave(checkout: Checkout, before: str, after: str, theirs: st
         if error.problem is not GitProblem.CORRUPT:
             raise
         return "only-here"
-    for tip in (checkout.head.commit, await clone.commit_at(refs.local(before))):
+    for tip in (checkout.commit, await clone.commit_at(refs.local(before))):
         if tip is not None and not await clone.is_ancestor(tip, theirs):
             return "not-contained"
     if await flagged_file(checkout) is not None:
@@ -277,7 +248,7 @@ async def _why_not_enter(checkout: Checkout, after: str, theirs: str) -> Misfit 
     """Return why the branch `after` cannot be checked out here."""
     clone, ref = checkout.clone, refs.local(after)
     known, own = await clone.commit_at(ref), await checkout.commit_at(ref)
-    if checkout.head.branch == after and own != known:
+    if checkout.branch == after and own != known:
         return "off-branch"  # the agent made a branch of that name
     for tip in filter(None, {known, own}):
         if not await clone.is_ancestor(tip, theirs):

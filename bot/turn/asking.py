@@ -20,7 +20,7 @@ from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import notices, reasons
 from bot.thread.tracking import TurnResult
-from bot.tree.clone.clone import StoppedError
+from bot.tree import StoppedError
 from bot.turn.caps import prompt_capped, record_use
 from bot.turn.checkout import Ready
 from bot.turn.messages import pass_messages_on, told_before

@@ -15,29 +15,7 @@ from bot.prompt.foreign import Told
 from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
-from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import look_at, require_checkout
-from bot.tree.clone.clone import CheckoutRefused, CloneLock, DefaultBranch, clone_lock
-from bot.tree.clone.fetch import NoAccess, fetch_ref, replace_after, replace_if_damaged, update
-from bot.tree.clone.start import start_again, taken_folder
-from bot.tree.clone.status import Change
-from bot.tree.create import Created, Reopened, create, recreate, reopen
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.lfs.objects import Provided, provide
-from bot.tree.lfs.pointers import LFS, filter_lines
-from bot.tree.sync import (
-    BranchDeleted,
-    Continued,
-    Dirty,
-    Diverged,
-    FastForwarded,
-    OffBranch,
-    OfIssue,
-    Synced,
-    sync,
-    sync_detached,
-)
+from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced, refs
 from bot.turn.context import TurnContext
 from bot.turn.switching import join_worktree_on_branch, share_by_now, switch_if_needed
 from bot.turn.turn_run import TurnRun
@@ -45,7 +23,7 @@ from bot.turn.turn_run import TurnRun
 _log = structlog.get_logger()
 Words = tuple[tuple[Told, ...], tuple[str, ...]]
 """Remarks for the agent, and notices for the thread."""
-Seen = tuple[str | None, tuple[tuple[Change, int, int], ...]]
+Seen = tuple[object, ...]
 """The commit of a worktree, and what differs from it: each file with its time and size."""
 
 
@@ -81,42 +59,37 @@ async def prepare(
     Raises TurnMovedError if the turn now waits in another worktree; GitError, InvalidNameError, OSError.
     """
     closes = await _closes_by_now(ctx, turn)
-    async with clone_lock(ctx.clone(turn.worktree.folder)) as lock:
+    async with ctx.tree(turn.worktree).open() as tree:
         needed, newest = _needed(turn), _needs_no_history(turn)
-        updated = await update(lock, _address(ctx, turn), on_progress, needed, newest=newest and bool(needed))
+        updated = await tree.update(_address(ctx, turn), on_progress, needed, newest=newest and bool(needed))
         await confirmed
-        if isinstance(updated, NoAccess):
+        if updated.no_access:
             return NotReady(reasons.cannot_fetch(turn.worktree.repository.full_name))
-        lock = replace(lock, default=await _default_branch(lock, turn), lets_go=True)
+        tree.lets_go = True
+        await _know_default_branch(tree, turn)
         replaced = updated.replaced
         try:
-            shares = await share_by_now(ctx, lock, turn, closes) if closes is not None else ()
-            ready = await _prepare(ctx, lock, turn, on_progress)
+            shares = await share_by_now(ctx, tree, turn, closes) if closes is not None else ()
+            ready = await _prepare(ctx, tree, turn, on_progress)
         except GitError as error:
-            shares, replaced = (), await replace_after(error, lock, on_progress)
-            ready = await _prepare(ctx, lock, turn, on_progress)
+            shares, replaced = (), await tree.replace_after(error, on_progress)
+            ready = await _prepare(ctx, tree, turn, on_progress)
         if isinstance(ready, NotReady):
             return ready
-        if turn.so_far.answer is None and ready.head and (lines := await filter_lines(lock.clone, ready.head)):
-            ready = await _with_content(ctx, lock, turn, ready, lines)
-        if lock.clone.is_shallow:
+        if turn.so_far.answer is None and ready.head:
+            ready = await _with_content(tree, ready)
+        if tree.clone.is_shallow:
             ready = replace(ready, remarks=(*ready.remarks, remarks.history_arriving()))
     words = (notices.clone_replaced(replaced),) if replaced is not None else ()
     return replace(ready, notices=(*words, *shares, *ready.notices))
 
 
-async def _with_content(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, ready: Ready, lines: tuple[str, ...]
-) -> Ready:
+async def _with_content(tree: OpenTree, ready: Ready) -> Ready:
     """Give files under Git LFS their content; tell of those that stay pointers, and of other filters."""
-    of_lfs = tuple(line for line in lines if lock.clone.git.lfs and f"filter={LFS}" in line.split())
-    left = Provided()
-    if of_lfs:
-        left = await provide(await require_checkout(lock, ctx.directory(turn.worktree.path)), ready.head)
-    others = tuple(line for line in lines if line not in of_lfs)
+    left = await tree.fill(ready.head)
     told = (
-        *([remarks.filtered(others)] if others else []),
-        *([remarks.lfs(of_lfs, (*left.beyond, *left.refused))] if of_lfs else []),
+        *([remarks.filtered(left.others)] if left.others else []),
+        *([remarks.lfs(left.lines, (*left.beyond, *left.refused))] if left.lines else []),
     )
     said = (
         *([notices.lfs_beyond(left.beyond)] if left.beyond else []),
@@ -157,67 +130,62 @@ async def _closes_by_now(ctx: TurnContext, turn: ClaimedTurn) -> tuple[int, ...]
     return await closed_issues(ctx.github, own.repository, number, ctx.sleep)
 
 
-async def _default_branch(lock: CloneLock, turn: ClaimedTurn) -> DefaultBranch | None:
-    """Return the default branch, for a new worktree; None where the clone has no such branch.
-
-    GitHub named it with the request, or just now if the request has waited.
-    """
+async def _know_default_branch(tree: OpenTree, turn: ClaimedTurn) -> None:
+    """Take the default branch, for a new worktree, as GitHub named it with the request, or just now if that waited."""
     name = turn.worktree.repository.default_branch
-    if turn.worktree.is_made or not isinstance(turn.worktree.start, IssueBranch) or not (name and refs.is_branch(name)):
-        return None
-    tip = await lock.clone.commit_at(refs.remote(name))
-    return DefaultBranch(name, tip) if tip is not None else None
+    if not turn.worktree.is_made and isinstance(turn.worktree.start, IssueBranch) and name and refs.is_branch(name):
+        await tree.know_default_branch(name)
 
 
 async def _prepare(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, on_progress: Callable[[str], None] | None
 ) -> Ready | NotReady:
-    if turn.ask.pinned_sha is not None and (moved := await _head_moved(lock, turn)) is not None:
+    if turn.ask.pinned_sha is not None and (moved := await _head_moved(tree, turn)) is not None:
         return NotReady(moved)
     if not turn.worktree.is_made:
         require_room(ctx)
-        return await _made(ctx, lock, turn)
-    found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
+        return await _made(ctx, tree, turn)
+    found = await tree.look(turn.worktree.branch)
     if isinstance(found, Missing):
         ctx.check_note(turn.worktree.id).unlink(missing_ok=True)
     elif ctx.check_note(turn.worktree.id).exists():
         # A check was cut off, in this turn or in one that did not go on.
-        await undo(ctx, lock, turn.worktree)
-        found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
-    turn, switched = await switch_if_needed(ctx, lock, turn, found)
+        await undo(ctx, tree, turn.worktree)
+        found = await tree.look(turn.worktree.branch)
+    turn, switched = await switch_if_needed(ctx, tree, turn, found)
     if switched:
-        found = await reopen(lock, ctx.directory(turn.worktree.path), turn.worktree.branch)
+        found = await tree.look(turn.worktree.branch)
     if isinstance(found, Missing):
-        ready = await _made_again(ctx, lock, turn, found, on_progress)
+        ready = await _made_again(ctx, tree, turn, found, on_progress)
     else:
-        ready = await _synced(ctx, turn, found)
+        ready = await _synced(ctx, tree, turn)
     if isinstance(ready, CheckoutRefused):
         return NotReady(reasons.no_worktree(ready.next_step))
     return replace(ready, notices=(*switched, *ready.notices))
 
 
-async def _made(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Ready | NotReady:
-    made = await _make(ctx, lock, turn)
+async def _made(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | NotReady:
+    made = await _make(ctx, tree, turn)
     if isinstance(made, CheckoutRefused):
         return NotReady(reasons.no_worktree(made.next_step))
     await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     words: tuple[str, ...] = ()
     start = turn.worktree.start
     if isinstance(start, IssueBranch) and made.branch is not None and refs.is_flat(made.branch, start):
-        words = (notices.other_name(made.branch, await taken_folder(lock.clone, start) or refs.folders_of(start)[0]),)
+        words = (notices.other_name(made.branch, await tree.taken_folder(start)),)
     return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
 
 
-async def _make(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn) -> Created | CheckoutRefused:
+async def _make(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Created | CheckoutRefused:
     """Make the worktree on the branch that the turn needs, or else on its earlier branch, or else as its row says."""
-    path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
-    start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(start_again(turn.worktree), turn)
-    made = await create(lock, path, start, rescue)
+    rescue = rescue_ref(ctx, turn)
+    start = HeadBranch(turn.switch_to) if turn.switch_to else _at_pinned_head(refs.start_again(turn.worktree), turn)
+    made = await tree.make(start, rescue)
     if isinstance(made, CheckoutRefused) and made.why == "no-remote-branch" and turn.switch_to is None:
         start = _at_pinned_head(turn.worktree.start, turn)
-        made = await create(lock, path, start, rescue)
+        made = await tree.make(start, rescue)
     if isinstance(made, CheckoutRefused) and made.why == "branch-in-use":
-        await join_worktree_on_branch(ctx, lock, turn, start)
+        await join_worktree_on_branch(ctx, tree, turn, start)
     return made
 
 
@@ -231,15 +199,15 @@ def rescue_ref(ctx: TurnContext, turn: ClaimedTurn) -> str:
     return refs.rescue_ref(str(turn.worktree.id), ctx.clock())
 
 
-async def _head_moved(lock: CloneLock, turn: ClaimedTurn) -> str | None:
+async def _head_moved(tree: OpenTree, turn: ClaimedTurn) -> str | None:
     """Return the reason to refuse a fork whose head was pushed after the request, or None."""
-    now = await fetch_ref(lock, f"refs/pull/{turn.conversation.number}/head")
+    now = await tree.fetch_ref(f"refs/pull/{turn.conversation.number}/head")
     return None if now == turn.ask.pinned_sha else reasons.head_moved(turn.ask.pinned_sha)
 
 
 async def _made_again(
     ctx: TurnContext,
-    lock: CloneLock,
+    tree: OpenTree,
     turn: ClaimedTurn,
     missing: Missing,
     on_progress: Callable[[str], None] | None,
@@ -248,11 +216,11 @@ async def _made_again(
     _log.warning("worktree-missing", path=turn.worktree.path, why=missing.why)
     require_room(ctx)
     # The damage may be in the clone: a worktree made again from that would break too.
-    replaced = await replace_if_damaged(lock, on_progress) if missing.corrupt else None
+    replaced = await tree.replace_if_damaged(on_progress) if missing.corrupt else None
     await worktrees.forget_setup(ctx.pool, turn.worktree.id)
-    path, rescue = ctx.directory(turn.worktree.path), rescue_ref(ctx, turn)
+    rescue = rescue_ref(ctx, turn)
     start, tip = _at_pinned_head(turn.worktree.start, turn), turn.ask.pinned_sha or turn.worktree.start_sha
-    made = await recreate(lock, path, turn.worktree.branch, tip, rescue, start)
+    made = await tree.make_again(turn.worktree.branch, tip, rescue, start)
     if isinstance(made, CheckoutRefused):
         return made
     await _note_kept(ctx, turn, rescue, made)
@@ -262,20 +230,22 @@ async def _made_again(
     return Ready(made.branch, base, made.tip, missing.why, notices=words)
 
 
-async def _synced(ctx: TurnContext, turn: ClaimedTurn, found: Reopened) -> Ready | CheckoutRefused:
+async def _synced(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | CheckoutRefused:
     """Bring the worktree up to date, after a fetch."""
-    checkout = found.checkout
-    branch = turn.worktree.branch if isinstance(turn.worktree.start, HeadBranch) else None
-    if branch and await checkout.clone.commit_at(refs.remote(branch)) is None:
+    row, checkout = turn.worktree, await tree.checkout()
+    branch = row.branch if isinstance(row.start, HeadBranch) else None
+    if branch and await tree.clone.tip(branch) is None:
         return CheckoutRefused(reasons.branch_gone(branch))
     if turn.ask.pinned_sha is not None:
-        synced = await sync_detached(checkout, turn.ask.pinned_sha, rescue_ref(ctx, turn))
+        synced = await tree.sync_detached(turn.ask.pinned_sha, rescue_ref(ctx, turn))
     else:
-        synced = await sync(checkout, turn.worktree.branch, _issue(turn), found.state)
+        # A pull request that shares the issue's worktree stays on its own branch.
+        issue = row.start if isinstance(row.start, IssueBranch) and turn.conversation.kind == "issue" else None
+        synced = await tree.sync(row.branch, issue, row.base_branch)
     told, said = _words(ctx, synced, turn, checkout.operation_in_progress())
-    mended = (notices.WORKTREE_MENDED,) if found.mended else ()
-    now = synced if isinstance(synced, Continued) else turn.worktree
-    head = (await checkout.read_head()).commit or ""
+    mended = (notices.WORKTREE_MENDED,) if checkout.mended else ()
+    now = synced if synced is not None and synced.how == "continued" else row
+    head = (await tree.checkout()).commit or ""
     return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*mended, *said))
 
 
@@ -285,18 +255,10 @@ async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Cre
         await rescues.record(ctx.pool, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
 
 
-def _issue(turn: ClaimedTurn) -> OfIssue | None:
-    """Return None for a pull request that shares the issue's worktree: it stays on its own branch."""
-    start = turn.worktree.start
-    if not isinstance(start, IssueBranch) or turn.conversation.kind != "issue":
-        return None
-    return OfIssue(start, turn.worktree.base_branch)
-
-
-def _words(ctx: TurnContext, synced: Synced, turn: ClaimedTurn, unfinished: str | None) -> Words:
-    kind, resumes = ctx.kind_of(turn.ask), turn.so_far.resuming
-    told, said = _of_sync(synced, turn.worktree.branch or "", by_itself=resumes)
-    if not kind.tells_dirty and isinstance(synced, Dirty | Diverged):
+def _words(ctx: TurnContext, synced: Synced | None, turn: ClaimedTurn, unfinished: str | None) -> Words:
+    kind, branch, resumes = ctx.kind_of(turn.ask), turn.worktree.branch or "", turn.so_far.resuming
+    told, said = _of_sync(synced, branch, by_itself=resumes) if synced is not None else ((), ())
+    if synced is not None and not kind.tells_dirty and synced.how in ("dirty", "diverged", "rewritten"):
         said = ()
     if unfinished is not None:
         told = (*told, remarks.unfinished(unfinished))
@@ -306,26 +268,26 @@ def _words(ctx: TurnContext, synced: Synced, turn: ClaimedTurn, unfinished: str 
 
 def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
     """Describe the sync. `by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
-    match synced:
-        case None:
-            return (), ()
-        case FastForwarded(commits=commits):
-            return (remarks.fast_forwarded(commits),), ()
-        case Dirty(files=files, behind=behind):
-            said = () if by_itself and not behind else (notices.uncommitted(files, behind),)
-            return (remarks.dirty(files, behind),), said
-        case Diverged(rewritten=True, ahead=ahead, behind=behind):
+    ahead, behind, now = synced.ahead, synced.behind, synced.branch
+    match synced.how:
+        case "fast-forwarded":
+            return (remarks.fast_forwarded(behind),), ()
+        case "dirty":
+            said = () if by_itself and not behind else (notices.uncommitted(synced.files, behind),)
+            return (remarks.dirty(synced.files, behind),), said
+        case "rewritten":
             return (remarks.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
-        case Diverged(ahead=ahead, behind=behind):
+        case "diverged":
             return (remarks.diverged(ahead, behind),), (notices.diverged(branch),)
-        case OffBranch(current=current):
-            return (remarks.off_branch(current, branch),), () if by_itself else (notices.off_branch(current, branch),)
-        case BranchDeleted():
+        case "off-branch":
+            return (remarks.off_branch(now, branch),), () if by_itself else (notices.off_branch(now, branch),)
+        case "branch-deleted":
             return (remarks.branch_deleted(branch),), (notices.branch_deleted(branch),)
-        case Continued(branch=after, base_branch=base):
-            return (remarks.continued(branch, after),), (notices.continued(branch, after, base),)
+        case "continued":
+            after = now or ""
+            return (remarks.continued(branch, after),), (notices.continued(branch, after, synced.base_branch),)
         case _:
-            assert_never(synced)
+            assert_never(synced.how)
 
 
 async def files_seen(run: TurnRun) -> Seen | None:
@@ -333,17 +295,6 @@ async def files_seen(run: TurnRun) -> Seen | None:
 
     Raises GitError, OSError.
     """
-    ctx, row = run.ctx, run.turn.worktree
-    if run.kind.writes or ctx.git.cage.isolates:
+    if run.kind.writes or run.ctx.git.cage.isolates:
         return None
-    found = await look_at(ctx.clone(row.folder), ctx.directory(row.path))
-    if isinstance(found, Missing):
-        return None, ()
-    files = []
-    for change in await found.changes():
-        try:
-            stat = (found.path / change.name).lstat()
-            files.append((change, stat.st_mtime_ns, stat.st_size))
-        except OSError:
-            files.append((change, 0, 0))
-    return found.head.commit, tuple(files)
+    return await run.tree.fingerprint()

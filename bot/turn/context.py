@@ -32,8 +32,7 @@ from bot.store.database import Connection
 from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
-from bot.tree.git.errors import GitError
-from bot.tree.git.runner import Identity
+from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
 
@@ -204,8 +203,7 @@ class TurnContext(NodeContext):
             out = str(home / thread_answers.OUT)
             given = {"GIT_CONFIG_SYSTEM": str(git_config), **own, "THREADTREE_OUT": out}
             async with self.launcher.open(
-                self.clone(worktree.folder),
-                self.directory(worktree.path),
+                self.tree(worktree),
                 home,
                 Path(sockets),
                 chosen=chosen,

@@ -19,8 +19,7 @@ from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
-from bot.tree.clone import metadata
-from bot.tree.clone.metadata import Metadata
+from bot.tree import Metadata
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.messages import added_to, asked_in
@@ -154,13 +153,13 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
 def _record_end(ctx: TurnContext, turn: ClaimedTurn, end: TurnResult) -> None:
     """Count the run and its error in the worktree's metadata. A failure to do so is only logged."""
     path = ctx.directory(turn.worktree.path)
-    known = metadata.read(path)
+    known = Metadata.read(path)
     if not isinstance(known, Metadata) or known.id != str(turn.worktree.id):
         return
     error = None if end.state == "done" or end.reason is None else plain(end.reason)
     updated = replace(known, updated_at=ctx.clock(), execution_count=known.execution_count + 1, last_error=error)
     try:
-        metadata.write(path, updated)
+        updated.write(path)
     except OSError as problem:
         _log.warning("metadata-not-written", path=turn.worktree.path, problem=str(problem))
 

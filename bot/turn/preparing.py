@@ -19,10 +19,7 @@ from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, Use
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
-from bot.tree.clone.arriving import fetch_beside
-from bot.tree.clone.clone import Clone, clone_lock
-from bot.tree.clone.metadata import record_use
-from bot.tree.clone.packing import was_packed
+from bot.tree import Metadata
 from bot.turn.checkout import NotReady, Ready, prepare
 from bot.turn.confirm import Confirmed, confirm, may_all_ask
 from bot.turn.repository_rules import use_fetched_rules
@@ -82,7 +79,7 @@ async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
 async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Ready | TurnResult:
     """Prepare the checkout, and run its setup script; each step can be cut off and done again."""
     turn, ctx, progress = run.turn, run.ctx, run.progress
-    fetching = partial(tracking.fetching, first=not ctx.clone(turn.worktree.folder).path.is_dir())
+    fetching = partial(tracking.fetching, first=not run.tree.clone.path.is_dir())
     progress.enter(fetching(None))
     ready = await prepare(ctx, turn, confirmed, lambda line: progress.enter(fetching(line)))
     if isinstance(ready, NotReady):
@@ -97,7 +94,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     run.head_before, context_ended = await run.write(_save_worktree, turn, ready)
     run.notices += [notices.CONTEXT_ENDED] if context_ended else []
     path, branches = ctx.directory(turn.worktree.path), (ready.branch, ready.base_branch)
-    await asyncio.to_thread(record_use, path, turn.worktree, *branches, ctx.clock())
+    await asyncio.to_thread(Metadata.record_use, path, turn.worktree, *branches, ctx.clock())
     if refused is not None:
         return refused
     await _care_for_new_clone(run)
@@ -144,8 +141,8 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     turn, ctx = run.turn, run.ctx
     if not ctx.rules.setup or run.kind.agent == "never" or await run.write(worktrees.is_set_up, turn.worktree.id):
         return ()
-    async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
-        found = await script_of(lock)
+    async with run.tree.open(early=True) as tree:
+        found = await script_of(tree)
     if found is None:
         await run.write(turns.record_setup, turn.claim)
         return ()
@@ -167,18 +164,19 @@ async def _set_up(run: TurnRun) -> tuple[Told, ...]:
     return tuple(told)
 
 
-async def fetch_the_rest(run: TurnRun, clone: Clone) -> None:
+async def fetch_the_rest(run: TurnRun) -> None:
     """Fetch what the turn does not need, from when its agent has started: that is what a person waits for."""
     if run.turn.so_far.answer is None and run.kind.agent == "always":
         await run.progress.until_agent_begins()
-    was_shallow = clone.is_shallow
-    await fetch_beside(clone)
+    tree = run.tree
+    was_shallow = tree.clone.is_shallow
+    await tree.fetch_beside()
     if was_shallow:
         await _care_for_new_clone(run)
 
 
 async def _care_for_new_clone(run: TurnRun) -> None:
     """Let the files of a new clone be packed, once its history is there."""
-    clone = run.ctx.clone(run.turn.worktree.folder)
-    if not clone.is_shallow and not was_packed(clone):
+    clone = run.tree.clone
+    if not clone.is_shallow and not clone.is_packed:
         await run.write(jobs.defer, jobs.chore(run.ctx.node, "new clones"))

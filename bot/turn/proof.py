@@ -31,18 +31,14 @@ from bot.thread.checks import SCRIPT, Base, Ran
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import clause
 from bot.thread.sanitize import closed
-from bot.tree.clone.clone import Clone, CloneLock, StoppedError
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.git.refs import InvalidNameError
-from bot.tree.push import push_beside
+from bot.tree import Clone, GitError, OpenTree, StoppedError, refs
 from bot.turn.caps import capped, record_use
 from bot.turn.checkout import Ready
 from bot.turn.turn_run import TurnRun
 
 SHORTEST_SECONDS = 60.0
 """With less of the turn's time left, the agent is not told."""
-_PROBLEMS = (GitError, InvalidNameError, OSError, UnsafeCommandError)
+_PROBLEMS = (GitError, refs.InvalidNameError, OSError, UnsafeCommandError)
 _log = structlog.get_logger()
 
 
@@ -96,7 +92,7 @@ class Proof:
         self._first, self._pictures = self._first or (_ran(done), head), done.pictures
         return done.failure is None or not await self._works_on(done, base)
 
-    async def show_pictures(self, lock: CloneLock, branch: str) -> None:
+    async def show_pictures(self, tree: OpenTree, branch: str) -> None:
         """Push the check's pictures to a branch beside that of the worktree, and show them below the line.
 
         Not where a stop was accepted meanwhile. Raises ClaimLostError.
@@ -109,7 +105,7 @@ class Proof:
         beside, commit = f"{branch}-pictures", None
         try:
             if not await run.ctx.github.is_protected(repository, beside):
-                commit = await push_beside(lock, beside, shown, run.ctx.author, words.PICTURES)
+                commit = await tree.push_beside(beside, shown, run.ctx.author, words.PICTURES)
         except (*_PROBLEMS, GitHubError) as problem:
             _log.warning("pictures-not-pushed", branch=beside, problem=str(problem))
         if commit is None:
@@ -124,7 +120,7 @@ class Proof:
         began = time.monotonic()
         check = Check(ctx, turn.conversation.id, script, self._scratch, run.variables)
         done = await check_result(check, self._row, head)
-        clone, default = ctx.clone(turn.worktree.folder), turn.worktree.repository.default_branch or ""
+        clone, default = run.tree.clone, turn.worktree.repository.default_branch or ""
         differs = ("diff", "--name-only", "-z", "--no-renames", f"{refs.remote(default)}...{head}", "--", SCRIPT)
         if (await clone.run(*differs, check=False)).fields:
             run.notices.append(words.changed_in_branch(default))
@@ -139,7 +135,7 @@ class Proof:
         """
         run, turn = self.run, self.run.turn
         repository = turn.worktree.repository
-        if (tip := await run.ctx.clone(turn.worktree.folder).commit_at(refs.remote(name))) is None:
+        if (tip := await run.tree.clone.tip(name)) is None:
             return None
         digest = hashlib.sha256("\n".join([*sorted(run.variables), ""]).encode() + check.script).hexdigest()
         known = await run.write(checks.last_on, repository, name)

@@ -16,22 +16,13 @@ from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
 from bot.thread.tracking import Changes, TurnResult
-from bot.tree.clone.checkout import Checkout, require_checkout
-from bot.tree.clone.clone import Clone, CloneLock, StoppedError, clone_lock
-from bot.tree.clone.fetch import complete
-from bot.tree.clone.importing import import_commits
-from bot.tree.commit import Committed, NothingToCommit, Unresolved, commit_all, return_to_branch
-from bot.tree.git import refs
-from bot.tree.git.runner import Identity
-from bot.tree.push import NothingToPush, Parked, Pushed, Rejected, as_patch, changes, push
-from bot.tree.rescue.message import RescueLabel
+from bot.tree import Clone, Committed, Guard, Identity, OpenTree, RescueLabel, StoppedError, refs
 from bot.turn.checkout import Ready, Seen
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext
 from bot.turn.preparing import give_variables
 from bot.turn.proof import Proof
 from bot.turn.pull_request import pull_request_of, pulls_while_pushed
-from bot.turn.push_guard import Guard, PushWithheldError
 from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()
@@ -77,8 +68,8 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, *, fetched
     `fetched`: the branch was fetched just now. One that GitHub does not have is not protected there.
     """
     protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
-    clone, branch = ctx.clone(turn.worktree.folder), ready.branch
-    is_there = branch and not (fetched and await clone.commit_at(refs.remote(branch)) is None)
+    branch = ready.branch
+    is_there = branch and not (fetched and await ctx.clone(turn.worktree.folder).tip(branch) is None)
     if branch and is_there and await ctx.github.is_protected(turn.worktree.repository, branch):
         protected.add(branch)
     bases = dict.fromkeys(filter(None, (ready.base_branch, turn.worktree.repository.default_branch)))
@@ -99,122 +90,106 @@ async def publish(
     Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, GitHubError, OSError.
     """
     told, is_new, ends = list[str](), False, False
-    async with clone_lock(ctx.clone(turn.worktree.folder), stop) as held:
-        lock = replace(held, lets_go=True)
-        await complete(lock)
+    async with ctx.tree(turn.worktree).open(stop, history=True) as tree:
+        tree.lets_go = True
         while True:
-            checkout = await require_checkout(lock, ctx.directory(turn.worktree.path))
-            stray = committed = None
             if ready.branch is not None:
                 label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
-                stray = await return_to_branch(checkout, ready.branch, label)
-            if stray is not None:
-                # What is left are files that another branch ignored: no work of this turn.
-                told.append(notices.stray_work(stray.ref, stray.uncovered))
-                break
+                if (stray := await tree.return_to_branch(ready.branch, label)) is not None:
+                    # What is left are files that another branch ignored: no work of this turn.
+                    told.append(notices.stray_work(stray.ref, stray.uncovered))
+                    break
             if ends:
                 break
-            committed = await _commit(ctx, checkout, turn, proof.subject, told)
+            committed = await _commit(ctx, tree, turn, proof.subject, told)
             if ready.branch is None:
-                await import_commits(checkout, None)
-            elif isinstance(committed, Unresolved):
+                await tree.adopt(None)
+            elif committed.unresolved:
                 return None, told
-            is_new = is_new or isinstance(committed, Committed)
-            head = committed.sha if isinstance(committed, Committed) else checkout.head.commit
-            script = None if isinstance(committed, Unresolved) else await proof.script(lock.clone, head)
+            is_new = is_new or committed.sha is not None
+            head = committed.sha or (await tree.checkout()).commit
+            script = None if committed.unresolved else await proof.script(tree.clone, head)
             if head is None or script is None:
                 break
-            async with lock.released():
+            async with tree.let_go():
                 ends = await proof.ends(head, script)
                 guard = replace(await guard_of(ctx, turn, ready), passed=guard.passed)
         if ready.branch is None:
             base = turn.ask.pinned_sha or turn.worktree.start_sha or head_before
-            return (await as_patch(checkout, base)).decode("utf-8", "replace") or None, told
-        branch, merged = await _push(ctx, checkout, turn, ready.branch, guard, told, is_new=is_new)
-        changed = await _changes(ctx, lock, turn, branch, head_before, merged=merged) if branch else None
+            return (await tree.patch(base)).decode("utf-8", "replace") or None, told
+        branch, merged = await _push(ctx, tree, turn, ready.branch, guard, told, is_new=is_new)
+        changed = await _changes(ctx, tree.clone, turn, branch, head_before, merged=merged) if branch else None
         if changed is not None:
-            await proof.show_pictures(lock, ready.branch)
-        if changed is not None and (names := await _live_commits(lock.clone, turn, changed.head, head_before)):
+            await proof.show_pictures(tree, ready.branch)
+        if changed is not None and (names := await _live_commits(tree.clone, turn, changed.head, head_before)):
             told.append(notices.live_commits(names))
         return changed, told
 
 
 async def _commit(
-    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, subject: str | None, told: list[str]
-) -> Committed | NothingToCommit | Unresolved:
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, subject: str | None, told: list[str]
+) -> Committed:
     """Commit what is uncommitted, unless conflicts prevent it."""
-    message = await _message(ctx, checkout.clone, turn, subject)
-    result = await commit_all(checkout, message, ctx.author, _requester(turn))
-    match result:
-        case Committed(left_out=left_out) | NothingToCommit(left_out=left_out):
-            told += [notices.files_left_out(why, names) for why, names in sorted(left_out.items())]
-        case Unresolved(files=files):
-            told.append(notices.unresolved(files))
-        case _:
-            assert_never(result)
-    return result
+    message = await _message(ctx, tree.clone, turn, subject)
+    made = await tree.commit(message, ctx.author, _requester(turn))
+    told += [notices.files_left_out(why, names) for why, names in sorted(made.left_out.items())]
+    told += [notices.unresolved(made.unresolved)] if made.unresolved else []
+    return made
 
 
 async def _push(
-    ctx: TurnContext, checkout: Checkout, turn: ClaimedTurn, branch: str, guard: Guard, told: list[str], *, is_new: bool
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, branch: str, guard: Guard, told: list[str], *, is_new: bool
 ) -> tuple[str | None, bool]:
     """Push; return the branch on GitHub that now has the work, or None if nothing was pushed; and whether what people
     pushed meanwhile was merged.
     """
     park_as = f"{branch}-turn-{turn.id}"
 
-    async def check(commit: str, target: str) -> None:
-        await guard.check(checkout, branch, commit, target)
+    async def may_go() -> None:
         # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
         if await persist(ctx.pool, turns.stop_requested, turn.claim) is not None:
             raise StoppedError
         guard.passed.set()
 
-    try:
-        result = await push(checkout, branch, park_as, ctx.author, check, is_new=is_new)
-    except PushWithheldError as withheld:
-        told.append(notices.not_pushed(withheld.rule, branch, withheld.names))
-        return None, False
-    match result:
-        case NothingToPush():
-            return branch, False
-        case Pushed(merged=merged):
-            return branch, merged
-        case Parked(branch=parked, name_taken=taken):
-            page = links.branch_page(_web(ctx, turn), parked)
-            told.append(notices.pushed_elsewhere(parked, page, branch, excluded=taken))
-            return parked, False
-        case Rejected(detail=detail):
-            _log.warning("push-rejected", branch=branch, detail=detail)
-            told.append(notices.push_failed(branch, detail))
-            return None, False
+    result = await tree.push(branch, park_as, ctx.author, guard, may_go, is_new=is_new)
+    match result.how:
+        case "nothing" | "pushed" | "merged":
+            return branch, result.how == "merged"
+        case "parked" | "name-taken":
+            page = links.branch_page(_web(ctx, turn), result.branch)
+            told.append(notices.pushed_elsewhere(result.branch, page, branch, excluded=result.how == "name-taken"))
+            return result.branch, False
+        case "rejected":
+            _log.warning("push-rejected", branch=branch, detail=result.detail)
+            told.append(notices.push_failed(branch, result.detail))
+        case "withheld":
+            told += [notices.not_pushed(result.rule, branch, result.names)] if result.rule else []
         case _:
-            assert_never(result)
+            assert_never(result.how)
+    return None, False
 
 
 async def _changes(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, head_before: str, *, merged: bool
+    ctx: TurnContext, clone: Clone, turn: ClaimedTurn, branch: str, head_before: str, *, merged: bool
 ) -> Changes | None:
     """Return what the turn changed on GitHub since the commit it began at, also where an earlier run of it pushed."""
-    after = await lock.clone.commit_at(refs.remote(branch))
+    after = await clone.tip(branch)
     # What people pushed on top meanwhile is here too, once a turn of another thread has fetched it.
-    after = after and (await lock.clone.commit_at(refs.local(branch)) or after)
-    if after is None or after == head_before or await lock.clone.commit_at(head_before) is None:
+    after = after and (await clone.commit_at(refs.local(branch)) or after)
+    if after is None or after == head_before or await clone.commit_at(head_before) is None:
         return None
-    stat = await changes(lock.clone, head_before, after)
+    counts = await clone.count_changes(head_before, after)
     web = _web(ctx, turn)
     branch_url, diff_url = links.branch_page(web, branch), links.diff_page(web, head_before, after)
-    counts = stat.files, stat.insertions, stat.deletions
     return Changes(branch, branch_url, diff_url, *counts, head=after, merged=merged)
 
 
 async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
     """Return the short names of the new commits up to `head` whose messages do something on GitHub."""
     base = turn.worktree.repository.default_branch
-    known = (f"^{refs.remote(base)}",) if base and await clone.commit_at(refs.remote(base)) else ()
-    new = ("--max-count=200", f"{head_before}..{head}", *known, "--")
-    listed = await clone.run("log", "--format=%h %B", "-z", *new)
-    messages = (one.partition(" ") for one in listed.fields)
+    known = (f"^{refs.remote(base)}",) if base and await clone.tip(base) else ()
+    listed = await clone.log("%h %B", "--max-count=200", f"{head_before}..{head}", *known)
+    messages = (one.partition(" ") for one in listed)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.conversation.number)]
 
 
@@ -233,12 +208,11 @@ async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: s
 async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...]:
     """Return the last subjects on the worktree's base branch, newest first; none where the clone lacks it."""
     base = worktree.repository.default_branch or worktree.base_branch
-    tip = await clone.commit_at(refs.remote(base)) if base is not None and refs.is_branch(base) else None
+    tip = await clone.tip(base) if base is not None and refs.is_branch(base) else None
     if tip is None:
         return ()
     newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
-    listed = await clone.run("log", "--no-merges", "--format=%s", "-z", newest, tip, "--")
-    return tuple(listed.fields)
+    return tuple(await clone.log("%s", "--no-merges", newest, tip))
 
 
 def _web(ctx: TurnContext, turn: ClaimedTurn) -> str:

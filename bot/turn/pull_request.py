@@ -11,11 +11,9 @@ from bot.operations.pull_request import IssueThread, Opened, adopt, describe, is
 from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
 from bot.thread import pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from bot.tree.git.refs import InvalidNameError
 from bot.tree.proposal import Proposal, proposal_of
-from bot.tree.push import changed_files
 from bot.turn.checkout import Ready
 from bot.turn.turn_run import TurnRun
 
@@ -70,12 +68,12 @@ async def pull_request_of(
 async def _net(run: TurnRun, ready: Ready, head: str) -> tuple[int, int, int] | None:
     """Return the files that `head` changes against its base, and its commits ahead and behind; None if unknown."""
     worktree = run.turn.worktree
-    clone, base = run.ctx.clone(worktree.folder), ready.base_branch or worktree.repository.default_branch
+    clone, base = run.tree.clone, ready.base_branch or worktree.repository.default_branch
     try:
-        tip = await clone.commit_at(refs.remote(base)) if base else None
+        tip = await clone.tip(base)
         if tip is None:
             return None
-        return await changed_files(clone, tip, head), *await clone.ahead_behind(head, tip)
+        return await clone.count_files(tip, head), *await clone.ahead_behind(head, tip)
     except GitError as problem:
         _log.warning("branch-not-compared", problem=str(problem))
         return None
@@ -87,7 +85,7 @@ async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tupl
     if (pull := open_one(pulls)) is not None:
         await _keep_true(run, thread, branch, pull)
         return PullRequestLink(pull.url, pull.number)
-    clone = ctx.clone(turn.worktree.folder)
+    clone = run.tree.clone
     found = await proposal_of(clone, branch, ready.base_branch, repository.default_branch)
     if turn.conversation.kind != "issue" or not isinstance(found, Proposal):
         return None

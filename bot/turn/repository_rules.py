@@ -26,7 +26,7 @@ async def use_fetched_rules(run: TurnRun) -> TurnResult | None:
     turn, repository, before = run.turn, run.turn.worktree.repository, run.ctx.rules.allowed
     if (branch := repository.default_branch) is None:
         return None
-    blob, found = await config_in(run.ctx.clone(turn.worktree.folder), branch)
+    blob, found = await config_in(run.tree.clone, branch)
     known = await stored(run.ctx.pool, repository)
     beyond = _use(run, stored_config(known.config) if found.config is None else found.config)
     of_operator = [words.beyond(key, found.lines[key], *why) for key, why in beyond.items() if key in found.lines]

@@ -16,16 +16,7 @@ from bot.store import conversations, sharing, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices, thread_comments, worktree_replies
-from bot.tree.clone import trash
-from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import open_checkout
-from bot.tree.clone.clone import CloneLock
-from bot.tree.clone.start import StartPoint, resolve
-from bot.tree.create import Reopened
-from bot.tree.git import refs
-from bot.tree.remove import NotRemoved, Remote, remove
-from bot.tree.rescue.message import RescueLabel
-from bot.tree.sync import obstacle, switch
+from bot.tree import Checkout, Missing, NotRemoved, OpenTree, RescueLabel, trash
 from bot.turn.context import TurnContext
 
 _log = structlog.get_logger()
@@ -36,7 +27,7 @@ class TurnMovedError(ClaimLostError):
 
 
 async def switch_if_needed(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, found: Reopened | Missing
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, found: Checkout | Missing
 ) -> tuple[ClaimedTurn, tuple[str, ...]]:
     """Return the turn with its worktree on the branch it needs, and what the reply says about that; after a fetch.
 
@@ -45,9 +36,9 @@ async def switch_if_needed(
     before, after = turn.worktree.branch, turn.switch_to
     if after is None or before is None or not turn.worktree.is_made or before == after:
         return turn, ()
-    instead_of = await _switch(ctx, turn, found, before, after)
+    instead_of = await _switch(ctx, tree, turn, found, before, after)
     if instead_of is not None:
-        await _move_elsewhere(ctx, lock, turn, after, instead_of)
+        await _move_elsewhere(ctx, tree, turn, after, instead_of)
         raise TurnMovedError
     words = notices.switched(turn.worktree.owner, before, after)
     told = worktree_replies.was_switched(turn.conversation.number, before, after)
@@ -63,7 +54,7 @@ async def switch_if_needed(
     return replace(turn, worktree=replace(turn.worktree, branch=after)), (words,)
 
 
-async def share_by_now(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, closes: Sequence[int]) -> tuple[str, ...]:
+async def share_by_now(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, closes: Sequence[int]) -> tuple[str, ...]:
     """Move a pull request from a worktree of its own, if that is clean and pushed, into that of an issue it `closes`.
 
     Return what the reply says if it does not share for good. Raises TurnMovedError if the turn moved; GitError,
@@ -77,38 +68,35 @@ async def share_by_now(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, clo
     for issue, other in linked:
         if other.node != ctx.node or other.id == own.id:
             continue
-        misfit = sharing_obstacle(uses[other.id]) or await _misfit(ctx, lock, other, branch)
+        misfit = sharing_obstacle(uses[other.id]) or await _misfit(ctx, tree, other, branch)
         if misfit is None:
-            await _leave_for(ctx, lock, turn, issue, other, branch)
+            await _leave_for(ctx, tree, turn, issue, other, branch)
             return ()  # it has work of its own: GitHub is asked again at the next request
         refused = refused or misfit
     await worktrees.ask_what_it_closes(ctx.pool, own.id, is_due=False)
     return (notices.not_shared(refused, branch),) if refused else ()
 
 
-async def _misfit(ctx: TurnContext, lock: CloneLock, other: LiveWorktree, branch: str) -> SharingRefused | None:
+async def _misfit(ctx: TurnContext, tree: OpenTree, other: LiveWorktree, branch: str) -> SharingRefused | None:
     """Return why git cannot switch a worktree in which nothing runs to the branch, once no other one has that."""
-    checkout = await open_checkout(lock, ctx.directory(other.path))
-    if isinstance(checkout, Missing):
-        return SharingRefused(other.owner, "missing")
-    why = await obstacle(checkout, other.branch or "", branch)
+    why = await tree.at(ctx.directory(other.path)).obstacle(other.branch or "", branch)
     return SharingRefused(other.owner, why) if why not in (None, "branch-elsewhere") else None
 
 
 async def _leave_for(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, issue: int, other: LiveWorktree, branch: str
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, issue: int, other: LiveWorktree, branch: str
 ) -> None:
     """Remove the turn's own worktree and move the turn to the `other`; do nothing if work of it is only there."""
-    own, path = turn.worktree, ctx.directory(turn.worktree.path)
+    own = turn.worktree
     label = RescueLabel(own.id, own.branch, own.conversations, ctx.clock())
     # A run that was killed here found it clean before it removed the directory.
-    is_there = await asyncio.to_thread(os.path.lexists, path)
-    left = await remove(lock, path, label, Remote(), only_clean=is_there)
+    is_there = await asyncio.to_thread(os.path.lexists, tree.path)
+    left = await tree.remove(label, only_clean=is_there)
     if isinstance(left, NotRemoved):
         _log.info("worktree-not-left", path=own.path, why=left.why)
         return
     reached("worktree-left")
-    size = await rescue_size(lock.clone, left.rescue, left.kept)
+    size = await rescue_size(tree.clone, left.rescue, left.kept)
 
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, left.rescue, left.kept, size)
@@ -123,14 +111,12 @@ async def _leave_for(
     raise TurnMovedError
 
 
-async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, start: Start) -> None:
+async def join_worktree_on_branch(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, start: Start) -> None:
     """Move the turn to the worktree that has checked out the branch of `start`, if that is one of the bot's.
 
     Raises TurnMovedError then; GitError, InvalidNameError.
     """
-    point = await resolve(lock, start)
-    branch = point.branch if isinstance(point, StartPoint) else None
-    if branch is None:
+    if (branch := await tree.branch_of(start)) is None:
         return
 
     async def write(connection: Connection) -> bool:
@@ -148,7 +134,7 @@ async def join_worktree_on_branch(ctx: TurnContext, lock: CloneLock, turn: Claim
 
 
 async def _switch(
-    ctx: TurnContext, turn: ClaimedTurn, found: Reopened | Missing, before: str, after: str
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, found: Checkout | Missing, before: str, after: str
 ) -> SharingRefused | None:
     """Check the rows, then git, and switch; return why that was refused."""
     async with ctx.pool.acquire() as connection:
@@ -157,7 +143,7 @@ async def _switch(
         return reason
     if isinstance(found, Missing):
         return SharingRefused(turn.worktree.owner, "missing")
-    why = await switch(found.checkout, before, after)
+    why = await tree.switch(before, after)
     return SharingRefused(turn.worktree.owner, why) if why is not None else None
 
 
@@ -167,10 +153,10 @@ async def _other_worktree_on(connection: Connection, turn: ClaimedTurn, branch: 
 
 
 async def _move_elsewhere(
-    ctx: TurnContext, lock: CloneLock, turn: ClaimedTurn, branch: str, instead_of: SharingRefused
+    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, branch: str, instead_of: SharingRefused
 ) -> None:
     """Move the turn to the live worktree with the branch, or to a new one for the pull request on this node."""
-    tip = await lock.clone.commit_at(refs.remote(branch))
+    tip = await tree.clone.tip(branch)
     own = worktree_path(turn.worktree.folder, f"pr-{turn.conversation.number}")
     promised = {notices.in_worktree_of(number) for number in turn.worktree.conversations}
     promised.add(notices.in_worktree_on_branch(turn.worktree.owner, branch))

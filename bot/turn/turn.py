@@ -16,7 +16,7 @@ from bot.tasks import concurrently, unless
 from bot.thread import notices, reasons
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
-from bot.tree.clone.clone import StoppedError, reading
+from bot.tree import StoppedError
 from bot.turn.asking import ask_agent
 from bot.turn.checkout import Ready, files_seen
 from bot.turn.confirm import NotConfirmedError
@@ -70,7 +70,7 @@ async def _guarded(run: TurnRun) -> TurnResult | Wait:
     try:
         if run.turn.conversation.number <= FEW_THREADS:
             run.ctx = replace(run.ctx, git=run.ctx.git.of_few_refs())
-        async with reading(run.ctx.clone(run.turn.worktree.folder)) as clone:
+        async with run.tree.clone.reading() as clone:
             run.ctx = replace(run.ctx, opened=clone)
             return await unless(run.watch(), work(run))
     except ClaimLostError:
@@ -97,11 +97,11 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         ready = await run.unless_stopped(get_ready(run, confirmed))
         if isinstance(ready, TurnResult):
             return ready
-        began, clone = run.ctx.clock(), run.ctx.clone(run.turn.worktree.folder)
+        began, clone = run.ctx.clock(), run.tree.clone
         async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
             lacks_history, seen = clone.is_shallow, await files_seen(run)
-            async with concurrently(fetch_the_rest(run, replace(clone, objects=None))) as arriving:
+            async with concurrently(fetch_the_rest(run)) as arriving:
                 answer = run.turn.so_far.answer or await _answer(run, ready, thread)
                 if isinstance(answer, str) and lacks_history:
                     await run.unless_stopped(arriving)

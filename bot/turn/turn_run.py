@@ -16,7 +16,7 @@ from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import unless
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import AskedBy
-from bot.tree.clone.clone import StoppedError
+from bot.tree import StoppedError, Tree
 from bot.turn.context import TurnContext
 from bot.turn.kind import Kind
 from bot.turn.progress import Progress
@@ -81,6 +81,11 @@ class TurnRun:
     def thread_ref(self) -> ThreadRef:
         """The thread that asked."""
         return ThreadRef(self.turn.worktree.repository, self.turn.conversation.id)
+
+    @property
+    def tree(self) -> Tree:
+        """The worktree that the turn works in."""
+        return self.ctx.tree(self.turn.worktree)
 
     @property
     def asked(self) -> AskedBy:

@@ -13,9 +13,8 @@ from bot.node.room import DiskShortError
 from bot.sandbox.system import UnsafeCommandError
 from bot.store.failures import is_transient
 from bot.thread.reasons import WaitReason, WaitStep
-from bot.tree.git.errors import GitError, GitProblem, is_unauthenticated
+from bot.tree import GitError, GitProblem
 from bot.tree.git.refs import InvalidNameError
-from bot.tree.git.runner import TALKS_TO_SERVER
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)
@@ -115,10 +114,10 @@ def passing(problem: BaseException) -> WaitReason | None:
             return "github-limit"
         case Transient() | GitError(problem=GitProblem.NETWORK):
             return "github-away"
-        case GitError(problem=GitProblem.TIMEOUT, command=command) if command in TALKS_TO_SERVER:
+        case GitError(problem=GitProblem.TIMEOUT, talked_to_server=True):
             return "github-away"
         # A 403 is a lack of permission, which an operator has to grant.
-        case GitError(problem=GitProblem.AUTH, stderr=stderr) if is_unauthenticated(stderr):
+        case GitError(problem=GitProblem.AUTH, is_unauthenticated=True):
             return "credentials"
         case Unauthenticated():
             return "credentials"

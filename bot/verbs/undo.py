@@ -12,15 +12,7 @@ from bot.store.turns import ChangeOfTurn
 from bot.thread.formatting import clause, format_count, format_list, inline_code, truncate
 from bot.thread.tracking import AskedBy, TurnResult
 from bot.thread.worktree_replies import rescued
-from bot.tree.clone.check_out import check_out, marked
-from bot.tree.clone.checkout import Checkout, require_checkout
-from bot.tree.clone.clone import Clone, clone_lock
-from bot.tree.clone.fetch import complete
-from bot.tree.commit import return_to_branch, stage
-from bot.tree.git import refs
-from bot.tree.push import commit_tree, merged_tree
-from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
+from bot.tree import OpenTree, RescueLabel, refs
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
 from bot.turn.turn_run import TurnRun
@@ -110,15 +102,16 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     base = await base_of(run, ready)
     found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
-    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
-        await complete(lock)
-        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
+    async with run.tree.open(run.stop, history=True) as tree:
         # The same in a run that is resumed: what it rescues is then the same rescue.
         label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, turn.started_at)
-        if (stray := await return_to_branch(checkout, ready.branch, label)) is not None:
+        if (stray := await tree.return_to_branch(ready.branch, label)) is not None:
             return TurnResult("refused", off_branch(ready.branch, stray.ref))
-        tip, here = [await clone.commit_at(where(ready.branch)) for where in (refs.remote, refs.local)]
-        has_more = bool(await checkout.work()) or bool(here and await _beyond(clone, here, tip))
+        checkout, clone = await tree.checkout(), tree.clone
+        tip, here = await clone.tip(ready.branch), await clone.commit_at(refs.local(ready.branch))
+        # What the branch has here and not on GitHub.
+        beyond = here and await (clone.count(here, f"^{tip}") if tip else clone.unpublished(here))
+        has_more = bool(beyond or await checkout.work())
         onto = tip or (found[-1].head_before if found else None)
         # Work that is only here is the last request's, unless that pushed. A run that is resumed does what it began.
         reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
@@ -130,18 +123,20 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         if onto is None or not (reverted or has_more or is_resumed):
             return TurnResult("refused", NOTHING)
         if reverted is not None:
-            made = await _reverting(run, checkout, reverted, onto, base)
+            made = await _reverting(run, tree, reverted, onto, base)
             if isinstance(made, TurnResult):
                 return made
             onto, commits = made
-            trees = [(await clone.run("rev-parse", f"{one}^{{tree}}")).text for one in (here or onto, onto)]
+            trees = [await clone.tree_of(one) for one in (here or onto, onto)]
             has_more = bool(await checkout.work()) or (has_more and trees[0] != trees[1])
-        rescue = await save_rescue(lock, checkout.path, label) if has_more else None
-        if isinstance(rescue, KeepDirectory):
-            return TurnResult("refused", cannot_rescue(rescue.why))
+        rescue, why = await tree.save(label) if has_more else (None, None)
+        if why is not None:
+            return TurnResult("refused", cannot_rescue(why))
         if rescue is not None:
-            await _drop_changes(run, checkout, label, rescue)
-        if not await check_out(checkout, ready.branch, onto):
+            await run.write(record_rescue, label, rescue, None, await rescue_size(clone, rescue, None))
+            reached("undo-rescued")
+            await tree.drop_changes(rescue.sha)
+        if not await tree.check_out(ready.branch, onto):
             return TurnResult("failed", IGNORED_FILE_IN_THE_WAY)
         reached("undone")
     run.head_before = tip or onto
@@ -153,55 +148,29 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     return answer
 
 
-async def _beyond(clone: Clone, here: str, tip: str | None) -> int:
-    """Return how many commits the branch has here and not on GitHub."""
-    return await (clone.count(here, f"^{tip}") if tip else clone.unpublished(here))
-
-
 async def _reverting(
-    run: TurnRun, checkout: Checkout, change: ChangeOfTurn, tip: str, base: str | None
+    run: TurnRun, tree: OpenTree, change: ChangeOfTurn, tip: str, base: str | None
 ) -> tuple[str, Sequence[str]] | TurnResult:
     """Make a commit on `tip` without the change; return it and the commits of the change, or why there is none.
 
     `base` is the branch's base.
     """
-    clone = checkout.clone
-    last = await _last_of_its_own(clone, change)
+    clone = tree.clone
+    last = await tree.last_of_its_own(change.pushed_head, is_merge=change.met_push)
     if await clone.commit_at(last) is None or not await clone.is_ancestor(last, tip):
         return TurnResult("refused", not_on_branch(change, change.pushed_to))
-    theirs = await clone.commit_at(refs.remote(base)) if base else None
+    theirs = await clone.tip(base)
     # Once a branch with a merge and its opposite is merged, the base is without these commits.
     if base and theirs and not await clone.is_ancestor(last, theirs):
         new, own = [await clone.count(last, f"^{change.head_before}", *no) for no in ((), (f"^{theirs}",))]
         if new > own:
             return TurnResult("refused", has_merged(change, base))
-    author = run.ctx.author
-    before = await commit_tree(checkout, f"{change.head_before}^{{tree}}", (last,), "As before\n", author)
-    tree = await merged_tree(clone, tip, before)
-    if not isinstance(tree, str):
-        return TurnResult("refused", conflicts(change, tree))
-    if tree == (await clone.run("rev-parse", f"{tip}^{{tree}}")).text:
-        return TurnResult("refused", gone_already(change))
-    listed = await clone.run("log", "--first-parent", "--format=%H %s", last, f"^{change.head_before}", "--")
-    commits = listed.text.split("\n")
+    commits = await clone.log("%H %s", "--first-parent", last, f"^{change.head_before}")
     words = commit_message(change, run.asked, commits)
-    return await commit_tree(checkout, tree, (tip,), words, author), commits
-
-
-async def _last_of_its_own(clone: Clone, change: ChangeOfTurn) -> str:
-    """Return the last commit of the change: a push that met other commits ends with the host's merge of them."""
-    is_merge = change.met_push or await clone.commit_at(f"{refs.MERGED_PREFIX}{change.pushed_head}")
-    return (is_merge and await clone.commit_at(f"{change.pushed_head}^1")) or change.pushed_head
-
-
-async def _drop_changes(run: TurnRun, checkout: Checkout, label: RescueLabel, rescue: Rescued) -> None:
-    """Give the worktree the files of its HEAD, once the rescue is recorded; ignored files stay."""
-    size = await rescue_size(checkout.clone, rescue, None)
-    await run.write(record_rescue, label, rescue, None, size)
-    reached("undo-rescued")
-    await stage(checkout, [name for name in await checkout.changed_files() if not name.endswith("/")])
-    with marked(checkout, rescue.sha, (await checkout.read_head()).commit or rescue.sha):
-        await checkout.git("reset", "--quiet", "--hard")
+    made = await tree.revert(tip, change.head_before, last, words, run.ctx.author)
+    if made is None:
+        return TurnResult("refused", gone_already(change))
+    return (made, commits) if isinstance(made, str) else TurnResult("refused", conflicts(change, made))
 
 
 async def _run(ctx: RequestContext, _: str | None) -> None:

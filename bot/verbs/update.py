@@ -12,15 +12,7 @@ from bot.handlers.context import Handler, RequestContext
 from bot.store import turns
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
-from bot.tree.clone.check_out import check_out
-from bot.tree.clone.checkout import require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch
-from bot.tree.clone.importing import import_commits
-from bot.tree.commit import has_conflict_marks
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.push import commit_tree, merged_tree
+from bot.tree import GitError, refs
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
 from bot.turn.turn_run import TurnRun
@@ -82,47 +74,39 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
     base = await base_of(run, ready)
     if branch is None or base is None or base == branch or not refs.is_branch(base):
         return TurnResult("refused", NO_BASE)
-    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
-        await fetch(lock, refspecs=(refs.refspec(base),))
-        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
-        theirs, head = await clone.commit_at(refs.remote(base)), checkout.head.commit
+    async with run.tree.open(run.stop) as tree:
+        await tree.fetch(base)
+        theirs, head = await tree.clone.tip(base), (await tree.checkout()).commit
         if theirs is None or head is None:
             return TurnResult("refused", NO_BASE)
-        await import_commits(checkout, branch)
-        if await clone.is_ancestor(theirs, head):
-            if turn.so_far.began_with is not None:  # its agent was cut off after it had merged
-                run.turn = replace(turn, ask=replace(turn.ask, text=request(f"origin/{base}", False)))
-                return None
-            new = await clone.count(theirs, f"^{run.head_before}")
+        done = await tree.merge(branch, theirs, commit_message(base, branch), ctx.author)
+        if done == "up-to-date" and turn.so_far.began_with is None:
+            new = await tree.clone.count(theirs, f"^{run.head_before}")
             return await _answered(run, merged(base, new) if new else nothing_new(base))
-        tree = await merged_tree(clone, head, theirs)
-        if not isinstance(tree, str) or checkout.head.branch != branch or await checkout.work():
-            conflicts = () if isinstance(tree, str) else tree
-            names = conflict_names(conflicts)  # foreign: they stand beside the request
-            text = request(f"origin/{base}", bool(conflicts))
-            run.turn = replace(turn, ask=replace(turn.ask, text=text, context=names))
-            return None
-        made = await commit_tree(checkout, tree, (head, theirs), commit_message(base, branch), ctx.author)
-        if not await check_out(checkout, branch, made):
+        if done == "merged":
+            reached("base-merged")
+            return await _answered(run, merged(base, await tree.clone.count(theirs, f"^{head}")))
+        if done == "in-the-way":
             return TurnResult("failed", IGNORED_FILE_IN_THE_WAY)
-        reached("base-merged")
-        return await _answered(run, merged(base, await clone.count(theirs, f"^{head}")))
+    # Where it is up to date, its agent was cut off after it had merged. Names are foreign: they stand apart.
+    conflicts = () if isinstance(done, str) else done
+    names = turn.ask.context if done == "up-to-date" else conflict_names(conflicts)
+    text = request(f"origin/{base}", bool(conflicts))
+    run.turn = replace(turn, ask=replace(turn.ask, text=text, context=names))
+    return None
 
 
 async def _not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
     """Return what is to be said of an agent that should have merged the base. Raises GitError, GitHubError."""
-    ctx, turn, base = run.ctx, run.turn, await base_of(run, ready)
-    async with clone_lock(ctx.clone(turn.worktree.folder), run.stop) as lock:
-        clone, checkout = lock.clone, await require_checkout(lock, ctx.directory(turn.worktree.path))
-        theirs = await clone.commit_at(refs.remote(base)) if base else None
-        if base is None or theirs is None or checkout.head.commit is None:
+    base = await base_of(run, ready)
+    async with run.tree.open(run.stop) as tree:
+        theirs, head = await tree.clone.tip(base), (await tree.checkout()).commit
+        if base is None or theirs is None or head is None:
             return ()
-        await import_commits(checkout, ready.branch)
-        if lacks := await clone.count(theirs, f"^{checkout.head.commit}"):
+        await tree.adopt(ready.branch)
+        if lacks := await tree.clone.count(theirs, f"^{head}"):
             return (not_merged(base, lacks),)
-        tried = await merged_tree(clone, run.head_before, theirs)
-        names = () if isinstance(tried, str) else tried
-        left = [name for name in names if has_conflict_marks(checkout.path, name)]
+        left = await tree.conflicts_left(run.head_before, theirs)
         return (marks_left(left),) if left else ()
 
 

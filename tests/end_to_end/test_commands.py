@@ -1,6 +1,6 @@
 """The slash commands: each does what it says, and only `/retry` starts a turn."""
 
-from bot.tree.clone.clone import clone_at, clone_lock
+from bot.tree.clone.clone import Clone, clone_lock
 from bot.tree.git.runner import Git
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
@@ -59,7 +59,7 @@ async def test_nothing_is_pushed_after_a_stop_that_came_while_the_push_waited(wo
     gate = world.gate()
     await issue.says(f"@threadtree-bot write a.txt: one\nwait {gate}\nsay All done.")
     await issue.sees_working()
-    clone = clone_at(world.data_dir, "acme", "shop", Git())
+    clone = Clone.at(world.data_dir, "acme/shop", Git())
     async with clone_lock(clone):
         gate.open()
         await world.until("exists (select from turns where answer is not null and state = 'running')")

@@ -12,8 +12,8 @@ from bot.sandbox.cage import NO_CAGE
 from bot.simulated.github.faults import FailBefore, Faults, Held, Latency
 from bot.simulated.github.git_http import Backend
 from bot.simulated.github.model import Repository
-from bot.tree.clone.checkout import ReadableCheckout, look_at
-from bot.tree.clone.clone import clone_at
+from bot.tree.clone.checkout import Seen, look_at
+from bot.tree.clone.clone import Clone
 from bot.tree.git.runner import Git
 from bot.turn import turn
 from tests.end_to_end.conftest import Worlds
@@ -62,12 +62,12 @@ def is_whole(world: World, *branches: str) -> None:
     git(clone_of(world), "fsck", "--full", "--connectivity-only")
 
 
-async def checkout_of(world: World) -> ReadableCheckout:
+async def checkout_of(world: World) -> Seen:
     """Return the first worktree as the bot's git and the agent see it."""
     (path,) = await world.worktrees("path")
     cage = usable_cage(world.data_dir) if world.pair.settings.agent_sandbox == "bwrap" else NO_CAGE
-    found = await look_at(clone_at(world.data_dir, "acme", "shop", Git(cage=cage)), Path(path))
-    assert isinstance(found, ReadableCheckout)
+    found = await look_at(Clone.at(world.data_dir, "acme/shop", Git(cage=cage)), Path(path))
+    assert isinstance(found, Seen)
     return found
 
 
@@ -183,7 +183,7 @@ async def test_the_next_request_completes_a_half_arrived_clone(world: World) -> 
     await issue.says("@threadtree-bot say Here it is.")
     await issue.hears("Here it is.", "1 file +1 −0")
     is_whole(world, "threadtree/issue-1")
-    assert (await checkout_of(world)).head.branch == "threadtree/issue-1"
+    assert (await checkout_of(world)).branch == "threadtree/issue-1"
     log = await world.repository.git.run("log", "--format=%s", "threadtree/issue-1")
     assert log.split("\n")[1:3] == ["Mine", "more"]
 

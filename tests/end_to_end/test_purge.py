@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bot.simulated.github.faults import FailBefore
-from bot.tree.clone import metadata
 from bot.tree.clone.metadata import Metadata
 from bot.tree.commit import MAX_FILE_BYTES
 from tests.end_to_end.conftest import Worlds
@@ -21,7 +20,7 @@ def settings(sandbox_settings: dict[str, str]) -> dict[str, str]:
 
 def noted(path: str) -> Metadata:
     """Return the metadata beside a worktree."""
-    found = metadata.read(Path(path))
+    found = Metadata.read(Path(path))
     assert isinstance(found, Metadata)
     return found
 
@@ -61,7 +60,7 @@ async def test_a_done_turn_leaves_no_worktree_and_the_next_continues_its_session
         [path] = await world.worktrees("path")
         assert await world.worktrees("state", "removal", "conversations") == [("removed", "purged", [1])]
         assert not is_there(path)
-        assert not metadata.metadata_path(Path(path)).exists()
+        assert not Metadata.file(Path(path)).exists()
         assert await registered(world) == 0
         assert await world.sessions("active") == [True]
 

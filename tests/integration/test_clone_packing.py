@@ -12,19 +12,19 @@ import pytest
 from bot.tree.clone import arriving
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.fetch import fetch_ref
-from bot.tree.clone.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole, was_packed
+from bot.tree.clone.packing import LARGE_REPOSITORY_FILES, forget_fetched, pack, pack_new, pack_whole
 from bot.tree.git.runner import Completed, Git
 from bot.tree.rescue.message import RescueLabel, drop_rescue
-from bot.tree.rescue.save import Rescued, save_rescue
+from bot.tree.rescue.save import Rescued
 from tests.support.failpoints import KilledError
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import GitRepositories, git
 
 A_WEEK_AGO = time.time() - 8 * 86400
 
 
-@pytest.fixture(params=SANDBOXES)
-def each(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def each(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
 def operator_collects_garbage(world: GitRepositories) -> None:
@@ -36,13 +36,13 @@ def packs(world: GitRepositories) -> set[str]:
 
 
 async def packed(world: GitRepositories) -> None:
-    async with clone_lock(world.clone) as lock:
-        await pack(lock)
+    async with world.open() as tree:
+        await pack(tree)
 
 
 async def packed_whole(world: GitRepositories) -> bool:
-    async with clone_lock(world.clone) as lock:
-        return await pack_whole(lock, "main", 0)
+    async with world.open() as tree:
+        return await pack_whole(tree, "main", 0)
 
 
 async def test_an_operators_garbage_collection_breaks_nothing_between_and_during_turns(
@@ -179,10 +179,10 @@ async def test_a_fetched_head_that_no_worktree_is_at_any_more_is_forgotten(each:
     for number in (7, 8):
         git(each.remote, "update-ref", f"refs/pull/{number}/head", old)
     await each.created()
-    async with clone_lock(each.clone) as lock:
+    async with each.open() as tree:
         for number in (7, 8):
-            await fetch_ref(lock, f"refs/pull/{number}/head")
-        await forget_fetched(lock, ["refs/pull/8/head"])
+            await fetch_ref(tree, f"refs/pull/{number}/head")
+        await forget_fetched(tree, ["refs/pull/8/head"])
     assert await each.clone.commit_at("refs/threadtree/fetched/pull/7/head") is None
     assert await each.clone.commit_at("refs/threadtree/fetched/pull/8/head") == old
 
@@ -227,13 +227,13 @@ async def test_files_of_a_new_clone_are_packed_while_others_use_it(
         return done
 
     monkeypatch.setattr(Git, "run", run)
-    assert not was_packed(world.clone)
+    assert not world.clone.is_packed
     await pack_new(world.clone, "main", 10**18)
-    assert not was_packed(world.clone)
+    assert not world.clone.is_packed
     await pack_new(world.clone, "main", 0)
 
     [own] = packs(world) - {fetched}
-    assert was_packed(world.clone)
+    assert world.clone.is_packed
     assert not await packed_whole(world)
     assert (world.clone.path / "published" / "pack" / own).with_suffix(".keep").exists()
     assert len(git(world.clone.path, "verify-pack", "-v", f"published/pack/{own}").splitlines()) > len(files)
@@ -242,8 +242,8 @@ async def test_files_of_a_new_clone_are_packed_while_others_use_it(
 
 async def test_a_clone_is_not_packed_whole_where_the_disk_is_short(each: GitRepositories) -> None:
     await each.update()
-    async with clone_lock(each.clone) as lock:
-        assert not await pack_whole(lock, "main", 10**18)
+    async with each.open() as tree:
+        assert not await pack_whole(tree, "main", 10**18)
 
 
 async def test_a_dropped_rescue_frees_its_bytes_and_a_kept_one_stays(each: GitRepositories) -> None:
@@ -252,14 +252,14 @@ async def test_a_dropped_rescue_frees_its_bytes_and_a_kept_one_stays(each: GitRe
     found: list[Rescued] = []
     for number in (1, 2):
         (each.path / "work.bin").write_bytes(os.urandom(50_000 * number))
-        async with clone_lock(each.clone) as lock:
+        async with each.open() as tree:
             label = RescueLabel(number, "threadtree/issue-1", (1,), datetime.now(UTC))
-            rescued = await save_rescue(lock, each.path, label)
-        assert isinstance(rescued, Rescued)
+            rescued, _ = await tree.save(label)
+        assert rescued is not None
         found.append(rescued)
     dropped, kept = found
-    async with clone_lock(each.clone) as lock:
-        await drop_rescue(lock, dropped.ref)
+    async with each.open() as tree:
+        await drop_rescue(tree, dropped.ref)
     await packed(each)
     age(each)
 

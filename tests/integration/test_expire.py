@@ -145,10 +145,10 @@ async def rescued(node: Node, number: int, *, days: float, worktree_id: int | No
     (node.path(number) / "new.txt").write_text(f"work {number}\n")
     at = node.ctx.clock() - timedelta(days=days)
     async with clone_lock(node.git.clone) as lock:
-        made = await save_rescue(
+        made, _ = await save_rescue(
             lock, node.path(number), RescueLabel(worktree if worktree_id is None else worktree_id, None, (number,), at)
         )
-    assert isinstance(made, Rescued)
+    assert made is not None
     if worktree_id is None:
         await rescues.record(node.db, worktree, at, ref=made.ref, files=made.files, commits=made.commits)
     return made

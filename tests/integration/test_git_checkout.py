@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from bot.tree.clone.admin import admin_directory
-from bot.tree.clone.check_out import check_out, put_back
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.checkout import Checkout
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.save import save_rescue
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 BEFORE = {"changed": "one\n", "gone": "gone\n", "cut": "old\n", "file": "file\n", "folder/a": "a\n", "same": "same\n"}
@@ -21,10 +18,10 @@ AFTER = {"changed": "two\n", "new/n": "new\n", "cut": "long and new\n", "file/f"
 IGNORED = {".gitignore": "*.ign\n"}
 
 
-@pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
+@pytest.fixture
+async def world(tmp_path: Path) -> GitRepositories:
     """Return a worktree at a commit with the files BEFORE; the branch `next` has AFTER, without `gone`."""
-    world = GitRepositories.make(tmp_path, request.param, {**BEFORE, **IGNORED})
+    world = GitRepositories.make(tmp_path, "bwrap", {**BEFORE, **IGNORED})
     await world.created()
     for name in ("gone", "file", "folder/a"):
         (world.person / name).unlink()
@@ -92,17 +89,17 @@ async def test_a_checkout_that_was_cut_off_is_put_back_and_done_again(
     (world.path / "a.ign").write_text("ignored\n")
     marked(world)
 
-    async with clone_lock(world.clone) as lock:
-        await put_back(await require_checkout(lock, world.path))
+    async with world.open() as tree:
+        await tree.look(BRANCH)
         assert files_of(world) == {
             "README.md": "hello\n", **BEFORE, **IGNORED, "mine": "mine\n", "a.ign": "ignored\n"
         }  # fmt: skip
-        assert await inspect(world.clone, world.path) == Valid(head, BRANCH, files=1)
+        assert await world.seen() == (head, BRANCH, 1)
         (world.path / "mine").unlink()
-        assert await check_out(await require_checkout(lock, world.path), BRANCH, tip(world))
+        assert await tree.check_out(BRANCH, tip(world))
         (world.path / "mine").write_text("mine\n")
-        await put_back(await require_checkout(lock, world.path))
-        assert await inspect(world.clone, world.path) == Valid(tip(world), BRANCH, files=1), "it is not marked any more"
+        await tree.look(BRANCH)
+        assert await world.seen() == (tip(world), BRANCH, 1), "it is not marked any more"
 
 
 async def test_what_a_person_wrote_after_the_cut_stays(world: GitRepositories) -> None:
@@ -113,8 +110,8 @@ async def test_what_a_person_wrote_after_the_cut_stays(world: GitRepositories) -
         (world.path / name).write_text(content)
     marked(world)
 
-    async with clone_lock(world.clone) as lock:
-        await put_back(await require_checkout(lock, world.path))
+    async with world.open() as tree:
+        await tree.look(BRANCH)
 
     left = files_of(world)
     assert {name: left[name] for name in mine} == mine
@@ -122,15 +119,15 @@ async def test_what_a_person_wrote_after_the_cut_stays(world: GitRepositories) -
 
 
 async def test_a_git_that_fails_in_the_middle_leaves_the_mark(world: GitRepositories) -> None:
-    async with clone_lock(world.clone) as lock:
-        checkout = await require_checkout(lock, world.path)
+    async with world.open() as tree:
+        await tree.checkout()
         (world.state / "index.lock").touch()
         with pytest.raises(GitError):
-            await check_out(checkout, BRANCH, tip(world))
+            await tree.check_out(BRANCH, tip(world))
         begun(world.path)
-        await put_back(await require_checkout(lock, world.path))
-        found = await inspect(world.clone, world.path)
-    assert isinstance(found, Valid)
+        await tree.look(BRANCH)
+        found = await tree.look(BRANCH)
+    assert isinstance(found, Checkout)
     assert found.files == 0
 
 
@@ -138,13 +135,13 @@ async def test_a_rescue_takes_no_part_of_a_cut_off_checkout_for_work(world: GitR
     begun(world.path)
     marked(world)
     label = RescueLabel(7, BRANCH, (1,), datetime(2026, 1, 2, tzinfo=UTC))
-    async with clone_lock(world.clone) as lock:
-        assert await save_rescue(lock, world.path, label) is None
+    async with world.open() as tree:
+        assert await tree.save(label) == (None, None)
     assert files_of(world) == {"README.md": "hello\n", **BEFORE, **IGNORED}
 
 
 async def test_without_a_mark_missing_files_are_deletions(world: GitRepositories) -> None:
     (world.path / "gone").unlink()
-    async with clone_lock(world.clone) as lock:
-        await put_back(await require_checkout(lock, world.path))
+    async with world.open() as tree:
+        await tree.look(BRANCH)
     assert not (world.path / "gone").exists()

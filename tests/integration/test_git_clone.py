@@ -8,8 +8,8 @@ import pytest
 
 from bot.model import IssueBranch
 from bot.tree.clone.arriving import fetch_beside
-from bot.tree.clone.clone import CheckoutRefused, DefaultBranch, clone_at, clone_lock
-from bot.tree.clone.fetch import complete, fetch, remote_default_branch, update
+from bot.tree.clone.clone import CheckoutRefused, Clone, DefaultBranch, clone_lock
+from bot.tree.clone.fetch import complete, remote_default_branch
 from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
@@ -33,8 +33,8 @@ async def test_remote_branches_stay_apart_from_local_ones(world: GitRepositories
 async def test_a_fetch_reports_its_progress(world: GitRepositories) -> None:
     world.someone_pushes("main", {f"file-{number}": str(number) for number in range(120)})
     heard: list[str] = []
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url, heard.append)
+    async with world.open() as tree:
+        await tree.update(world.url, heard.append)
     assert any(line.startswith("Receiving objects 100%") for line in heard)
 
 
@@ -68,8 +68,8 @@ async def test_of_a_clone_that_is_there_only_the_named_branches_are_fetched(worl
     git(world.remote, "update-ref", "-d", "refs/heads/gone")
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
     names = (*refs.issue_refspecs(IssueBranch(1)), *map(refs.refspec, ("main", "feature", "was-never-there", "gone")))
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url, refspecs=names)
+    async with world.open() as tree:
+        await tree.update(world.url, refspecs=names)
     moved = {branch: after[branch] for branch in ("main", "feature", "threadtree/issue-1-2")}
     kept = {branch: before[branch] for branch in before.keys() - {"gone", "threadtree/issue-1"}}
     assert world.known() == kept | moved
@@ -83,8 +83,8 @@ async def test_a_branch_in_the_folder_that_a_deleted_one_was_is_fetched_with_all
     git(world.person, "checkout", "-q", "--detach")
     git(world.person, "branch", "-q", "-D", "feature")
     inside = world.someone_pushes("feature/inside", {"a": "2"}, start="origin/main")
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url, refspecs=[refs.refspec("feature/inside")])
+    async with world.open() as tree:
+        await tree.update(world.url, refspecs=[refs.refspec("feature/inside")])
     assert world.known() == {"main": world.remote_tip("main"), "feature/inside": inside}
 
 
@@ -92,9 +92,9 @@ async def test_a_default_branch_that_is_new_is_fetched_by_its_name(world: GitRep
     await world.update()
     tip = world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url, refspecs=[refs.refspec("main")])
-        assert await remote_default_branch(lock) == DefaultBranch("trunk", tip)
+    async with world.open() as tree:
+        await tree.update(world.url, refspecs=[refs.refspec("main")])
+        assert await remote_default_branch(tree) == DefaultBranch("trunk", tip)
     assert world.known()["trunk"] == tip
 
 
@@ -126,8 +126,8 @@ async def newest(world: GitRepositories) -> GitRepositories:
         world.someone_pushes("main", {"a": str(number)})
     world.someone_pushes("feature", {"b": "1"}, start="origin/main")
     world.someone_pushes("other", {"c": "1"}, start="origin/main")
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url, refspecs=NEWEST, newest=True)
+    async with world.open() as tree:
+        await tree.update(world.url, refspecs=NEWEST, newest=True)
     assert world.clone.is_shallow
     return world
 
@@ -136,8 +136,8 @@ async def test_a_new_clone_begins_with_the_last_commits_of_the_branches_that_are
     tips = {branch: newest.remote_tip(branch) for branch in ("main", "feature")}
     assert newest.known() == tips
     assert git(newest.clone.path, "rev-list", "--count", "--all") == "2"
-    async with clone_lock(newest.clone) as lock:
-        await update(lock, newest.url, refspecs=NEWEST, newest=True)
+    async with newest.open() as tree:
+        await tree.update(newest.url, refspecs=NEWEST, newest=True)
     assert not newest.clone.is_shallow, "only a new clone is without its history"
     assert newest.known().keys() == {"main", "feature", "other"}
 
@@ -150,8 +150,8 @@ async def test_no_question_of_history_is_answered_before_it_is_here(newest: GitR
             await question
     with pytest.raises(GitError, match="history has not arrived"):
         await clone.ahead_behind(main, feature)
-    async with clone_lock(clone) as lock:
-        await complete(lock)
+    async with newest.open() as tree:
+        await complete(tree)
     assert await clone.is_ancestor(main, feature)
     assert await clone.merge_base(main, feature) == main
     assert await clone.ahead_behind(main, feature) == (0, 1)
@@ -169,10 +169,10 @@ async def test_history_arrives_beside_once_and_whoever_takes_the_lock_waits_for_
 
 
 async def test_history_that_came_while_it_arrived_beside_is_left_alone(newest: GitRepositories) -> None:
-    async with clone_lock(newest.clone) as lock:
+    async with newest.open() as tree:
         beside = asyncio.create_task(fetch_beside(newest.clone))
         await until_true(lambda: any((newest.clone.path / "arriving").glob("objects/*/*")))
-        await complete(lock)
+        await complete(tree)
     await beside
     assert not newest.clone.is_shallow
     git(newest.clone.path, "fsck", "--full", "--connectivity-only")
@@ -232,12 +232,12 @@ async def test_two_simultaneous_processes_make_one_clone(world: GitRepositories)
     program = """
 import asyncio, sys
 from pathlib import Path
-from bot.clones.clone import clone_at, clone_lock
-from bot.clones.fetch import fetch, update
-from bot.git.runner import Git
+from bot.tree import Clone, Git
+from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.fetch import update
 
 async def main():
-    clone = clone_at(Path(sys.argv[1]), "octo", "hello", Git(protocols=("file",)))
+    clone = Clone.at(Path(sys.argv[1]), "octo/hello", Git(protocols=("file",)))
     async with clone_lock(clone) as lock:
         await update(lock, sys.argv[2])
 
@@ -253,11 +253,11 @@ asyncio.run(main())
 async def test_the_remotes_address_is_brought_up_to_date(world: GitRepositories, tmp_path: Path) -> None:
     await world.update()
     renamed = world.remote.rename(tmp_path / "renamed.git")
-    async with clone_lock(world.clone) as lock:
+    async with world.open() as tree:
         with pytest.raises(GitError):
-            await fetch(lock)
-        await update(lock, renamed.as_uri())
-        await update(lock, renamed.as_uri())
+            await tree.fetch()
+        await tree.update(renamed.as_uri())
+        await tree.update(renamed.as_uri())
     assert git(world.clone.path, "config", "--get-all", "remote.origin.url") == renamed.as_uri()
     assert git(world.clone.path, "config", "--get-all", "remote.origin.fetch") == "+refs/heads/*:refs/remotes/origin/*"
 
@@ -266,22 +266,22 @@ async def test_the_default_branch_is_asked_from_the_remote(world: GitRepositorie
     world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
     await world.update()
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
-    async with clone_lock(world.clone) as lock:
-        assert await remote_default_branch(lock) == DefaultBranch("trunk", world.remote_tip("trunk"))
+    async with world.open() as tree:
+        assert await remote_default_branch(tree) == DefaultBranch("trunk", world.remote_tip("trunk"))
 
 
 async def test_a_branch_named_like_the_head_of_the_remote_is_an_ordinary_branch(world: GitRepositories) -> None:
     world.someone_pushes("odd/HEAD", {"a": "1"}, start="origin/main")
     await world.update()
-    async with clone_lock(world.clone) as lock:
-        assert await remote_default_branch(lock) == DefaultBranch("main", world.remote_tip("main"))
+    async with world.open() as tree:
+        assert await remote_default_branch(tree) == DefaultBranch("main", world.remote_tip("main"))
 
 
 async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path, empty=True)
     await world.update()
-    async with clone_lock(world.clone) as lock:
-        default = await remote_default_branch(lock)
+    async with world.open() as tree:
+        default = await remote_default_branch(tree)
     assert isinstance(default, CheckoutRefused)
     assert "Push a first one" in default.next_step
 
@@ -291,4 +291,4 @@ async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> N
 )
 def test_no_repository_name_leads_out_of_the_data_directory(owner: str, folder: str, tmp_path: Path) -> None:
     with pytest.raises(refs.InvalidNameError):
-        clone_at(tmp_path, owner, folder, GIT)
+        Clone.at(tmp_path, f"{owner}/{folder}", GIT)

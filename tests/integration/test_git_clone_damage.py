@@ -9,24 +9,19 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
-from bot.model import IssueBranch
 from bot.tree.clone import branch_history
-from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import NoAccess, Updated, replace_if_damaged, update
-from bot.tree.commit import return_to_branch
-from bot.tree.create import Created, Reopened, recreate, reopen
+from bot.tree.clone.checkout import Checkout
+from bot.tree.clone.fetch import Updated, replace_if_damaged
 from bot.tree.git import refs
 from bot.tree.git.errors import GitError
-from tests.support.git_repositories import BOT, LABEL, RESCUE, SANDBOXES, GitRepositories, git, lose_published
+from tests.support.git_repositories import BOT, LABEL, RESCUE, GitRepositories, git, lose_published
 
 BRANCH = "threadtree/issue-1"
 
 
-@pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
 async def with_work(world: GitRepositories) -> dict[str, str]:
@@ -47,15 +42,15 @@ async def with_work(world: GitRepositories) -> dict[str, str]:
     return {refs.local(BRANCH): mine, RESCUE: rescued}
 
 
-async def brought_up_to_date(world: GitRepositories) -> Updated | NoAccess:
-    async with clone_lock(world.clone) as lock:
-        return await update(lock, world.url)
+async def brought_up_to_date(world: GitRepositories) -> Updated:
+    async with world.open() as tree:
+        return await tree.update(world.url)
 
 
 async def replaced(world: GitRepositories) -> Path:
     """Update the clone; return where the damaged one is kept."""
     updated = await brought_up_to_date(world)
-    assert isinstance(updated, Updated)
+    assert not updated.no_access
     assert updated.replaced is not None
     return world.root / "data" / "kept" / updated.replaced
 
@@ -64,8 +59,7 @@ async def assert_whole(world: GitRepositories, own: dict[str, str]) -> None:
     for ref, commit in own.items():
         assert await world.clone.commit_at(ref) == commit
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
-    state = await inspect(world.clone, world.path)
-    assert state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
+    assert await world.seen() == (own[refs.local(BRANCH)], BRANCH, 1)
     assert (world.path / "uncommitted").read_text() == "2"
     git(world.clone.path, "fsck", "--full")
 
@@ -78,22 +72,13 @@ async def assert_fetched_anew(world: GitRepositories) -> None:
 
 
 async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, str]) -> None:
-    """Check that the worktree is back at the same path, and that its own work is there or kept."""
-    async with clone_lock(world.clone) as lock:
-        found = await reopen(lock, world.path, BRANCH)
-        if world.clone.git.cage.isolates:
-            # The cage's private folder has its commits and its index.
-            assert isinstance(found, Reopened)
-            assert found.state == Valid(own[refs.local(BRANCH)], BRANCH, files=1)
-            assert (world.path / "uncommitted").read_text() == "2"
-            return
-        assert isinstance(found, Missing)
-        made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
-    assert isinstance(made, Created)
-    assert made.kept is not None
-    assert (world.root / "data" / "kept" / made.kept / "uncommitted").read_text() == "2"
-    assert (world.root / "data" / "kept" / made.kept / "mine").read_text() == "1"
-    assert await inspect(world.clone, world.path) == Valid(world.remote_tip("main"), BRANCH, files=0)
+    """Check that the worktree is back at the same path, and that its own work is there."""
+    async with world.open() as tree:
+        found = await tree.look(BRANCH)
+    # The cage's private folder has its commits and its index.
+    assert isinstance(found, Checkout)
+    assert (found.commit, found.branch, found.files) == (own[refs.local(BRANCH)], BRANCH, 1)
+    assert (world.path / "uncommitted").read_text() == "2"
 
 
 def half_a_config(clone: Path) -> None:
@@ -175,9 +160,9 @@ async def test_damage_that_a_fetch_does_not_notice_is_found_by_a_check(world: Gi
     await world.update()
     lose_published(world.clone.path, git(world.remote, "rev-parse", "main:README.md"))
     assert await brought_up_to_date(world) == Updated(None)
-    async with clone_lock(world.clone) as lock:
-        assert await replace_if_damaged(lock) is not None
-        assert await replace_if_damaged(lock) is None
+    async with world.open() as tree:
+        assert await replace_if_damaged(tree) is not None
+        assert await replace_if_damaged(tree) is None
     await assert_fetched_anew(world)
     await assert_next_turn_loses_nothing(world, own)
 
@@ -195,7 +180,7 @@ async def test_a_damaged_clone_stays_unchanged_while_the_remote_is_unreachable(w
     own = await with_work(world)
     ref_to_nothing(world.clone.path)
     away = world.remote.rename(world.root / "away.git")
-    assert await brought_up_to_date(world) == NoAccess()
+    assert await brought_up_to_date(world) == Updated(no_access=True)
     assert not (world.root / "data" / "kept").exists()
     away.rename(world.remote)
     await replaced(world)
@@ -237,8 +222,8 @@ async def test_locks_of_a_killed_git_block_no_one(world: GitRepositories, lock: 
     os.utime(file, (0, 0))
     git(world.remote, "update-ref", "refs/heads/soon-gone", "main")
     moved = world.remote.rename(world.root / "moved.git")
-    async with clone_lock(world.clone) as held:
-        await update(held, moved.as_uri())
+    async with world.open() as tree:
+        await tree.update(moved.as_uri())
     moved.rename(world.remote)
     await world.update()
     await assert_whole(world, own)
@@ -252,14 +237,14 @@ async def test_who_takes_the_clone_finds_no_lock_of_a_killed_git(world: GitRepos
     for number, place in enumerate(places):
         place.touch() if number % 2 else (place / "inside").mkdir(parents=True)
         os.utime(place, (0, 0))
-    async with clone_lock(world.clone) as lock:
+    async with world.open() as tree:
         tip = await world.clone.commit_at("refs/remotes/origin/main")
-        await branch_history.record_pushed(lock, branch, tip)
+        await branch_history.record_pushed(tree, branch, tip)
         await world.clone.run("update-ref", f"refs/heads/{branch}", tip or "")
         await world.clone.run("pack-refs", "--all")
         world.agent("switch", "-q", "-c", "elsewhere")
         (world.clone.path / "worktrees" / "issue-1" / "HEAD.lock").touch()
-        assert await return_to_branch(await require_checkout(lock, world.path), branch, LABEL) is None
+        assert await tree.return_to_branch(branch, LABEL) is None
     assert not any(map(os.path.lexists, places))
 
 
@@ -276,8 +261,8 @@ async def test_without_a_cage_a_fresh_lock_belongs_to_another_process(tmp_path: 
 async def test_a_killed_fetch_is_repeated_and_leaves_nothing_behind(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", {"large": os.urandom(3_000_000).hex()})
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url)
+    async with world.open() as tree:
+        await tree.update(world.url)
     pack = world.clone.path / "objects" / "pack"
     fetching = await asyncio.create_subprocess_exec(
         "git", "fetch", "-q", "origin", cwd=world.clone.path, start_new_session=True

@@ -9,75 +9,66 @@ from typing import Any
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch
 from bot.tree.git.runner import Completed, Git
-from bot.tree.push import NothingToPush, Parked, Pushed, PushResult, push
+from bot.tree.push import Pushed
 from bot.tree.sync import (
-    BranchDeleted,
-    Continued,
-    Dirty,
-    Diverged,
-    FastForwarded,
-    OffBranch,
-    OfIssue,
     Synced,
-    switch,
-    sync,
-    sync_detached,
 )
-from tests.support.git_repositories import BOT, RESCUE, SANDBOXES, GitRepositories, git, unchecked
+from tests.support.git_repositories import RESCUE, GitRepositories, git
 from tests.support.patience import PATIENCE_SECONDS
 
 
-@pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
-async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-1") -> Synced:
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        return await sync(await require_checkout(lock, world.path), branch)
+async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-1") -> Synced | None:
+    async with world.open() as tree:
+        await tree.fetch()
+        return await tree.sync(branch)
 
 
-async def nobody_pushed(world: GitRepositories) -> Synced:
+def is_forwarded(found: Synced | None) -> bool:
+    return found is not None and found.how == "fast-forwarded"
+
+
+async def nobody_pushed(world: GitRepositories) -> Synced | None:
     return None
 
 
-async def same_commit(world: GitRepositories) -> Synced:
+async def same_commit(world: GitRepositories) -> Synced | None:
     await world.publish()
     return None
 
 
-async def someone_pushed(world: GitRepositories) -> Synced:
+async def someone_pushed(world: GitRepositories) -> Synced | None:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     world.someone_pushes("threadtree/issue-1", {"a": "2"})
-    return FastForwarded(2)
+    return Synced("fast-forwarded", behind=2)
 
 
-async def agent_committed(world: GitRepositories) -> Synced:
+async def agent_committed(world: GitRepositories) -> Synced | None:
     await world.publish()
     world.agent_commits({"mine": "1"})
     return None
 
 
-async def both_committed(world: GitRepositories) -> Synced:
+async def both_committed(world: GitRepositories) -> Synced | None:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     world.agent_commits({"mine": "1"})
-    return Diverged(1, 1)
+    return Synced("diverged", 1, 1)
 
 
-async def dirty_and_behind(world: GitRepositories) -> Synced:
+async def dirty_and_behind(world: GitRepositories) -> Synced | None:
     world.someone_pushes("threadtree/issue-1", {"a": "1"}, start="origin/main")
     (world.path / "mine").write_text("1")
-    return Dirty(1, 1)
+    return Synced("dirty", behind=1, files=1)
 
 
-async def on_another_branch(world: GitRepositories) -> Synced:
+async def on_another_branch(world: GitRepositories) -> Synced | None:
     world.agent("switch", "-q", "-c", "idea")
-    return OffBranch("idea")
+    return Synced("off-branch", branch="idea")
 
 
 @pytest.mark.parametrize(
@@ -85,14 +76,14 @@ async def on_another_branch(world: GitRepositories) -> Synced:
     [nobody_pushed, same_commit, someone_pushed, agent_committed, both_committed, dirty_and_behind, on_another_branch],
 )
 async def test_sync_reports_the_state_of_the_branch(
-    world: GitRepositories, story: Callable[[GitRepositories], Awaitable[Synced]]
+    world: GitRepositories, story: Callable[[GitRepositories], Awaitable[Synced | None]]
 ) -> None:
     await world.created()
     expected = await story(world)
     before = world.agent("status", "--porcelain")
     assert await synced(world) == expected
     assert world.agent("status", "--porcelain") == before
-    if isinstance(expected, FastForwarded):
+    if is_forwarded(expected):
         assert world.agent("rev-parse", "HEAD") == world.remote_tip("threadtree/issue-1")
 
 
@@ -100,7 +91,7 @@ async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: Gi
     await world.created()
     await someone_pushed(world)
     (world.state / "index.lock").touch()
-    assert isinstance(await synced(world), FastForwarded)
+    assert is_forwarded(await synced(world))
 
 
 async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
@@ -125,25 +116,20 @@ async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
     async with asyncio.timeout(PATIENCE_SECONDS):
         await world.created(HeadBranch("feature"))
         world.someone_pushes("feature", {"a": "2"})
-        assert isinstance(await synced(world, "feature"), FastForwarded)
+        assert is_forwarded(await synced(world, "feature"))
         world.agent_commits({"b": "1"})
         world.someone_pushes("feature", {"a": "3"})
-        async with clone_lock(world.clone) as lock:
-            checkout = await require_checkout(lock, world.path)
-            assert await push(checkout, "feature", "feature-turn-1", BOT, unchecked) == Pushed(merged=True)
+        assert await world.pushed("feature") == Pushed("merged")
         world.someone_pushes("second", {"c": "1"}, start="origin/feature")
-        async with clone_lock(world.clone) as lock:
-            await fetch(lock)
-            assert await switch(await require_checkout(lock, world.path), "feature", "second") is None
+        async with world.open() as tree:
+            await tree.fetch()
+            assert await tree.switch("feature", "second") is None
 
 
-ISSUE = OfIssue(IssueBranch(1), "main")
-
-
-async def followed(world: GitRepositories) -> Synced:
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        return await sync(await require_checkout(lock, world.path), "threadtree/issue-1", ISSUE)
+async def followed(world: GitRepositories) -> Synced | None:
+    async with world.open() as tree:
+        await tree.fetch()
+        return await tree.sync("threadtree/issue-1", IssueBranch(1), "main")
 
 
 async def with_published_work(world: GitRepositories) -> str:
@@ -157,7 +143,7 @@ async def with_published_work(world: GitRepositories) -> str:
 async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitRepositories) -> None:
     await world.created()
     after = world.someone_pushes("main", {"later": "1"})
-    assert await followed(world) == FastForwarded(1)
+    assert await followed(world) == Synced("fast-forwarded", behind=1)
     assert world.agent("rev-parse", "HEAD") == world.agent("rev-parse", "threadtree/issue-1") == after
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == after
 
@@ -167,7 +153,7 @@ async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world
     after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
     git(world.remote, "update-ref", "-d", "refs/heads/main")
-    assert await followed(world) == FastForwarded(1)
+    assert await followed(world) == Synced("fast-forwarded", behind=1)
     assert world.agent("rev-parse", "HEAD") == after
 
 
@@ -199,12 +185,12 @@ async def test_after_its_branch_was_merged_the_work_continues_on_the_next_branch
 ) -> None:
     mine = await with_published_work(world)
     base = finish(world)
-    assert await followed(world) == Continued("threadtree/issue-1-2", "main")
+    assert await followed(world) == Synced("continued", branch="threadtree/issue-1-2", base_branch="main")
     assert world.agent("symbolic-ref", "HEAD") == "refs/heads/threadtree/issue-1-2"
     assert (world.path / "later").read_text() == "1"
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == mine, "the old branch stays"
     assert await world.clone.commit_at("refs/heads/threadtree/issue-1-2") == base
-    assert await inspect(world.clone, world.path) == Valid(base, "threadtree/issue-1-2", files=0)
+    assert await world.seen() == (base, "threadtree/issue-1-2", 0)
 
 
 async def test_unpushed_commits_stay_on_the_merged_branch(world: GitRepositories) -> None:
@@ -219,7 +205,7 @@ async def test_uncommitted_files_stay_on_the_merged_branch(world: GitRepositorie
     await with_published_work(world)
     (world.path / "unseen").write_text("1")
     merged(world)
-    assert await followed(world) == Dirty(1, 0)
+    assert await followed(world) == Synced("dirty", files=1)
 
 
 async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(world: GitRepositories) -> None:
@@ -229,15 +215,15 @@ async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(wor
     await world.publish()
     assert await followed(world) is None
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
-    assert await followed(world) == BranchDeleted()
+    assert await followed(world) == Synced("branch-deleted")
     (world.path / "more").write_text("1")
-    assert await followed(world) == BranchDeleted()
+    assert await followed(world) == Synced("branch-deleted")
 
 
 async def test_a_force_push_is_distinguished_from_a_push(world: GitRepositories) -> None:
     await with_published_work(world)
     amended(world)
-    assert await followed(world) == Diverged(1, 1, rewritten=True)
+    assert await followed(world) == Synced("rewritten", 1, 1)
 
 
 async def test_an_ignored_file_is_not_overwritten_by_following(world: GitRepositories) -> None:
@@ -249,7 +235,7 @@ async def test_an_ignored_file_is_not_overwritten_by_following(world: GitReposit
     (world.person / "x.log").write_text("theirs")
     git(world.person, "add", "-f", "x.log")
     world.push_commit("threadtree/issue-1", {})
-    assert await followed(world) == Diverged(0, 1)
+    assert await followed(world) == Synced("diverged", 0, 1)
     assert (world.path / "x.log").read_text() == "precious"
 
 
@@ -261,13 +247,6 @@ def amended(world: GitRepositories) -> str:
     return world.remote_tip("threadtree/issue-1")
 
 
-async def pushed(world: GitRepositories) -> PushResult:
-    async with clone_lock(world.clone) as lock:
-        return await push(
-            await require_checkout(lock, world.path), "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked
-        )
-
-
 @pytest.mark.parametrize("seen", [True, False])
 async def test_commits_removed_on_github_are_not_brought_back(world: GitRepositories, seen: bool) -> None:
     await with_published_work(world)
@@ -275,10 +254,10 @@ async def test_commits_removed_on_github_are_not_brought_back(world: GitReposito
     if seen:
         await followed(world)
     mine = world.agent_commits({"more": "1"})
-    result = await pushed(world)
-    assert isinstance(result, Parked)
+    result = await world.pushed()
+    assert result.how == "parked"
     assert world.remote_tip("threadtree/issue-1") == theirs
-    assert world.remote_tip("threadtree/issue-1-turn-1") == mine
+    assert world.remote_tip("threadtree/issue-1-turn-7") == mine
 
 
 async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(world: GitRepositories) -> None:
@@ -287,7 +266,7 @@ async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(
     await followed(world)
     world.agent("reset", "-q", "--hard", "origin/threadtree/issue-1")
     mine = world.agent_commits({"more": "1"})
-    assert isinstance(await pushed(world), Pushed)
+    assert (await world.pushed()).how == "pushed"
     assert world.remote_tip("threadtree/issue-1") == mine
 
 
@@ -295,9 +274,9 @@ async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitReposito
     await with_published_work(world)
     git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
     await followed(world)
-    assert await pushed(world) == NothingToPush()
+    assert await world.pushed() == Pushed("nothing")
     mine = world.agent_commits({"more": "1"})
-    assert isinstance(await pushed(world), Pushed)
+    assert (await world.pushed()).how == "pushed"
     assert world.remote_tip("threadtree/issue-1") == mine
 
 
@@ -310,9 +289,9 @@ async def test_a_new_head_of_a_fork_overwrites_no_ignored_file(world: GitReposit
     git(world.person, "add", "-f", "results")
     newer = world.push_commit("main", {"more": "1"})
 
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        assert await sync_detached(await require_checkout(lock, world.path), newer, RESCUE) == Diverged(0, 1)
+    async with world.open() as tree:
+        await tree.fetch()
+        assert await tree.sync_detached(newer, RESCUE) == Synced("diverged", 0, 1)
 
     assert (world.path / "results").read_text() == "hours of work"
     assert world.agent("rev-parse", "HEAD") == head

@@ -9,13 +9,12 @@ import pytest
 
 from bot.model import HeadBranch, IssueBranch
 from bot.thread import reasons
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import CheckoutRefused, clone_lock
-from bot.tree.commit import Committed, commit_all
-from bot.tree.push import Parked, Pushed, push
+from bot.tree.clone.clone import CheckoutRefused
+from bot.tree.commit import Committed
+from bot.tree.push import Pushed
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.reset import WasReset, reset
-from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git, unchecked
+from bot.tree.reset import WasReset
+from tests.support.git_repositories import BOT, GitRepositories, git
 
 FILES = [
     b"with space",
@@ -37,9 +36,9 @@ BRANCHES = ["$(touch x)", "a;touch${IFS}x", 'it\'s-"quoted"', "`x`|&>", "ünï/�
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 
 
-@pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
 def put(folder: Path, name: bytes, content: str) -> None:
@@ -52,12 +51,11 @@ def blobs(world: GitRepositories, branch: str) -> dict[str, str]:
 
 
 async def committed_and_pushed(world: GitRepositories, branch: str) -> Committed:
-    async with clone_lock(world.clone) as lock:
-        done = await commit_all(await require_checkout(lock, world.path), "All of it", BOT, None)
-        assert isinstance(done, Committed), done
-        pushed = await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-1", BOT, unchecked)
-        assert isinstance(pushed, Pushed), pushed
-        return done
+    async with world.open() as tree:
+        done = await tree.commit("All of it", BOT, None)
+    assert done.sha is not None, done
+    assert await world.pushed(branch) == Pushed("pushed")
+    return done
 
 
 async def test_file_names_of_every_kind_are_checked_out_edited_and_pushed(world: GitRepositories) -> None:
@@ -95,7 +93,7 @@ async def test_submodules_are_left_empty_and_are_pushed_as_they_were(world: GitR
     git(world.person, "push", "-q", "origin", "HEAD:main")
     made = await world.created()
     assert list((world.path / "lib").iterdir()) == []
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
+    assert await world.seen() == (made.tip, made.branch, 0)
     (world.path / "new").write_text("1")
     await committed_and_pushed(world, "threadtree/issue-1")
     assert blobs(world, "threadtree/issue-1")["lib"] == inside
@@ -124,12 +122,10 @@ async def test_a_branch_named_like_the_folder_of_issues_branches_is_no_obstacle(
     assert made.branch == "threadtree"
     assert (await world.created()).branch == "threadtree-issue-1"
     world.agent_commits({"a": "1"})
-    async with clone_lock(world.clone) as lock:
-        assert (
-            await push(await require_checkout(lock, world.path), "threadtree-issue-1", "x", BOT, unchecked) == Pushed()
-        )
+    assert await world.pushed("threadtree-issue-1") == Pushed("pushed")
+    async with world.open() as tree:
         label = RescueLabel(1, "threadtree-issue-1", (1,), datetime(2025, 1, 2, tzinfo=UTC))
-        after = await reset(lock, world.path, IssueBranch(1), label)
+        after = await tree.reset(IssueBranch(1), label)
     assert isinstance(after, WasReset)
     assert after.branch == "threadtree-issue-1-2"
     # The name goes on to be used where the obstacle is gone.
@@ -143,11 +139,8 @@ async def test_a_branch_named_like_the_folder_that_appears_later_is_no_race(tmp_
     await world.created()
     mine = world.agent_commits({"a": "1"})
     world.someone_pushes("threadtree", {"b": "1"}, start="origin/main")
-    async with clone_lock(world.clone) as lock:
-        done = await push(
-            await require_checkout(lock, world.path), "threadtree/issue-1", "threadtree/issue-1-turn-1", BOT, unchecked
-        )
-    assert done == Parked("threadtree-issue-1", name_taken=True)
+    done = await world.pushed("threadtree/issue-1")
+    assert done == Pushed("name-taken", "threadtree-issue-1")
     assert world.remote_tip("threadtree-issue-1") == mine
     assert world.agent("rev-parse", "HEAD") == mine, "nothing was merged"
 

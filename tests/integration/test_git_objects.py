@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.tree.clone.clone import Clone, reading
+from bot.tree.clone.clone import Clone
 from bot.tree.git.objects import Objects
 from tests.support.git_repositories import GitRepositories, git
 
@@ -24,7 +24,7 @@ def of(clone: Clone) -> Objects:
 
 
 async def test_a_reader_sees_what_is_written_after_its_start(world: GitRepositories) -> None:
-    async with reading(world.clone) as clone:
+    async with world.clone.reading() as clone:
         first = await clone.commit_at("refs/remotes/origin/main")
         assert first is not None
         assert await clone.commit_at("refs/heads/other") is None
@@ -42,13 +42,13 @@ async def test_a_reader_sees_what_is_written_after_its_start(world: GitRepositor
 
 @pytest.mark.parametrize("name", ["refs/heads/a\ninfo HEAD", "0" * 40, "no such thing", "HEAD^{tree}"])
 async def test_odd_names_are_nothing_and_disturb_no_later_answer(world: GitRepositories, name: str) -> None:
-    async with reading(world.clone) as clone:
+    async with world.clone.reading() as clone:
         assert await clone.commit_at(name) is None
         assert await clone.commit_at("refs/remotes/origin/main") == git(clone.path, "rev-parse", "origin/main")
 
 
 async def test_a_reader_that_was_killed_starts_again(world: GitRepositories) -> None:
-    async with reading(world.clone) as clone:
+    async with world.clone.reading() as clone:
         first = await clone.commit_at("refs/remotes/origin/main")
         process = of(clone)._process
         assert process is not None
@@ -65,7 +65,7 @@ async def test_distances_are_those_that_git_counts(world: GitRepositories) -> No
     line = world.someone_pushes("line", {"a": "2"})
     side = world.someone_pushes("side", {"b": "1"}, start="origin/main")
     git(world.clone.path, "fetch", "-q", "origin")
-    async with reading(world.clone) as fast:
+    async with world.clone.reading() as fast:
         for clone in (world.clone, fast):
             assert await clone.ahead_behind(line, base) == (2, 0)
             assert await clone.ahead_behind(base, line) == (0, 2)

@@ -17,14 +17,12 @@ import pytest
 
 from bot.model import DetachedHead, HeadBranch
 from bot.tree.clone import trash
-from bot.tree.clone.checkout import Valid, all_entries, inspect
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch
+from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.create import Created
 from bot.tree.remove import NotRemoved, Remote, Removed, remove
 from bot.tree.rescue.message import RescueLabel
 from tests.support.failpoints import KilledError
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from tests.support.git_repositories import GitRepositories, git
 from tests.support.patience import until_true
 
 BRANCH = "threadtree/issue-1"
@@ -34,9 +32,9 @@ MAIN = Remote("main")
 NOBODY = 65534
 
 
-@pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+async def world(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     return world
 
@@ -55,16 +53,16 @@ async def removed(
 async def tried(
     world: GitRepositories, label: RescueLabel = LABEL, remote: Remote = MAIN, *, fetched: bool = True
 ) -> Removed | NotRemoved:
-    async with clone_lock(world.clone) as lock:
+    async with world.open() as tree:
         if fetched:
-            await fetch(lock)
-        return await remove(lock, world.path, label, remote)
+            await tree.fetch()
+        return await remove(tree, world.path, label, remote)
 
 
 async def purged(world: GitRepositories) -> Removed | NotRemoved:
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        return await remove(lock, world.path, LABEL, MAIN, only_clean=True)
+    async with world.open() as tree:
+        await tree.fetch()
+        return await remove(tree, world.path, LABEL, MAIN, only_clean=True)
 
 
 def is_there(path: Path) -> bool:
@@ -182,7 +180,7 @@ async def test_a_branch_of_another_worktree_stays(world: GitRepositories) -> Non
     other = world.path.with_name("other")
     git(world.clone.path, "worktree", "add", "-q", "-f", str(other), BRANCH)
     assert not (await removed(world)).branch_deleted
-    assert isinstance(await inspect(world.clone, other), Valid)
+    assert isinstance(await inspect(world.clone, other), Seen)
 
 
 async def test_a_pull_requests_branch_leaves_no_configuration_behind(world: GitRepositories) -> None:
@@ -217,7 +215,7 @@ async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: Git
     world.agent("merge", "-q", "--ff-only", "origin/main")
     (world.path / "x.log").write_text("ignored")
     assert (await removed(world)).rescue is None
-    assert isinstance(await inspect(world.clone, world.path.with_name("other")), Valid)
+    assert isinstance(await inspect(world.clone, world.path.with_name("other")), Seen)
 
 
 async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(tmp_path: Path) -> None:
@@ -391,7 +389,7 @@ async def test_gits_record_of_a_kept_directory_is_kept_beside_it(world: GitRepos
     assert result.kept is not None
     git_state = result.kept.with_name(f"{result.kept.name}.git")
     assert (git_state / "worktrees" / "issue-1" / "HEAD").read_text() == f"ref: refs/heads/{BRANCH}\n"
-    assert (git_state / "private").is_dir() == (world.clone.git.cage.isolates)
+    assert (git_state / "private").is_dir()
     assert result.rescue is not None
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
@@ -490,7 +488,7 @@ async def test_an_obstacle_leaves_everything_in_place(world: GitRepositories) ->
     assert isinstance(result, NotRemoved)
     assert result.why
     assert contents(world.path) == before
-    assert isinstance(await inspect(world.clone, world.path), Valid)
+    assert isinstance(await inspect(world.clone, world.path), Seen)
 
 
 async def test_a_directory_whose_record_stays_is_put_back(
@@ -506,7 +504,7 @@ async def test_a_directory_whose_record_stays_is_put_back(
     monkeypatch.setattr(trash, "move", busy)
     result = await tried(world)
     assert result == NotRemoved("it could not be examined or moved away: device or resource busy")
-    assert isinstance(await inspect(world.clone, world.path), Valid)
+    assert isinstance(await inspect(world.clone, world.path), Seen)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

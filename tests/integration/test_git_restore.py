@@ -13,14 +13,12 @@ import pytest
 
 from bot import failpoints
 from bot.model import DetachedHead, Saved
-from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.importing import lend
 from bot.tree.git.errors import GitError
-from bot.tree.remove import rescue_first, unlink_worktree
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.restore import Restored, RestoreRefusedError, progress_file, restore
-from bot.tree.rescue.save import KeepDirectory, Rescued, save_rescue
-from tests.support.git_repositories import SANDBOXES, GitRepositories, git
+from bot.tree.rescue.restore import Restored, RestoreRefusedError, progress_file
+from bot.tree.rescue.save import Rescued, Secured
+from tests.support.git_repositories import GitRepositories, git
 from tests.support.worktree_states import BASE, BRANCH, STATES, State, photo, write
 
 AT = datetime(2025, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -28,16 +26,16 @@ EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 LABEL = RescueLabel(7, BRANCH, (1, 2), AT)
 
 
-@pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param, BASE)
+@pytest.fixture
+async def world(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap", BASE)
     await world.created()
     return world
 
 
-async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Rescued | KeepDirectory | None:
-    async with clone_lock(world.clone) as lock:
-        return await save_rescue(lock, world.path, replace(LABEL, branch=branch))
+async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Secured:
+    async with world.open() as tree:
+        return await tree.save(replace(LABEL, branch=branch))
 
 
 async def restored(
@@ -48,9 +46,9 @@ async def restored(
     branch: str | None = BRANCH,
     operation_id: int = 1,
 ) -> Restored | RestoreRefusedError:
-    async with clone_lock(world.clone) as lock:
+    async with world.open() as tree:
         try:
-            return await restore(lock, world.path, branch, sha, kept, operation_id)
+            return await tree.restore(branch, sha, kept, operation_id)
         except RestoreRefusedError as refused:
             return refused
 
@@ -86,8 +84,8 @@ async def test_every_state_comes_back(world: GitRepositories, state: State) -> N
     index = index_of(world) if state.index else ""
     tip = world.agent("rev-parse", BRANCH)
     stashed = world.agent("stash", "list", "--format=%H %gs") if state.name == "stashes" else ""
-    kept = await rescued(world)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world)
+    assert kept is not None
     assert photo(world.path) == before, "the worktree stays as it is"
     await vanish(world)
     await world.created()
@@ -112,8 +110,8 @@ async def test_commits_are_restored_onto_a_branch_that_lacks_them(world: GitRepo
     world.agent_commits({"one": "1\n"})
     tip = world.agent_commits({"README.md": "two\n"})
     (world.path / "new").write_text("1")
-    kept = await rescued(world)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world)
+    assert kept is not None
     await vanish(world)
     await world.created()
     assert await restored(world, kept.sha) == Restored(Saved(1, 2))
@@ -149,8 +147,8 @@ async def test_newer_commits_to_the_same_files_are_not_overwritten(world: GitRep
 
 async def test_a_diverged_branch_is_left_alone(world: GitRepositories) -> None:
     commit = world.agent_commits({"one": "1\n"})
-    kept = await rescued(world)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world)
+    assert kept is not None
     await vanish(world)
     await world.created()
     mine = world.agent_commits({"another": "1\n"})
@@ -234,8 +232,8 @@ async def test_no_ignored_file_is_overwritten(world: GitRepositories) -> None:
     write(world, "ignored-file", "rescued\n")
     write(world, "ignored-place/inside", "rescued\n")
     world.agent("add", "-f", "ignored-file", "ignored-place/inside")
-    kept = await rescued(world)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world)
+    assert kept is not None
     world.agent("reset", "-q", "--hard")
     write(world, "ignored-file", "mine\n")
     write(world, "ignored-place", "mine\n")
@@ -260,8 +258,8 @@ async def test_detached_worktrees_are_restored(world: GitRepositories) -> None:
     world.agent_commits({"detached": "1\n"})
     (world.path / "new").write_text("1")
     before = photo(world.path)
-    kept = await rescued(world, None)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world, None)
+    assert kept is not None
     await vanish(world)
     await world.created(pull)
     assert await restored(world, kept.sha, branch=None) == Restored(Saved(1, 1))
@@ -285,12 +283,10 @@ async def test_a_directory_that_was_kept_whole_comes_back(world: GitRepositories
     (world.path / "run.sh").chmod(0o755)
     (world.path / "ignored-too").write_text("1")
     os.mkfifo(world.path / "pipe")
-    assert isinstance(await rescued(world), KeepDirectory)
+    assert (await rescued(world))[1] is not None
     before = photo(world.path)
     kept, state = world.root / "data" / "kept" / "issue-1.x", world.root / "data" / "kept" / "issue-1.x.git"
-    modules = state / (
-        "private/state/modules/lib" if world.clone.git.cage.isolates else "worktrees/issue-1/modules/lib"
-    )
+    modules = state / "private/state/modules/lib"
     modules.mkdir(parents=True)
     (modules / "HEAD").write_text("ref: refs/heads/main\n")
     world.path.rename(kept)
@@ -317,15 +313,15 @@ async def kept_with_a_commit(world: GitRepositories) -> tuple[Rescued, Path]:
     world.agent("-C", "nested", "commit", "-q", "--allow-empty", "-m", "its own")
     (world.path / "edited").write_text("1")
     (world.path / "README.md").unlink()
-    async with clone_lock(world.clone) as lock:
-        found = await rescue_first(lock, world.path, LABEL)
-        assert isinstance(found, KeepDirectory)
-        departed = unlink_worktree(lock, world.path, AT, whole=True)
-    assert found.rescued is not None
+    async with world.open() as tree:
+        found, why = await tree.rescue(LABEL)
+        assert found is not None
+        assert why is not None
+        departed = tree.unlink(AT, whole=True)
     assert departed.kept is not None
     git(world.clone.path, "update-ref", "-d", f"refs/heads/{BRANCH}")
     await world.recreate(BRANCH, git(world.clone.path, "rev-parse", "refs/remotes/origin/main"))
-    return found.rescued, departed.kept
+    return found, departed.kept
 
 
 async def test_commits_and_the_directory_that_was_kept_come_back_together(world: GitRepositories) -> None:
@@ -345,8 +341,8 @@ async def test_commits_and_the_directory_that_was_kept_come_back_together(world:
 
 async def test_a_directory_that_was_kept_does_not_undo_newer_commits(world: GitRepositories) -> None:
     commit, kept = await kept_with_a_commit(world)
-    async with clone_lock(world.clone) as lock:
-        await lend(lock.clone, world.view(), commit.sha)
+    async with world.open() as tree:
+        await lend(tree.clone, world.view(), commit.sha)
     world.agent("reset", "-q", "--hard", commit.sha + "^")
     newer = world.agent_commits({"dir/a": "newer"})
 
@@ -438,8 +434,7 @@ async def test_a_planted_note_of_progress_opens_no_way_to_overwrite_work(world: 
     assert not note.is_relative_to(world.path)
     assert not note.is_relative_to(world.state)
     (world.state / "threadtree-restoring").write_text(sha)
-    if world.clone.git.cage.isolates:
-        world.agent("-c", f"alias.plant=!mkdir -p {note.parent}; echo '1 {sha} None' >{note} || true", "plant")
+    world.agent("-c", f"alias.plant=!mkdir -p {note.parent}; echo '1 {sha} None' >{note} || true", "plant")
 
     assert isinstance(await restored(world, sha), RestoreRefusedError)
     assert (world.path / "dir" / "a").read_text() == "mine\n"
@@ -465,6 +460,6 @@ async def _rescued_edits(world: GitRepositories) -> str:
     (world.path / "dir" / "a").write_text("edited\n")
     (world.path / "new").write_text("1")
     (world.path / "other" / "c").unlink()
-    kept = await rescued(world)
-    assert isinstance(kept, Rescued)
+    kept, _ = await rescued(world)
+    assert kept is not None
     return kept.sha

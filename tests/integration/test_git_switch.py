@@ -8,19 +8,17 @@ import pytest
 from bot import failpoints
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch
+from bot.tree.clone.checkout import require_checkout
 from bot.tree.git import refs
-from bot.tree.sync import switch, sync
-from tests.support.git_repositories import SANDBOXES, GitRepositories, entry_of, git
+from bot.tree.sync import switch
+from tests.support.git_repositories import GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
 
 
-@pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +28,9 @@ def no_listener() -> Iterator[None]:
 
 
 async def switched(world: GitRepositories, path: Path | None = None) -> Misfit | None:
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        return await switch(await require_checkout(lock, path or world.path), ISSUE, HEAD)
+    async with world.open() as tree:
+        await tree.fetch()
+        return await switch(await require_checkout(tree, path or world.path), ISSUE, HEAD)
 
 
 async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
@@ -52,7 +50,7 @@ async def test_a_clean_worktree_switches_to_the_head_of_the_pull_request(world: 
     assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
 
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
+    assert await world.seen() == (head, HEAD, 0)
     assert (world.path / "hello.txt").read_text() == "hello world\n"
     assert not (world.path / "gone.txt").exists()
     assert git(world.clone.path, "rev-parse", refs.local(ISSUE)) == before, "the branch before stays"
@@ -67,8 +65,8 @@ async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitRepositori
 
     assert world.agent("status", "--short", "--branch").startswith(f"## {HEAD}...origin/{HEAD}")
     commit = world.agent_commits({"mine.txt": "mine\n"})
-    async with clone_lock(world.clone) as lock:
-        await sync(await require_checkout(lock, world.path), HEAD)
+    async with world.open() as tree:
+        await tree.sync(HEAD)
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == commit
     assert world.remote_tip(ISSUE) != commit
 
@@ -180,7 +178,7 @@ async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> Non
     assert await switched(world) == "in-the-way"
 
     assert (world.path / "local.env").read_text() == "precious\n"
-    assert await inspect(world.clone, world.path) == Valid(world.remote_tip(ISSUE), ISSUE, files=0)
+    assert await world.seen() == (world.remote_tip(ISSUE), ISSUE, 0)
 
 
 async def test_a_switch_to_a_deleted_branch_is_refused(world: GitRepositories) -> None:
@@ -197,7 +195,7 @@ async def test_a_branch_that_is_checked_out_elsewhere_stays_there(world: GitRepo
 
     assert await switched(world) == "branch-elsewhere"
 
-    assert await inspect(world.clone, other) == Valid(world.remote_tip(HEAD), HEAD, files=0)
+    assert await world.seen(other) == (world.remote_tip(HEAD), HEAD, 0)
 
 
 async def test_a_local_branch_with_commits_of_its_own_is_not_moved(world: GitRepositories) -> None:
@@ -259,9 +257,9 @@ async def test_an_interrupted_switch_is_completed(world: GitRepositories, place:
 
     assert await switched(world) is None
     assert world.agent("rev-parse", "HEAD") == head
-    assert await inspect(world.clone, world.path) == Valid(head, HEAD, files=0)
-    async with clone_lock(world.clone) as lock:
-        assert await sync(await require_checkout(lock, world.path), HEAD) is None
+    assert await world.seen() == (head, HEAD, 0)
+    async with world.open() as tree:
+        assert await tree.sync(HEAD) is None
 
 
 async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them(world: GitRepositories) -> None:
@@ -280,10 +278,10 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
     await world.created()
     head = world.someone_pushes("other", {"a.txt": "a\n"}, start="origin/main")
     git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        assert await switch(await require_checkout(lock, world.path), ISSUE, name) is None
-        assert await sync(await require_checkout(lock, world.path), name) is None
+    async with world.open() as tree:
+        await tree.fetch()
+        assert await tree.switch(ISSUE, name) is None
+        assert await tree.sync(name) is None
     assert world.agent("rev-parse", "HEAD") == head
     assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
 
@@ -291,6 +289,6 @@ async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name
 @pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])
 async def test_names_with_a_special_meaning_do_not_reach_git(world: GitRepositories, name: str) -> None:
     await world.created()
-    async with clone_lock(world.clone) as lock:
+    async with world.open() as tree:
         with pytest.raises(refs.InvalidNameError):
-            await switch(await require_checkout(lock, world.path), ISSUE, name)
+            await tree.switch(ISSUE, name)

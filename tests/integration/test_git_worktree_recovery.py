@@ -13,18 +13,17 @@ from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.thread import reasons
 from bot.tree.clone.admin import Missing, real_path, register
-from bot.tree.clone.checkout import Valid, all_entries, inspect
-from bot.tree.clone.clone import CheckoutRefused, clone_lock
-from bot.tree.clone.fetch import update
-from bot.tree.create import Created, Reopened, recreate, reopen
+from bot.tree.clone.checkout import Checkout, all_entries, inspect
+from bot.tree.clone.clone import CheckoutRefused
+from bot.tree.create import Created
 from bot.tree.git.errors import GitError, GitProblem
 from bot.turn.waiting import passing
-from tests.support.git_repositories import RESCUE, SANDBOXES, GitRepositories, entry_of, git
+from tests.support.git_repositories import RESCUE, GitRepositories, entry_of, git
 
 
-@pytest.fixture(params=SANDBOXES)
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    return GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+def world(tmp_path: Path) -> GitRepositories:
+    return GitRepositories.make(tmp_path, "bwrap")
 
 
 async def test_a_directory_deleted_by_hand_comes_back_with_its_commits(world: GitRepositories) -> None:
@@ -106,9 +105,9 @@ async def test_an_edit_makes_a_worktree_dirty_and_an_ignored_file_does_not(world
     world.someone_pushes("main", {".gitignore": "*.log\n"})
     made = await world.created()
     (world.path / "x.log").write_text("ignored")
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
+    assert await world.seen() == (made.tip, made.branch, 0)
     (world.path / "line\nbreak").write_text("untracked")
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=1)
+    assert await world.seen() == (made.tip, made.branch, 1)
 
 
 BRANCH = "threadtree/issue-1"
@@ -128,12 +127,12 @@ async def with_work(world: GitRepositories) -> str:
 
 async def recovered(world: GitRepositories) -> Created:
     """Do what a turn does before it starts."""
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url)
-        found = await reopen(lock, world.path, BRANCH)
-        if isinstance(found, Reopened):
-            return Created(BRANCH, None, found.state.head or "")
-        made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
+    async with world.open() as tree:
+        await tree.update(world.url)
+        found = await tree.look(BRANCH)
+        if isinstance(found, Checkout):
+            return Created(BRANCH, None, found.commit or "")
+        made = await tree.make_again(BRANCH, None, RESCUE, IssueBranch(1))
         assert isinstance(made, Created), made
         return made
 
@@ -181,7 +180,7 @@ async def test_a_damaged_worktree_comes_back_with_its_commits_and_its_files_are_
     damage(world)
     made = await recovered(world)
     assert made.tip == mine
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
+    assert await world.seen() == (mine, BRANCH, 0)
     assert bool(made.kept) is (damage in HOLDING)
     if made.kept is not None:
         kept = data(world) / "kept" / made.kept
@@ -206,17 +205,10 @@ async def test_a_lost_record_of_git_costs_no_file(
     mine = await with_work(world)
     damage(world)
     made = await recovered(world)
-    if world.clone.git.cage.isolates:
-        assert made == Created(BRANCH, None, mine)
-        assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=1)
-        assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
-        assert (world.path / "uncommitted").read_text() == "2"
-        return
-    # Without a cage the index and HEAD were in the record, and unpushed commits in the clone.
-    assert made.tip == (mine if damage is record_gone else world.remote_tip("main"))
-    assert made.kept is not None
-    assert (data(world) / "kept" / made.kept / "uncommitted").read_text() == "2"
-    assert (data(world) / "kept" / made.kept / "mine").read_text() == "1"
+    assert made == Created(BRANCH, None, mine)
+    assert await world.seen() == (mine, BRANCH, 1)
+    assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
+    assert (world.path / "uncommitted").read_text() == "2"
 
 
 async def test_commits_of_a_cage_survive_the_loss_of_directory_and_clone_together(tmp_path: Path) -> None:
@@ -236,8 +228,8 @@ async def test_a_worktree_that_lost_its_lock_gets_it_again(world: GitRepositorie
     else:
         await world.created()
     git(world.clone.path, "worktree", "unlock", str(world.path))
-    async with clone_lock(world.clone) as lock:
-        assert isinstance(await reopen(lock, world.path, branch), Reopened)
+    async with world.open() as tree:
+        assert isinstance(await tree.look(branch), Checkout)
     entry = await entry_of(world.clone, world.path)
     assert entry is not None
     assert entry.lock_reason == "threadtree: in use"
@@ -250,7 +242,7 @@ async def test_a_branch_that_is_gone_under_its_worktree_is_not_started_from_noth
     made = await recovered(world)
     assert made.tip == mine
     assert made.kept is not None
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=0)
+    assert await world.seen() == (mine, BRANCH, 0)
 
 
 def rebasing(world: GitRepositories) -> None:
@@ -304,7 +296,7 @@ async def test_the_creation_can_be_interrupted_anywhere(
     monkeypatch.undo()
     made = await world.created()
     assert made.kept is None
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
+    assert await world.seen() == (made.tip, made.branch, 0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]
 
 
@@ -350,21 +342,21 @@ async def test_a_worktree_whose_clone_is_replaced_while_its_files_are_written_is
     assert passing(problem.value) is not None
     monkeypatch.undo()
     made = await world.created()
-    assert await inspect(world.clone, world.path) == Valid(made.tip, made.branch, files=0)
+    assert await world.seen() == (made.tip, made.branch, 0)
 
 
 @pytest.mark.parametrize("left", ["the entry", "the entry and an empty directory"])
 async def test_a_registration_can_be_interrupted_anywhere(world: GitRepositories, left: str) -> None:
     await world.update()
     world.path.parent.mkdir(parents=True)
-    async with clone_lock(world.clone) as lock:
-        register(lock.clone.path, world.path, world.remote_tip("main"))
+    async with world.open() as tree:
+        register(tree.clone.path, world.path, world.remote_tip("main"))
     (world.path / ".git").unlink()
     if left == "the entry":
         world.path.rmdir()
     made = await world.created()
     assert made.kept is None
-    assert await inspect(world.clone, world.path) == Valid(made.tip, "threadtree/issue-1", files=0)
+    assert await world.seen() == (made.tip, "threadtree/issue-1", 0)
     assert [entry.path for entry in await all_entries(world.clone)] == [real_path(world.path)]
 
 

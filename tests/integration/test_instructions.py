@@ -5,7 +5,6 @@ from pathlib import Path
 
 from bot.prompt.builder import Instructions
 from bot.prompt.instructions import FILE_BYTES, read_instructions
-from bot.tree.clone.clone import reading
 from tests.support.git_repositories import GitRepositories, commit_and_push, git
 
 FILES = {
@@ -22,7 +21,7 @@ async def told(
     await world.update()
     head = git(world.person, "rev-parse", "HEAD")
     found = await read_instructions(world.clone, "main", head, agent, changed, since)
-    async with reading(world.clone) as clone:
+    async with world.clone.reading() as clone:
         assert await read_instructions(clone, "main", head, agent, changed, since) == found
     return found
 

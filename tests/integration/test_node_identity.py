@@ -13,13 +13,13 @@ import pytest
 from bot.care.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
-from bot.node.move_in import move_in
 from bot.operations.execute import carry_out
 from bot.sandbox.cage import sandbox_for
 from bot.store import nodes, operations
 from bot.store.database import Pool, database
 from bot.store.operations import RequestedBy
-from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree import move_in
+from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.clone.clone import clone_lock
 from bot.tree.create import Created, create, recreate
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
@@ -142,7 +142,7 @@ async def started(node: Node, data_dir: Path, name: str) -> Node:
     here = await identify(node.ctx.pool, data_dir, name)
     cage = sandbox_for("bwrap" if node.ctx.git.cage.isolates else "off", data_dir, SEARCH_PATH)
     ctx = replace(node.ctx, node=here.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
-    await move_in(ctx)
+    await move_in(ctx.data_dir, ctx.git)
     return replace(node, ctx=ctx)
 
 
@@ -151,7 +151,7 @@ async def state_of(node: Node) -> tuple[str, str, object]:
     row = await node.db.fetchrow("select node, path from worktrees")
     path = node.ctx.directory(row["path"])
     found = await inspect(node.ctx.clone("octo/hello"), path)
-    return row["node"], row["path"], isinstance(found, Valid) and found.files and (path / "README.md").read_text()
+    return row["node"], row["path"], isinstance(found, Seen) and found.files and (path / "README.md").read_text()
 
 
 PATH = "worktrees/octo/hello/issue-1"
@@ -169,7 +169,7 @@ async def test_worktrees_follow_a_data_directory_that_is_moved(each: Node, tmp_p
         assert len(await repair(each.ctx)) == number - 1
         async with clone_lock(each.ctx.clone("octo/hello")) as lock:  # the second time there is one without a row
             without_row = each.ctx.directory(PATH).with_name("issue-2")
-            assert isinstance(await inspect(lock.clone, without_row), Valid) == (number == 2)
+            assert isinstance(await inspect(lock.clone, without_row), Seen) == (number == 2)
             await create(lock, without_row, IssueBranch(2), RESCUE)
 
 
@@ -217,7 +217,9 @@ async def test_a_worktree_that_a_move_lost_is_made_again_with_its_commits(moved:
         made = await recreate(lock, path, BRANCH, None, RESCUE)
         assert isinstance(made, Created)
         assert (made.branch, made.tip, (path / "work").read_text()) == (BRANCH, commit, "only here")
-        assert await inspect(lock.clone, path) == Valid(commit, BRANCH, 0)
+        found = await inspect(lock.clone, path)
+        assert isinstance(found, Seen)
+        assert (found.commit, found.branch, found.files) == (commit, BRANCH, 0)
         [entry] = await all_entries(lock.clone)
     assert entry.path == path
     assert await repair(node.ctx) == []

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from bot import failpoints
 from bot.care.repair import repair
 from bot.store import conversations, turns
-from bot.tree.clone import metadata
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.metadata import Metadata
 from tests.support.git_repositories import SANDBOXES, git
@@ -54,7 +53,7 @@ async def test_an_unused_worktree_is_removed_from_disk_git_and_rows(each: Node) 
     assert await each.states() == {old: "removed", young: "ready"}
     assert await each.db.fetchval("select removal from worktrees where id = $1", old) == "retention"
     assert not each.path(1).exists()
-    assert not metadata.metadata_path(each.path(1)).exists()
+    assert not Metadata.file(each.path(1)).exists()
     assert each.path(2).is_dir()
     assert await on_record(each) == {"issue-2"}
     assert await each.db.fetchval("select worktree_id from conversations where number = 1") is None
@@ -89,7 +88,7 @@ async def test_the_file_beside_a_worktree_is_activity(node: Node) -> None:
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
 async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_time(node: Node, damage: str) -> None:
     worktree = await node.add(1)
-    file = metadata.metadata_path(node.path(1))
+    file = Metadata.file(node.path(1))
     if damage == "missing":
         file.unlink()
     else:
@@ -103,7 +102,7 @@ async def test_lost_metadata_is_rebuilt_from_the_row_and_the_worktree_goes_next_
     assert [(line.id, line.why) for line in report.skipped] == [
         (worktree, f"Its metadata is {damage}: rebuilt, and checked again next time.")
     ]
-    known, row = metadata.read(node.path(1)), await node.row(worktree)
+    known, row = Metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
     assert (known.id, known.conversations, known.branch) == (str(worktree), (1,), "threadtree/issue-1")
     assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
@@ -206,7 +205,7 @@ async def test_a_dry_run_changes_nothing(each: Node) -> None:
     (each.path(2) / "untracked.txt").write_text("new\n")
     await each.age(dirty, 365)
     lost = await each.add(3)
-    metadata.delete(each.path(3))
+    Metadata.delete(each.path(3))
     stranger = each.path(4)
     stranger.mkdir()
     await each.db.execute("insert into orphans values ($1, $2, 'epoch')", NODE, str(stranger))

@@ -4,28 +4,27 @@ import asyncio
 import base64
 import time
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 import pytest
 
 from bot.redaction import Redactor
 from bot.thread.notices import PushRule
-from bot.tree.clone.checkout import require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.commit import Committed, NothingToCommit, commit_all
-from bot.tree.push import DiffStat, Parked, Pushed, PushResult, changes, push
-from bot.turn import push_guard
-from bot.turn.push_guard import Guard, PushWithheldError
-from tests.support.git_repositories import BOT, SANDBOXES, GitRepositories, git
+from bot.tree import guard
+from bot.tree.commit import Committed
+from bot.tree.guard import Guard
+from bot.tree.push import Pushed
+from tests.support.git_repositories import BOT, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 WORKFLOW = ".github/workflows/ci.yml"
 SECRET = "canary-8f2c61d0-77aa"
 
 
-@pytest.fixture(params=SANDBOXES)
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+async def world(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", {WORKFLOW: "on: push\n"})
     await world.created()
     return world
@@ -50,28 +49,27 @@ def guard_with(**rules: object) -> Guard:
     )
 
 
-async def pushed(world: GitRepositories, guard: Guard | None = None, target: str = BRANCH) -> PushResult:
-    chosen = guard or guard_with()
-
-    async def check(commit: str, to: str) -> None:
-        await chosen.check(await require_checkout(lock, world.path), BRANCH, commit, to)
-
-    async with clone_lock(world.clone) as lock:
-        return await push(await require_checkout(lock, world.path), target, f"{target}-turn-7", BOT, check)
+async def nobody_stops() -> None:
+    pass
 
 
-async def committed(world: GitRepositories) -> object:
-    async with clone_lock(world.clone) as lock:
-        return await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
+async def pushed(world: GitRepositories, guard: Guard | None = None, target: str = BRANCH) -> Pushed:
+    async with world.open() as tree:
+        return await tree.push(target, f"{target}-turn-7", BOT, guard or guard_with(), nobody_stops)
+
+
+async def committed(world: GitRepositories) -> Committed:
+    async with world.open() as tree:
+        return await tree.commit("the turn", BOT, None)
 
 
 async def withheld(world: GitRepositories, guard: Guard | None = None) -> tuple[PushRule, tuple[str, ...]]:
     """Push, which must be forbidden; return the rule and the names, after a look at GitHub."""
     before = git(world.remote, "for-each-ref")
-    with pytest.raises(PushWithheldError) as caught:
-        await pushed(world, guard)
+    result = await pushed(world, guard)
     assert git(world.remote, "for-each-ref") == before
-    return caught.value.rule, caught.value.names
+    assert (result.how, result.rule is None) == ("withheld", False)
+    return cast(PushRule, result.rule), result.names
 
 
 def commits(world: GitRepositories, files: dict[str, str]) -> str:
@@ -89,7 +87,7 @@ async def test_workflows_are_compared_as_trees_and_not_only_by_commits(world: Gi
     honest = commits(world, {"a": "1"})
 
     # What came with the base is on GitHub already.
-    assert isinstance(await pushed(world), Pushed)
+    assert (await pushed(world)).how == "pushed"
     assert world.remote_tip(BRANCH) == honest
 
     def joined(parent: str, workflow: str | None = None) -> None:
@@ -123,7 +121,7 @@ async def test_workflows_are_compared_as_trees_and_not_only_by_commits(world: Gi
 
     world.agent("reset", "-q", "--hard", honest)
     commits(world, {"b": "1"})
-    assert isinstance(await pushed(world), Pushed)
+    assert (await pushed(world)).how == "pushed"
 
 
 async def test_a_folder_of_workflows_becomes_no_link_and_no_submodule(small: GitRepositories) -> None:
@@ -137,24 +135,22 @@ async def test_a_folder_of_workflows_becomes_no_link_and_no_submodule(small: Git
 async def test_a_merge_of_simultaneous_work_is_checked_again(small: GitRepositories) -> None:
     """What GitHub's branch got meanwhile is on GitHub already, also its workflows."""
     commits(small, {"mine": "1"})
-    small.someone_pushes(BRANCH, {WORKFLOW: "on: push\n"}, start="origin/main")
-    checked: list[tuple[str, str]] = []
+    theirs = small.someone_pushes(BRANCH, {WORKFLOW: "on: push\n"}, start="origin/main")
+    asked = list[str]()
 
-    async def check(commit: str, target: str) -> None:
-        checked.append((commit, target))
-        await guard_with().check(await require_checkout(lock, small.path), BRANCH, commit, target)
+    async def may_go() -> None:
+        asked.append(small.remote_tip(BRANCH))
 
-    async with clone_lock(small.clone) as lock:
-        assert isinstance(await push(await require_checkout(lock, small.path), BRANCH, "x", BOT, check), Pushed)
-    assert [target for _, target in checked] == [BRANCH, BRANCH]
-    assert checked[-1][0] == small.remote_tip(BRANCH)
+    async with small.open() as tree:
+        assert await tree.push(BRANCH, "x", BOT, guard_with(), may_go) == Pushed("merged")
+    assert asked == [theirs, theirs]
 
 
 async def test_a_protected_branch_is_never_pushed_also_when_parking(small: GitRepositories) -> None:
     small.agent_commits({"README.md": "mine\n"})
     small.someone_pushes(BRANCH, {"README.md": "theirs\n"}, start="origin/main")
     assert await withheld(small, guard_with(protected=frozenset({f"{BRANCH}-turn-7"}))) == ("protected-branch", ())
-    assert isinstance(await pushed(small), Parked)
+    assert (await pushed(small)).how == "parked"
 
 
 async def test_a_submodule_at_a_commit_that_is_published_nowhere_is_withheld(world: GitRepositories) -> None:
@@ -162,14 +158,14 @@ async def test_a_submodule_at_a_commit_that_is_published_nowhere_is_withheld(wor
     world.agent("-C", "sub", "checkout", "-q", world.remote_tip("main"))
     world.agent("add", "sub")
     world.agent("commit", "-q", "-m", "a submodule")
-    assert isinstance(await pushed(world), Pushed)
+    assert (await pushed(world)).how == "pushed"
 
     # The bot itself commits neither what is changed inside nor a commit that only this worktree has; it names both.
     (world.path / "sub" / "stray").write_text("1")
-    assert await committed(world) == NothingToCommit({"large": ("sub",)})
+    assert await committed(world) == Committed(None, {"large": ("sub",)})
     (world.path / "sub" / "stray").unlink()
     world.agent("-C", "sub", "commit", "-q", "--allow-empty", "-m", "only here")
-    assert await committed(world) == NothingToCommit({"large": ("sub",)})
+    assert await committed(world) == Committed(None, {"large": ("sub",)})
     world.agent("commit", "-q", "-a", "-m", "moved")
     assert await withheld(world) == ("submodule", ("sub",))
 
@@ -201,11 +197,11 @@ async def test_a_secret_is_found_wherever_a_push_would_send_it(small: GitReposit
     small.agent("replace", message, base)
     assert await withheld(small) == ("secret", ())
     small.agent("reset", "-q", "--hard", base)
-    assert isinstance(await pushed(small), Pushed)
+    assert (await pushed(small)).how == "pushed"
 
 
 async def test_more_than_can_be_searched_is_withheld(small: GitRepositories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push_guard, "MAX_SEARCHED_BYTES", 100_000)
+    monkeypatch.setattr(guard, "MAX_SEARCHED_BYTES", 100_000)
     commits(small, {"data": "x" * 200_000})
     assert await withheld(small) == ("too-much", ())
 
@@ -213,14 +209,14 @@ async def test_more_than_can_be_searched_is_withheld(small: GitRepositories, mon
 async def test_more_merges_than_can_be_examined_are_withheld(
     small: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_guard, "_MOST_MERGES", 2)
+    monkeypatch.setattr(guard, "_MOST_MERGES", 2)
     start = small.agent("rev-parse", "HEAD")
     for number in range(2):
         commits(small, {"data": str(number)})
         side = small.agent("commit-tree", "HEAD^{tree}", "-p", start, "-m", "side")
         small.agent("merge", "-q", "--no-ff", "-s", "ours", "-m", "joined", side)
     assert await withheld(small) == ("too-much", ())
-    assert isinstance(await pushed(small, guard_with(allow_workflow_changes=True)), Pushed)
+    assert (await pushed(small, guard_with(allow_workflow_changes=True))).how == "pushed"
 
 
 async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositories) -> None:
@@ -235,7 +231,7 @@ async def test_other_work_goes_on_while_commits_are_searched(small: GitRepositor
             pauses.append(time.thread_time() - began)
 
     beating = asyncio.create_task(beat())
-    assert isinstance(await pushed(small), Pushed)
+    assert (await pushed(small)).how == "pushed"
     beating.cancel()
     assert max(pauses) < 0.5
 
@@ -244,15 +240,15 @@ async def test_what_changed_between_two_commits_is_counted(small: GitRepositorie
     before = git(small.clone.path, "rev-parse", "refs/remotes/origin/main")
     after = small.agent_commits({"README.md": "one\ntwo\n", "1 file changed": "x\n", "new": "y\n"})
     await small.bring_home()
-    assert await changes(small.clone, before, after) == DiffStat(3, 4, 1)
+    assert await small.clone.count_changes(before, after) == (3, 4, 1)
 
 
 LFS = {".gitattributes": "*.bin filter=lfs -text\nsecret/** filter=git-crypt\n", "a.bin": "version 1\n", "b": "plain\n"}
 
 
-@pytest.fixture(params=SANDBOXES)
-async def filtered(tmp_path: Path, request: pytest.FixtureRequest) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, request.param)
+@pytest.fixture
+async def filtered(tmp_path: Path) -> GitRepositories:
+    world = GitRepositories.make(tmp_path, "bwrap")
     world.someone_pushes("main", LFS)
     await world.created()
     return world
@@ -288,7 +284,7 @@ async def test_a_file_under_a_filter_can_be_moved_and_deleted(filtered: GitRepos
     assert done == Committed(filtered.agent("rev-parse", "HEAD"), {})
     filtered.agent("rm", "-q", "moved.bin")
     commits(filtered, {"c.txt": "text"})
-    assert await pushed(filtered) == Pushed()
+    assert await pushed(filtered) == Pushed("pushed")
 
 
 async def test_content_under_a_filter_is_left_out_of_the_commit(filtered: GitRepositories) -> None:
@@ -296,10 +292,9 @@ async def test_content_under_a_filter_is_left_out_of_the_commit(filtered: GitRep
         (filtered.path / name).write_text("raw")
     filtered.agent("add", "new.bin")
     done = await committed(filtered)
-    assert isinstance(done, Committed)
     assert {why: set(names) for why, names in done.left_out.items()} == {
         "filter": {"a.bin", "new.bin", "line\nbreak.bin"}
     }
-    assert await pushed(filtered) == Pushed()
+    assert await pushed(filtered) == Pushed("pushed")
     assert git(filtered.remote, "show", f"{BRANCH}:a.bin") == LFS["a.bin"].strip()
     assert (filtered.path / "a.bin").read_text() == "raw"

@@ -19,7 +19,7 @@ from bot.rules import Rules
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import Removal
-from bot.tree.clone import metadata, trash
+from bot.tree import trash
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.metadata import Metadata
 from bot.tree.remove import NotRemoved, Removed
@@ -104,7 +104,7 @@ def write_metadata(path: Path, worktree: int) -> None:
         created_at=NOW,
         updated_at=NOW,
     )
-    metadata.write(path, known)
+    known.write(path)
 
 
 async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(place: Place) -> None:
@@ -127,7 +127,7 @@ async def test_a_worktree_goes_with_its_metadata_and_its_rescue_is_on_record(pla
     assert await place.row() == ("removed", "retention")
     assert await conversations.worktree_of(place.rows.db, place.conversation) is None
     assert not place.path.exists()
-    assert not metadata.metadata_path(place.path).exists()
+    assert not Metadata.file(place.path).exists()
     assert sum(trash.size_of(trashed) for trashed in result.trashed) > 0
     assert await delete_trashed(result.trashed) > 0
     assert list(trash.trash_folder(place.ctx.data_dir).iterdir()) == []
@@ -154,7 +154,7 @@ async def test_while_github_cannot_be_reached_the_worktree_stays(place: Place) -
     assert "could not be asked" in result.why
     assert await place.row() == ("ready", "closed")
     assert (place.path / "new").read_text() == "new"
-    assert metadata.metadata_path(place.path).exists()
+    assert Metadata.file(place.path).exists()
     assert await place.rescues() == []
 
 
@@ -209,7 +209,7 @@ async def test_a_purge_leaves_what_would_need_a_rescue_and_takes_what_would_not(
 
     assert await place.row() == ("removed", "purged")
     assert await conversations.worktree_of(place.rows.db, place.conversation) == place.worktree
-    assert not metadata.metadata_path(place.path).exists()
+    assert not Metadata.file(place.path).exists()
 
 
 async def test_a_removal_that_was_called_off_while_the_clone_was_busy_touches_nothing(place: Place) -> None:

@@ -17,15 +17,15 @@ from bot.model import IssueBranch
 from bot.operations.asked import Repairing
 from bot.store import conversations, rescues, turns
 from bot.tasks import concurrently
-from bot.tree.clone import metadata, trash
+from bot.tree import trash
 from bot.tree.clone.admin import LIVE
-from bot.tree.clone.checkout import Valid, all_entries, inspect
+from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.metadata import Metadata
 from bot.tree.create import Created
 from bot.tree.git.runner import Completed, Git
 from bot.tree.rescue.message import RescueLabel
-from bot.tree.rescue.save import Rescued, save_rescue
+from bot.tree.rescue.save import save_rescue
 from tests.support.git_repositories import SANDBOXES, entry_of, git
 from tests.support.node import HELLO, LONG_AGO_DAYS, NODE, Node, prepared_node, set_times
 from tests.support.turn_rows import TurnRows
@@ -105,18 +105,18 @@ async def test_a_worktree_whose_files_are_being_written_is_left_alone(
     assert [line.id for line in report.skipped] == [worktree]
     assert report.deleted == []
     assert isinstance(made, Created)
-    assert await inspect(each.git.clone, path) == Valid(made.tip, made.branch, files=0)
+    assert await each.git.seen(path) == (made.tip, made.branch, 0)
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"id": 7}'])
 async def test_metadata_is_rebuilt_from_the_row_with_its_times(node: Node, content: str | None) -> None:
     worktree = await node.add(1)
-    file = metadata.metadata_path(node.path(1))
+    file = Metadata.file(node.path(1))
     file.unlink() if content is None else file.write_text(content)
 
     assert await mended(node) == {"issue-1": [Action.REBUILD_METADATA]}
 
-    known, row = metadata.read(node.path(1)), await node.row(worktree)
+    known, row = Metadata.read(node.path(1)), await node.row(worktree)
     assert isinstance(known, Metadata)
     assert (known.id, known.full_name, known.conversations) == (str(worktree), "octo/hello", (1,))
     assert (known.created_at, known.updated_at) == (row.created_at, row.updated_at)
@@ -133,11 +133,11 @@ async def test_rebuilt_metadata_counts_the_turns_and_tells_the_last_error(node: 
         await turns.end(node.db, turn.claim, state, None if state == "done" else f"Reason {turn.id}.")
     await rows.ask(conversation)  # it waits: it did not run
     await node.db.execute("update turns set worktree_id = null where state = 'queued'")
-    metadata.delete(node.path(1))
+    Metadata.delete(node.path(1))
 
     await repair(node.ctx, Repairing(worktree=worktree))
 
-    known = metadata.read(node.path(1))
+    known = Metadata.read(node.path(1))
     assert isinstance(known, Metadata)
     last = await node.db.fetchval("select max(id) from turns where state = 'failed'")
     assert (known.execution_count, known.last_error) == (3, f"Reason {last}.")
@@ -234,7 +234,7 @@ async def test_an_unknown_directory_is_recorded_as_an_orphan_and_left_in_place(n
             set_times(node.path(7), node.ctx.clock())
         case _:
             await node.git.created(IssueBranch(7), node.path(7))
-            metadata.write(node.path(7), metadata_for(node, worktree + 1))
+            metadata_for(node, worktree + 1).write(node.path(7))
             await node.add(8)
             await node.db.execute(
                 "update worktrees set state = 'removed', path = $1 where id = $2", str(node.path(7)), worktree + 1
@@ -306,14 +306,14 @@ async def test_an_entry_without_directory_and_row_goes_and_its_commits_are_rescu
     assert await mended(each) == {"issue-1": [Action.DROP_ENTRY, Action.DELETE_METADATA]}
 
     assert await all_entries(each.git.clone) == []
-    assert not metadata.metadata_path(each.path(1)).exists()
+    assert not Metadata.file(each.path(1)).exists()
     assert commit in git(each.git.clone.path, "rev-list", "--all")
     assert await mended(each) == {}
 
 
 async def test_one_repository_that_cannot_be_examined_does_not_stop_the_others(node: Node) -> None:
     await node.add(1)
-    metadata.delete(node.path(1))
+    Metadata.delete(node.path(1))
     evil = "insert into codebases (platform, repository_id, owner, name, folder) values ('github.com', 9, 'x', 'y', $1)"
     await node.db.execute(evil, "..evil/x")
     await node.db.execute(
@@ -333,9 +333,9 @@ async def test_a_rescue_without_a_row_is_on_record_again(each: Node) -> None:
     (each.path(1) / "new.txt").write_text("not committed\n")
     async with clone_lock(each.git.clone) as lock:
         label = RescueLabel(worktree, "threadtree/issue-1", (1,), each.ctx.clock() - timedelta(days=3))
-        rescued = await save_rescue(lock, each.path(1), label)
+        rescued, _ = await save_rescue(lock, each.path(1), label)
         await save_rescue(lock, each.path(1), replace(label, worktree_id=10**6))
-    assert isinstance(rescued, Rescued)
+    assert rescued is not None
 
     assert await mended(each) == {}
 

@@ -11,12 +11,8 @@ import bot
 from bot.agents.acp import AcpDriver
 from bot.agents.driver import AgentDone, Launch, SessionOpened
 from bot.sandbox.cage import Bind, agent_environment
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch
-from bot.tree.commit import Committed, commit_all, return_to_branch
-from bot.tree.push import Pushed, push
-from bot.tree.sync import FastForwarded, sync
+from bot.tree import Synced
+from bot.tree.push import Pushed
 from tests.integration.test_acp_driver import ask, opened
 from tests.support.git_repositories import (
     BOT,
@@ -25,7 +21,6 @@ from tests.support.git_repositories import (
     SEARCH_PATH,
     GitRepositories,
     git,
-    unchecked,
     usable_cage,
 )
 
@@ -52,12 +47,10 @@ async def turn(world: GitRepositories, resume: str | None, *lines: str) -> Sessi
         session = await agent.open(resume)
         assert isinstance(session, SessionOpened), session
         assert isinstance(await ask(agent, *lines), AgentDone)
-    async with clone_lock(world.clone) as lock:
-        assert await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL) is None
-        assert isinstance(await commit_all(await require_checkout(lock, world.path), "rest", BOT, None), Committed)
-        assert (
-            await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked) == Pushed()
-        )
+    async with world.open() as tree:
+        assert await tree.return_to_branch(BRANCH, LABEL) is None
+        assert (await tree.commit("rest", BOT, None)).sha
+    assert await world.pushed(BRANCH) == Pushed("pushed")
     return session
 
 
@@ -69,9 +62,9 @@ async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_d
     session = await turn(world, None, "write a: 1", "commit Add a", "write b: 2")
     assert commits_on_github(world) == 2
     world.someone_pushes(BRANCH, {"theirs": "1"})
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        assert await sync(await require_checkout(lock, world.path), BRANCH) == FastForwarded(1)
+    async with world.open() as tree:
+        await tree.fetch()
+        assert await tree.sync(BRANCH) == Synced("fast-forwarded", behind=1)
     again = await turn(world, session.assistant_session_id, "write c: 3", "commit Add c", "write d: 4")
     assert again.resumed
     subjects = git(world.remote, "log", "--format=%s", "--reverse", BRANCH).splitlines()
@@ -92,9 +85,9 @@ async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
 ) -> None:
     (world.view().private / lock).touch()
     (world.path / "a").write_text("1")
-    async with clone_lock(world.clone) as held:
-        assert await return_to_branch(await require_checkout(held, world.path), BRANCH, LABEL) is None
-        assert isinstance(await commit_all(await require_checkout(held, world.path), "rest", BOT, None), Committed)
+    async with world.open() as tree:
+        assert await tree.return_to_branch(BRANCH, LABEL) is None
+        assert (await tree.commit("rest", BOT, None)).sha
 
 
 async def test_commits_on_a_detached_head_disturb_no_fetch_and_are_imported_by_name(world: GitRepositories) -> None:
@@ -114,7 +107,7 @@ async def test_a_worktree_used_without_a_cage_goes_on_in_one(tmp_path: Path) -> 
     mine = free.agent_commits({"a": "1"})
     (free.path / "b").write_text("2")
     world = replace(free, clone=replace(free.clone, git=replace(GIT, cage=usable_cage(tmp_path / "data"))))
-    assert await inspect(world.clone, world.path) == Valid(mine, BRANCH, files=1)
+    assert await world.seen() == (mine, BRANCH, 1)
     assert world.agent("status", "--porcelain") == "?? b"
     await turn(world, None, "write c: 3")
     assert commits_on_github(world) == 2

@@ -18,21 +18,16 @@ from bot.model import IssueBranch
 from bot.node.setup_script import Ended, command_for, run_script
 from bot.sandbox.cage import agent_argv
 from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import Valid, all_entries, inspect, require_checkout
-from bot.tree.clone.clone import clone_lock
-from bot.tree.clone.fetch import fetch, update
+from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.packing import pack
 from bot.tree.clone.status import statuses
-from bot.tree.commit import Committed, commit_all
-from bot.tree.create import Created, recreate, reopen
+from bot.tree.create import Created
 from bot.tree.git.errors import GitError
 from bot.tree.lfs.objects import Provided, provide
 from bot.tree.lfs.pointers import Pointer
-from bot.tree.push import Pushed, push
-from bot.tree.remove import Remote, Removed, remove
-from bot.tree.rescue.restore import restore
-from bot.tree.rescue.save import Rescued, save_rescue
-from bot.tree.reset import WasReset, reset
+from bot.tree.push import Pushed
+from bot.tree.remove import Removed
+from bot.tree.reset import WasReset
 from tests.support.git_repositories import (
     BOT,
     LABEL,
@@ -42,7 +37,6 @@ from tests.support.git_repositories import (
     git,
     lfs_pointer,
     require_git_lfs,
-    unchecked,
 )
 from tests.support.node import prepared_node
 from tests.support.patience import until_true
@@ -63,26 +57,24 @@ async def world(tmp_path: Path) -> GitRepositories:
 
 
 async def test_work_is_pushed_rescued_reset_restored_and_removed(world: GitRepositories) -> None:
-    async with clone_lock(world.clone) as lock:
-        checkout = await require_checkout(lock, world.path)
-        assert isinstance(await commit_all(checkout, "Do it", BOT, BOT), Committed)
-        assert await push(checkout, BRANCH, f"{BRANCH}-turn-7", BOT, unchecked) == Pushed()
+    async with world.open() as tree:
+        assert (await tree.commit("Do it", BOT, BOT)).sha
+    assert await world.pushed() == Pushed("pushed")
     assert git(world.remote, "ls-tree", "--name-only", BRANCH).split() == ["README.md", "mine", "uncommitted"]
 
     (world.path / "README.md").write_text("edited\n")
     (world.path / "new").write_text("new\n")
     before = photo(world.path)
-    async with clone_lock(world.clone) as lock:
-        await fetch(lock)
-        done = await reset(lock, world.path, IssueBranch(1), LABEL, None)
-        assert isinstance(done, WasReset)
-        assert isinstance(done.rescue, Rescued)
+    async with world.open() as tree:
+        await tree.fetch()
+        done = await tree.reset(IssueBranch(1), LABEL)
+    assert isinstance(done, WasReset)
+    assert done.rescue is not None
     assert (world.path / "README.md").read_text() == "hello\n"
-    async with clone_lock(world.clone) as lock:
-        await restore(lock, world.path, done.branch, done.rescue.sha, None, 1)
-    assert photo(world.path) == before
-    async with clone_lock(world.clone) as lock:
-        gone = await remove(lock, world.path, LABEL, Remote("main"))
+    async with world.open() as tree:
+        await tree.restore(done.branch, done.rescue.sha, None, 1)
+        assert photo(world.path) == before
+        gone = await tree.remove(LABEL, base_branch="main")
     assert isinstance(gone, Removed)
     assert not world.path.exists()
     assert world.path not in [entry.path for entry in await all_entries(world.clone)]
@@ -107,22 +99,22 @@ async def test_files_are_kept_where_the_record_or_the_clone_is_lost(
     """The index and HEAD were in the record, and unpushed commits in the clone."""
     mine = git(world.path, "rev-parse", "HEAD")
     damage(world)
-    async with clone_lock(world.clone) as lock:
-        await update(lock, world.url)
-        assert isinstance(await reopen(lock, world.path, BRANCH), Missing)
-        made = await recreate(lock, world.path, BRANCH, None, RESCUE, IssueBranch(1))
+    async with world.open() as tree:
+        await tree.update(world.url)
+        assert isinstance(await tree.look(BRANCH), Missing)
+        made = await tree.make_again(BRANCH, None, RESCUE, IssueBranch(1))
     assert isinstance(made, Created)
     assert made.tip == (mine if damage is record_gone else world.remote_tip("main"))
     assert made.kept is not None
     kept = world.root / "data" / "kept" / made.kept
     assert [(kept / name).read_text() for name in ("mine", "uncommitted")] == ["1", "2"]
-    assert await inspect(world.clone, world.path) == Valid(made.tip, BRANCH, files=0)
+    assert await world.seen() == (made.tip, BRANCH, 0)
 
 
 async def test_a_fresh_lock_and_a_fresh_object_belong_to_another_process(world: GitRepositories) -> None:
     fresh = git(world.path, "hash-object", "-w", "uncommitted")
-    async with clone_lock(world.clone) as lock:
-        await pack(lock)
+    async with world.open() as tree:
+        await pack(tree)
     assert git(world.path, "cat-file", "-p", fresh) == "2"
     held = world.clone.path / "refs" / "remotes" / "origin" / "main.lock"
     held.touch()
@@ -168,11 +160,11 @@ async def test_a_file_under_git_lfs_is_rescued_with_its_content(world: GitReposi
     given.parent.mkdir(parents=True)
     given.write_bytes(b"the picture")
     world.agent_commits({".gitattributes": "*.bin filter=lfs -text\n", "a.bin": lfs_pointer(b"the picture")})
-    async with clone_lock(world.clone) as lock:
-        checkout = await require_checkout(lock, world.path)
-        assert await provide(checkout, checkout.head.commit or "") == Provided()
+    async with world.open() as tree:
+        checkout = await tree.checkout()
+        assert await provide(checkout, checkout.commit or "") == Provided()
         assert (world.path / "a.bin").read_bytes() == b"the picture"
         (world.path / "a.bin").write_bytes(b"another picture")
-        found = await save_rescue(lock, world.path, LABEL)
-    assert isinstance(found, Rescued)
+        found, _ = await tree.save(LABEL)
+    assert found is not None
     assert git(world.clone.path, "show", f"{found.sha}:a.bin") == "another picture"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +21,14 @@ from bot.model import IssueBranch, Start
 from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
 from bot.sandbox.limits import Limits
 from bot.sandbox.view import PUBLISHED, View
-from bot.tree.clone.admin import admin_directory, real_path
-from bot.tree.clone.checkout import Entry, ReadableCheckout, all_entries, look_at, require_checkout
-from bot.tree.clone.clone import CheckoutRefused, Clone, clone_at, clone_lock
-from bot.tree.clone.fetch import update
-from bot.tree.clone.importing import import_commits
-from bot.tree.create import Created, create, recreate
+from bot.tree import OpenTree, Tree
+from bot.tree.clone.admin import Missing, admin_directory, real_path
+from bot.tree.clone.checkout import Entry, Seen, all_entries, look_at
+from bot.tree.clone.clone import CheckoutRefused, Clone
+from bot.tree.create import Created
 from bot.tree.git import refs
 from bot.tree.git.runner import Git, Identity
+from bot.tree.push import Pushed, push
 from bot.tree.rescue.message import RescueLabel
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
@@ -147,7 +148,7 @@ class GitRepositories:
         data = root / "data"
         runner = GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data, limits))
         shutil.copytree(_remote_and_person(None if empty else tuple(files.items())), root, dirs_exist_ok=True)
-        return cls(root, root / "remote.git", root / "person", clone_at(data, "octo", "hello", runner))
+        return cls(root, root / "remote.git", root / "person", Clone.at(data, "octo/hello", runner))
 
     @property
     def path(self) -> Path:
@@ -177,16 +178,21 @@ class GitRepositories:
     def remote_tip(self, branch: str) -> str:
         return git(self.remote, "rev-parse", f"refs/heads/{branch}")
 
+    def open(self, path: Path | None = None) -> AbstractAsyncContextManager[OpenTree]:
+        """Open the worktree, for its context."""
+        return Tree(self.clone, path or self.path).open()
+
     async def update(self) -> None:
-        async with clone_lock(self.clone) as lock:
-            await update(lock, self.url)
+        async with self.open() as tree:
+            await tree.update(self.url)
 
     async def create(
         self, start: Start | None = None, path: Path | None = None, *, lets_go: bool = False
     ) -> Created | CheckoutRefused:
-        async with clone_lock(self.clone) as lock:
-            await update(lock, self.url)
-            return await create(replace(lock, lets_go=lets_go), path or self.path, start or IssueBranch(1), RESCUE)
+        async with self.open(path) as tree:
+            await tree.update(self.url)
+            tree.lets_go = lets_go
+            return await tree.make(start or IssueBranch(1), RESCUE)
 
     async def created(self, start: Start | None = None, path: Path | None = None) -> Created:
         made = await self.create(start, path)
@@ -194,8 +200,8 @@ class GitRepositories:
         return made
 
     async def recreate(self, branch: str | None, tip: str | None = None) -> Created | CheckoutRefused:
-        async with clone_lock(self.clone) as lock:
-            return await recreate(lock, self.path, branch, tip, RESCUE)
+        async with self.open() as tree:
+            return await tree.make_again(branch, tip, RESCUE)
 
     def forget(self, path: Path) -> None:
         """Remove everything of this worktree from the kernel."""
@@ -236,18 +242,28 @@ class GitRepositories:
 
     async def bring_home(self, branch: str = "threadtree/issue-1") -> None:
         """Import the agent's commits into the clone."""
-        async with clone_lock(self.clone) as lock:
-            await import_commits(await require_checkout(lock, self.path), branch)
+        async with self.open() as tree:
+            await tree.adopt(branch)
 
     async def publish(self, branch: str = "threadtree/issue-1") -> None:
         """Push the agent's commits to the remote."""
         await self.bring_home(branch)
         git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
 
-    async def looked_at(self) -> ReadableCheckout:
+    async def pushed(self, branch: str = "threadtree/issue-1") -> Pushed:
+        """Push the worktree's branch, without the rules of a guard."""
+        async with self.open() as tree:
+            return await push(await tree.checkout(), branch, f"{branch}-turn-7", BOT, unchecked)
+
+    async def seen(self, path: Path | None = None) -> tuple[str | None, str | None, int | None] | Missing:
+        """Return commit, branch and number of uncommitted files of a finished worktree."""
+        found = await Tree(self.clone, path or self.path).look()
+        return found if isinstance(found, Missing) else (found.commit, found.branch, found.files)
+
+    async def looked_at(self) -> Seen:
         """Return the worktree as the host reads it."""
         found = await look_at(self.clone, self.path)
-        assert isinstance(found, ReadableCheckout), found
+        assert isinstance(found, Seen), found
         return found
 
     @property

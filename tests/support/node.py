@@ -19,8 +19,7 @@ from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store import conversations
 from bot.store.database import Connection, database, read
-from bot.tree.clone import metadata
-from bot.tree.clone.metadata import metadata_of
+from bot.tree import Metadata
 from tests.support.git_repositories import SEARCH_PATH, GitRepositories, git
 from tests.support.node_id import record
 from tests.support.retention import policy_for
@@ -91,7 +90,7 @@ class Node:
 
     async def write_metadata(self, worktree: int) -> None:
         row = await self.row(worktree)
-        metadata.write(self.ctx.directory(row.path), metadata_of(row))
+        Metadata.of(row).write(self.ctx.directory(row.path))
 
     async def states(self) -> dict[int, str]:
         return {row["id"]: row["state"] for row in await self.db.fetch("select id, state from worktrees order by id")}

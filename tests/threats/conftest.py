@@ -11,7 +11,7 @@ import pytest
 from bot.model import IssueBranch
 from bot.sandbox.limits import Limits
 from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.checkout import Seen, inspect, require_checkout
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.fetch import fetch
 from bot.tree.commit import commit_all, return_to_branch
@@ -95,7 +95,7 @@ class Machine:
                     await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked)
                 )
                 await fetch(lock)
-                if isinstance(await inspect(world.clone, world.path), Valid):
+                if isinstance(await inspect(world.clone, world.path), Seen):
                     results.append(await sync(await require_checkout(lock, world.path), BRANCH))
             except GitError as error:
                 results.append(error)

@@ -3,7 +3,7 @@
 import pytest
 
 from bot.tree.clone.admin import Missing
-from bot.tree.clone.checkout import Valid, inspect, require_checkout
+from bot.tree.clone.checkout import Seen, inspect, require_checkout
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.importing import import_commits
 from bot.tree.commit import Committed, commit_all
@@ -54,7 +54,7 @@ git("commit", "-q", "-m", "mine", check=True)
     )
     async with clone_lock(machine.world.clone) as lock:
         done = await commit_all(await require_checkout(lock, machine.world.path), "the turn", BOT, None)
-        assert isinstance(done, Committed)
+        assert done.sha is not None
         assert await machine.world.clone.commit_at(done.sha) == done.sha
         await import_commits(await require_checkout(lock, machine.world.path), None)
 
@@ -177,7 +177,7 @@ async def test_a_worktree_that_broke_itself_is_made_again(machine: Machine, brea
         made = await recreate(lock, world.path, BRANCH, None, RESCUE)
     assert isinstance(made, Created)
     assert (made.branch, made.tip) == (BRANCH, world.remote_tip("main"))
-    assert isinstance(await inspect(world.clone, world.path), Valid)
+    assert isinstance(await inspect(world.clone, world.path), Seen)
     assert list((world.clone.data_dir / "kept").glob("*/precious"))
 
 

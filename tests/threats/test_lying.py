@@ -21,13 +21,14 @@ from bot.tree.clone.clone import CloneLock, clone_lock
 from bot.tree.clone.fetch import fetch
 from bot.tree.commit import commit_all, return_to_branch
 from bot.tree.git.errors import GitError
-from bot.tree.push import Pushed, commit_tree, merged_tree, push
+from bot.tree.guard import Guard
+from bot.tree.merge import commit_tree, merged_tree
+from bot.tree.push import Pushed, push
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.restore import restore
 from bot.tree.reset import WasReset, reset
 from bot.tree.summary import last_change, summarize
 from bot.tree.sync import sync
-from bot.turn.push_guard import Guard
 from tests.support.git_repositories import (
     BOT,
     LABEL,
@@ -264,7 +265,9 @@ async def test_trees_that_stand_for_endless_files_are_not_let_in(
     (victim.worktree / "small").write_text("1")
     async with clone_lock(victim.world.clone) as lock:
         await commit_all(await require_checkout(lock, victim.worktree), "the turn", BOT, None)
-        assert await push(await require_checkout(lock, victim.worktree), victim.branch, "x", BOT, unchecked) == Pushed()
+        assert await push(await require_checkout(lock, victim.worktree), victim.branch, "x", BOT, unchecked) == Pushed(
+            "pushed"
+        )
 
 
 @pytest.mark.parametrize("victim", ["bwrap"], indirect=True)
@@ -286,7 +289,7 @@ async def test_an_object_under_the_name_of_another_changes_no_merge_of_the_host(
         (objects / tree[:2]).mkdir(exist_ok=True)
         (objects / tree[:2] / tree[2:]).write_bytes((objects / fake[:2] / fake[2:]).read_bytes())
         checkout = await require_checkout(lock, world.path)
-        ours = checkout.head.commit or ""
+        ours = checkout.commit or ""
         lie = (await checkout.git("merge-tree", "--write-tree", ours, theirs)).text
         assert "pwned" in (await checkout.git("ls-tree", "--name-only", lie)).text, "the cage was lied to"
         merged = await merged_tree(world.clone, ours, theirs)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.tree.clone.metadata import Metadata, delete, metadata_path, read, write
+from bot.tree import Metadata
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 METADATA = Metadata(
@@ -30,17 +30,17 @@ METADATA = Metadata(
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     worktree = tmp_path / "octo" / "issue-1.2"
-    write(worktree, METADATA)
-    write(worktree, METADATA)
-    assert read(worktree) == METADATA
+    METADATA.write(worktree)
+    METADATA.write(worktree)
+    assert Metadata.read(worktree) == METADATA
     assert [file.name for file in worktree.parent.iterdir()] == ["issue-1.2.json"]
-    delete(worktree)
-    delete(worktree)
-    assert read(worktree) == "missing"
+    Metadata.delete(worktree)
+    Metadata.delete(worktree)
+    assert Metadata.read(worktree) == "missing"
 
 
 def test_people_can_read_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "w", METADATA)
+    METADATA.write(tmp_path / "w")
     values = orjson.loads((tmp_path / "w.json").read_bytes())
     assert values["created_at"] == "2025-01-02T03:04:05Z"
     assert values["conversations"] == [1, 7]
@@ -50,16 +50,16 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    write(tmp_path / "w", METADATA)
+    METADATA.write(tmp_path / "w")
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "w", METADATA)
+        METADATA.write(tmp_path / "w")
     assert [file.name for file in tmp_path.iterdir()] == ["w.json"]
 
 
 def test_an_unreadable_file_is_corrupt(tmp_path: Path) -> None:
-    metadata_path(tmp_path / "w").mkdir()
-    assert read(tmp_path / "w") == "corrupt"
+    Metadata.file(tmp_path / "w").mkdir()
+    assert Metadata.read(tmp_path / "w") == "corrupt"
 
 
 @given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: repr(v).encode()))
@@ -69,8 +69,8 @@ def test_anything_else_is_corrupt(content: bytes) -> None:
 
 
 def read_back(folder: Path, content: bytes) -> object:
-    metadata_path(folder / "w").write_bytes(content)
-    return read(folder / "w")
+    Metadata.file(folder / "w").write_bytes(content)
+    return Metadata.read(folder / "w")
 
 
 _NEVER: tuple[object, ...] = (None, {}, "", True, -1, ["x"])
@@ -83,6 +83,6 @@ def test_a_field_of_the_wrong_kind_is_corrupt(tmp_path: Path) -> None:
         *((name, value) for name in (*_TEXTS, *_OTHERS) for value in _NEVER),
         *((name, "2025-01-01T00:00:00") for name in _OTHERS),
     ]:
-        write(tmp_path / "w", METADATA)
+        METADATA.write(tmp_path / "w")
         written = orjson.loads((tmp_path / "w.json").read_bytes())
         assert read_back(tmp_path, orjson.dumps(written | {name: value})) == "corrupt"

@@ -27,8 +27,7 @@ from bot.sandbox.process import OutputTail, start
 from bot.sandbox.system import UnsafeCommandError
 from bot.settings import Settings, known_secrets
 from bot.settings_values import SECRET_NAME
-from bot.tree.clone.shared_blocks import can_share_blocks
-from bot.tree.git.errors import GitError
+from bot.tree import GitError, can_share_blocks
 
 VERSION_SECONDS = 30.0
 VERSION_BYTES = 4096

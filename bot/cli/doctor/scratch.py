@@ -20,12 +20,7 @@ from bot.sandbox.outbound import Outbound
 from bot.sandbox.system import command_mounts
 from bot.sandbox.view import name_of
 from bot.settings import Settings
-from bot.tree.clone.admin import real_path
-from bot.tree.clone.clone import CheckoutRefused, Clone, clone_at, clone_lock
-from bot.tree.clone.fetch import update
-from bot.tree.create import create
-from bot.tree.git.refs import rescue_ref
-from bot.tree.git.runner import Git, Identity
+from bot.tree import CheckoutRefused, Clone, Git, Identity, Tree, refs
 
 END_SECONDS = 2.0
 POLL_SECONDS = 0.02
@@ -40,8 +35,7 @@ class Scratch:
     """A worktree of a clone in its own data directory; agents start in it as the settings say."""
 
     directory: Path
-    worktree: Path
-    clone: Clone
+    tree: Tree
     settings: Settings
 
     @asynccontextmanager
@@ -51,7 +45,7 @@ class Scratch:
         Of a preset's model keys it gets the names only. Raises GitError, OSError; the function that is yielded raises
         UnsafeCommandError.
         """
-        given, cage, chosen = self.settings, self.clone.git.cage, preset(agent)
+        given, cage, chosen = self.settings, self.tree.clone.git.cage, preset(agent)
         handed = given.variables_for(agent)
         model = given.agent_model if chosen and chosen.agent == given.agent[0] else None
         # One that is not set up starts with a key too; credentials of AGENT_ENV are as in a turn.
@@ -64,8 +58,7 @@ class Scratch:
             own = {} if cage.isolates else {"TMPDIR": sockets}
             outside = Outside(Outbound(*given.outbound).with_bundle(self.directory), given.allowed_hosts)
             async with Launcher(given.agent_network, given.path, given.lang, outside=outside).open(
-                self.clone,
-                self.worktree,
+                self.tree,
                 Path(home_name),
                 Path(sockets),
                 chosen=chosen,
@@ -96,18 +89,18 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
         await git.run("init", "--quiet", "--template=", "--initial-branch=main", "--", str(source), cwd=None)
         first = ("commit", "--quiet", "--allow-empty", "--message=Scratch")
         await git.run(*first, cwd=source, environment=_NOBODY.environment)
-        clone = clone_at(data, "threadtree", "scratch", git)
         worktree = data / "worktrees" / "threadtree" / "scratch" / "doctor"
+        place = Tree(Clone.at(data, "threadtree/scratch", git), worktree)
         try:
-            async with clone_lock(clone) as lock:
-                await update(lock, source.as_uri())
-                made = await create(lock, worktree, IssueBranch(1), rescue_ref("scratch", datetime.now(UTC)))
+            async with place.open() as tree:
+                await tree.update(source.as_uri())
+                made = await tree.make(IssueBranch(1), refs.rescue_ref("scratch", datetime.now(UTC)))
             if isinstance(made, CheckoutRefused):
                 raise OSError(made.next_step)
-            yield Scratch(directory, worktree, clone, settings)
+            yield Scratch(directory, place, settings)
         finally:
             if isinstance(cage, Cage):
-                await _forget(cage, name_of(cage.private_folder(real_path(worktree))))
+                await _forget(cage, name_of(cage.private_folder(worktree.resolve())))
 
 
 async def _forget(cage: Cage, name: str) -> None:

@@ -15,12 +15,11 @@ import structlog
 from bot.sandbox.untrusted_files import read_untrusted, remove_untrusted, status_of_untrusted
 from bot.tree.clone.admin import recorded
 from bot.tree.clone.checkout import Checkout
+from bot.tree.clone.clone import EMPTY_TREE
 from bot.tree.clone.importing import import_commits
 from bot.tree.git.errors import GitProblem
 from bot.tree.git.runner import failure
 
-# The tree without files, which git knows in every repository.
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 # What git says of files that only the worktree has: https://git-scm.com/docs/git-checkout, --no-overwrite-ignore.
 _IN_THE_WAY = ("would be overwritten by checkout", "would lose untracked files")
 # The commits of a checkout that has begun, before and after, in the clone's folder of the worktree.
@@ -41,7 +40,7 @@ async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool
     """
     # A new git would read all registered worktrees. The caller knows that no other one has this branch.
     where = ("--ignore-other-worktrees", "--no-track", "-B", branch) if branch is not None else ("--detach",)
-    with marked(checkout, (await checkout.read_head()).commit, commit):
+    with marked(checkout, (await checkout.now()).commit, commit):
         arguments = ("checkout", "--quiet", "--no-overwrite-ignore", *where, commit)
         done = await checkout.git(*arguments, check=False)
         if done.status and not any(words in done.stderr for words in _IN_THE_WAY):
@@ -74,7 +73,7 @@ async def put_back(checkout: Checkout) -> None:
     if not (marked := recorded(mark)):
         return
     before, _, after = marked.partition(" ")
-    head = (await checkout.read_head()).commit
+    head = (await checkout.now()).commit
     if head and head in (before, after) and [await clone.commit_at(one) for one in (before, after)] == [before, after]:
         _log.warning("checkout-was-cut-off", path=str(checkout.path), before=before, after=after)
         await _put_back(checkout, head, after if head == before else before)

@@ -8,10 +8,10 @@ import asyncio
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Unpack
+from typing import Self, TypeVar, Unpack
 
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
-from bot.sandbox.view import OpenView, View, making_private, open_view, remove_locks, show_history, unblock
+from bot.sandbox.view import View, making_private, open_view, remove_locks, show_history, unblock
 from bot.tree.clone import admin as records
 from bot.tree.clone.admin import Missing, real_path, recorded, recorded_branch
 from bot.tree.clone.clone import Clone, CloneLock
@@ -21,6 +21,7 @@ from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Options, failure
 
+S = TypeVar("S", bound="Seen")
 _OPERATIONS = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase",
@@ -35,39 +36,22 @@ DAMAGE = (GitProblem.NOT_FOUND, GitProblem.CORRUPT)
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What is checked out: `commit` is None on a branch without one, `branch` None when HEAD is detached."""
+class Seen:
+    """A worktree of a clone as it was seen, to be read.
 
-    commit: str | None
-    branch: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Valid:
-    """What is checked out in a finished worktree, as in `Head`, and how many `files` are uncommitted.
-
-    Build products that are not tracked do not count: they are never committed.
-    """
-
-    head: str | None
-    branch: str | None
-    files: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadableCheckout:
-    """A worktree of a clone, to be read.
-
-    `admin` is git's folder for it in the clone, a real path. `view` is what its processes see of git. `head` is what
-    was checked out when this was made. `lost`: the directory is gone, or another one is in its place, and git sees its
-    folder in the clone alone.
+    `admin` is git's folder for it in the clone, a real path. `view` is what its processes see of git. What was checked
+    out: `commit` is None on a branch without one, `branch` when HEAD is detached. `files` are the uncommitted ones,
+    if counted; build products that are not tracked do not count, since they are never committed. `lost`:
+    the directory is gone, or another one is in its place, and git sees its folder in the clone alone.
     """
 
     clone: Clone
     path: Path
     admin: Path
     view: View
-    head: Head
+    commit: str | None = None
+    branch: str | None = None
+    files: int | None = field(default=None, kw_only=True)
     lost: bool = field(default=False, kw_only=True)
 
     @property
@@ -78,7 +62,7 @@ class ReadableCheckout:
     @property
     def isolated(self) -> bool:
         """Whether its commits and refs are in a private folder of its cage, until they are imported."""
-        return not isinstance(self.view, OpenView)
+        return self.view.is_isolated
 
     async def git(self, *args: str, **options: Unpack[Options]) -> Completed:
         """Run a git command that reads the worktree, in its cage. Raises GitError, OSError."""
@@ -86,8 +70,8 @@ class ReadableCheckout:
             raise GitError(GitProblem.NOT_FOUND, "worktree", "its directory is gone")
         return await self.clone.git.in_cage(self.view, *args, in_worktree=not self.lost, **options)
 
-    async def read_head(self) -> Head:
-        """Return what is checked out now. Raises GitError, also where git finds another repository, and OSError."""
+    async def now(self) -> Self:
+        """Return it with what is checked out now. Raises GitError, also for another repository, and OSError."""
         # No setting names another place.
         here = {} if self.lost else {"GIT_WORK_TREE": str(self.path)}
         places = ("--path-format=absolute", "--git-dir", "--git-common-dir")
@@ -100,10 +84,11 @@ class ReadableCheckout:
             raise GitError(GitProblem.NOT_FOUND, "worktree", "git takes it for a part of another repository")
         head = told.text.removeprefix(expected).split("\n")
         if told.status == 0 and len(head) == 2:
-            return Head(head[0], None if head[1] == "HEAD" else head[1].removeprefix("refs/heads/"))
+            branch = None if head[1] == "HEAD" else head[1].removeprefix("refs/heads/")
+            return replace(self, commit=head[0], branch=branch)
         # A branch without a commit, or one that is named HEAD too.
-        branch = await self.git("symbolic-ref", "--quiet", "HEAD", check=False)
-        return Head(await self.commit_at("HEAD"), branch.text.removeprefix("refs/heads/") or None)
+        named = (await self.git("symbolic-ref", "--quiet", "HEAD", check=False)).text.removeprefix("refs/heads/")
+        return replace(self, commit=await self.commit_at("HEAD"), branch=named or None)
 
     async def commit_at(self, ref: str) -> str | None:
         """Return the commit that a ref has for the worktree's own git, None if there is none."""
@@ -138,10 +123,14 @@ class ReadableCheckout:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkout(ReadableCheckout):
-    """A worktree of a clone whose `lock` is held: it may be changed by whoever has its claim, while no agent runs."""
+class Checkout(Seen):
+    """A worktree of a clone whose `lock` is held: it may be changed by whoever has its claim, while no agent runs.
 
-    lock: CloneLock
+    `mended`: git's folder for it was missing and was restored.
+    """
+
+    lock: CloneLock = field(kw_only=True)
+    mended: bool = field(default=False, kw_only=True)
 
     def clear_locks(self) -> None:
         """Remove the locks that a killed git left, or what an agent put in their place. Raises OSError."""
@@ -163,7 +152,7 @@ async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:
     seen = await look_at(lock.clone, path)
     if isinstance(seen, Missing):
         return seen
-    found = Checkout(seen.clone, seen.path, seen.admin, seen.view, seen.head, lock)
+    found = Checkout(seen.clone, seen.path, seen.admin, seen.view, seen.commit, seen.branch, lock=lock)
     await asyncio.to_thread(found.clear_locks)
     return found
 
@@ -176,15 +165,15 @@ async def require_checkout(lock: CloneLock, path: Path) -> Checkout:
     return found
 
 
-async def look_at(clone: Clone, path: Path) -> ReadableCheckout | Missing:
+async def look_at(clone: Clone, path: Path) -> Seen | Missing:
     """Return the worktree at `path`, which may be unfinished. Raises GitError if git cannot tell now, OSError."""
     admin = records.admin_directory(clone.path, path)
     if isinstance(admin, Missing):
         return admin
     try:
-        seen = ReadableCheckout(clone, path, admin, await _view(clone, path, admin), Head(None, None))
+        seen = Seen(clone, path, admin, await _view(clone, path, admin))
         await asyncio.to_thread(unblock, seen.view)
-        return replace(seen, head=await seen.read_head())
+        return await seen.now()
     except GitError as error:
         if error.problem in DAMAGE:
             return Missing(str(error), error.problem is GitProblem.CORRUPT)
@@ -227,7 +216,7 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
     head, branch = recorded(admin / "HEAD"), recorded_branch(admin)
     revision = refs.local(branch) if branch else head if refs.is_commit(head) else None
     commit = await clone.commit_at(revision) if revision else None
-    return Checkout(clone, path, real, view, Head(commit, branch), lock, lost=True)
+    return Checkout(clone, path, real, view, commit, branch, lock=lock, lost=True)
 
 
 def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> bool:
@@ -246,24 +235,23 @@ def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> 
     return True
 
 
-async def inspect(clone: Clone, path: Path) -> Valid | Missing:
-    """Return the state of the finished worktree at `path`. Raises GitError if that is unknown, OSError."""
+async def inspect(clone: Clone, path: Path) -> Seen | Missing:
+    """Return the finished worktree at `path`. Raises GitError if that is unknown, OSError."""
     found = await look_at(clone, path)
     return found if isinstance(found, Missing) else await examine(found)
 
 
-async def examine(found: ReadableCheckout) -> Valid | Missing:
-    """Return the state of a worktree if it is finished. Raises GitError if that is unknown, OSError."""
+async def examine(found: S) -> S | Missing:
+    """Return a worktree with its uncommitted files, if it is finished. Raises GitError if that is unknown, OSError."""
     if records.is_unfinished(found.admin):
         return Missing("it was never finished")
-    head = found.head
     # Only the branch of an empty repository has no commit in the clone.
-    named = head.branch if head.branch and refs.is_branch(head.branch) else None
-    if head.commit is None and (head.branch is None or (named and await found.clone.commit_at(refs.local(named)))):
+    named = found.branch if found.branch and refs.is_branch(found.branch) else None
+    if found.commit is None and (found.branch is None or (named and await found.clone.commit_at(refs.local(named)))):
         return Missing("its HEAD names no commit")
     try:
         await found.unblock()
-        return Valid(head.commit, head.branch, len(await found.work()))
+        return replace(found, files=len(await found.work()))
     except GitError as error:
         if error.problem in DAMAGE:
             return Missing(str(error), error.problem is GitProblem.CORRUPT)

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -16,26 +18,28 @@ from bot.tree.clone.admin import real_path
 from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.objects import Objects
-from bot.tree.git.runner import Completed, Git, failure
+from bot.tree.git.runner import Completed, Git, failure, piped
 
 LOCK_POLL_SECONDS = 0.02
 # Without a cage an agent's git works in the clone at any time: younger files may be in use.
 STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""The tree without files, which git knows in every repository."""
+REGULAR_FILES = frozenset({"100644", "100755"})
+AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+_COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
+PACKED = "threadtree-packed"
+"""A file whose time tells when the clone was packed whole."""
 ARRIVING = "arriving"
 """The folder in a clone where objects arrive beside its lock; whoever fills it holds its flock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Irregular:
-    """No regular file of an acceptable size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clone:
     """A bare clone at `path` in DATA_DIR. What goes out of use is renamed into the trash there.
 
-    `objects` answers questions about objects without a new process; `reading` and `clone_lock` open it.
+    `objects` answers questions about objects without a new process.
     """
 
     path: Path
@@ -43,10 +47,33 @@ class Clone:
     git: Git
     objects: Objects | None = field(default=None, compare=False, repr=False)
 
+    @classmethod
+    def at(cls, data_dir: Path, folder: str, git: Git) -> "Clone":
+        """Return the clone in DATA_DIR of the repository in the folder `owner/repo`. Raises InvalidNameError."""
+        owner, _, name = folder.partition("/")
+        return cls(data_dir / "repos" / refs.repository_folder(owner, name), data_dir, git)
+
     @property
     def is_shallow(self) -> bool:
         """Whether older history is still to arrive. Then every count of commits is a guess, and only its 0 is true."""
         return (self.path / SHALLOW).exists()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it was ever packed whole, or the files of a new one."""
+        return (self.path / PACKED).exists()
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator["Clone"]:
+        """Yield the clone with a reader of its objects, which ends with the block."""
+        if self.objects is not None:
+            yield self
+            return
+        objects = self.git.objects(self.path)
+        try:
+            yield replace(self, objects=objects)
+        finally:
+            await asyncio.shield(objects.close())
 
     async def run(self, *args: str, check: bool = True) -> Completed:
         """Run ref-level git on this clone. Raises GitError."""
@@ -73,15 +100,24 @@ class Clone:
         shown = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, check=False)
         return shown.text if shown.status == 0 else None
 
-    async def file_at(self, branch: str, path: str, most_bytes: int) -> bytes | Irregular | None:
-        """Return what the file at a path of the remote's branch holds, None if there is none. Raises GitError."""
+    async def tip(self, branch: str | None) -> str | None:
+        """Return the commit of the remote's branch as it was last fetched; None if there is none. Raises
+        InvalidNameError.
+        """
+        return await self.commit_at(refs.remote(branch)) if branch is not None else None
+
+    async def file_at(self, branch: str, path: str, most_bytes: int) -> bytes | Literal["irregular"] | None:
+        """Return what the file at a path of the remote's branch holds, None if there is none. Raises GitError.
+
+        Irregular is what is no regular file of an acceptable size.
+        """
         if await self.object_at(f"{refs.remote(branch)}:{path}") is None:  # mostly without a new process
             return None
         listed = (await self.run("ls-tree", "-z", "--long", refs.remote(branch), "--", path)).fields
         mode, kind, blob, size = listed[0].partition("\t")[0].split()
         # A symbolic link is a blob too.
         if kind != "blob" or not mode.startswith("100") or int(size) > most_bytes:
-            return Irregular()
+            return "irregular"
         return (await self.run("cat-file", "blob", blob)).stdout
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
@@ -127,6 +163,69 @@ class Clone:
         """Return how many commits of `revision` no fetched ref reaches. Raises GitError."""
         return await self.count(revision, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")
 
+    async def log(self, line: str, *args: str) -> list[str]:
+        """Return what `git log` tells of each commit, in this format. Raises GitError."""
+        return (await self.run("log", "-z", f"--format={line}", *args, "--")).fields
+
+    async def tree_of(self, commit: str) -> str:
+        """Return the tree of a commit. Raises GitError."""
+        return (await self.run("rev-parse", f"{commit}^{{tree}}")).text
+
+    async def count_changes(self, before: str, after: str) -> tuple[int, int, int]:
+        """Count the files, and the lines added and removed, that `after` changed since it left `before`, which are
+        object names or full refs. Raises GitError.
+        """
+        shown = (await self._diff(before, after, "--shortstat")).text
+        files, added, removed = (int(found[1]) if (found := count.search(shown)) else 0 for count in _COUNTS)
+        return files, added, removed
+
+    async def count_files(self, before: str, after: str) -> int:
+        """Count the files alone, as above: git reads none of them. Raises GitError."""
+        return len((await self._diff(before, after, "--name-only", "-z")).fields)
+
+    async def _diff(self, before: str, after: str, *how: str) -> Completed:
+        shown = await self.run("diff", *how, *AS_IT_IS, f"{before}...{after}", "--", check=False)
+        if shown.status == 0:
+            return shown
+        # An amended first commit has no ancestor in common with what it was.
+        return await self.run("diff", *how, *AS_IT_IS, before, after, "--")
+
+    async def shown_diff(self, before: str, after: str, most_bytes: int) -> bytes:
+        """Return the first bytes of what a person reads of a change, some more where there are more. Raises GitError.
+
+        A file over 1 MiB is told as a binary one: git would hold it in memory.
+        """
+
+        def read(pieces: Iterator[bytes]) -> bytes:
+            seen = b""
+            for piece in pieces:
+                seen += piece
+                if len(seen) > most_bytes:
+                    break
+            return seen
+
+        # An amended first commit has no ancestor in common with what it was.
+        base = await self.merge_base(before, after) or before
+        options = ("--no-color", "--no-ext-diff", "--no-textconv", "--patch-with-stat", base, after, "--")
+        shown = ("-c", "core.bigFileThreshold=1m", "diff", *options)
+        return await piped(read, partial(self.git.on_clone, self.path, *shown))
+
+    async def files_named(self, names: Iterable[str], at: str, since: str | None = None) -> dict[str, str | None]:
+        """Return the regular files with one of these names at a commit, by path, with their objects. Raises GitError.
+
+        Where `since` is a commit, only those that changed then; without an object what is no such file any more.
+        """
+        wanted = [f":(glob)**/{name}" for name in names]
+        listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", since or EMPTY_TREE, at, "--", *wanted)
+        shown = await self.git.on_clone(self.path, *listing, environment={"GIT_LITERAL_PATHSPECS": "0"})
+        fields, found = iter(shown.fields), dict[str, str | None]()
+        # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
+        for facts, path in zip(fields, fields, strict=True):
+            _, mode, _, blob, _ = facts.split(" ")
+            is_file = mode in REGULAR_FILES and path.isprintable()
+            found[path] = blob if is_file else None
+        return found
+
 
 def _history_missing(command: str) -> GitError:
     return GitError(GitProblem.OTHER, command, "the repository's older history has not arrived yet")
@@ -148,7 +247,7 @@ class CheckoutRefused:
     why: Literal["no-remote-branch", "branch-in-use"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CloneLock:
     """The right to fetch and to change refs and administrative files of `clone`; only `clone_lock` makes one.
 
@@ -185,11 +284,6 @@ class CloneLock:
             raise problem
 
 
-def clone_at(data_dir: Path, owner: str, folder: str, git: Git) -> Clone:
-    """Return the clone in `DATA_DIR/repos`, in `refs.repository_folder`. Raises InvalidNameError."""
-    return Clone(data_dir / "repos" / refs.repository_folder(owner, folder), data_dir, git)
-
-
 class StoppedError(Exception):
     """A turn was stopped while it waited, or before it pushed."""
 
@@ -208,7 +302,7 @@ async def clone_lock(
         os.close(await wait_for_lock(clone.path / ARRIVING, stop, is_directory=True))
     held = [await _acquire(clone, stop)]
     try:
-        async with reading(clone) as with_objects:
+        async with clone.reading() as with_objects:
             yield CloneLock(with_objects, _held=held)
     finally:
         for descriptor in held:
@@ -233,19 +327,6 @@ async def wait_for_lock(path: Path, stop: asyncio.Event | None = None, *, is_dir
             raise StoppedError
         await asyncio.sleep(LOCK_POLL_SECONDS)
     return descriptor
-
-
-@contextlib.asynccontextmanager
-async def reading(clone: Clone) -> AsyncIterator[Clone]:
-    """Yield the clone with a reader of its objects, which ends with the block."""
-    if clone.objects is not None:
-        yield clone
-        return
-    objects = clone.git.objects(clone.path)
-    try:
-        yield replace(clone, objects=objects)
-    finally:
-        await asyncio.shield(objects.close())
 
 
 def _clear_leftovers(clone: Clone) -> None:

@@ -37,14 +37,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept."""
+    """The clone is up to date. `replaced`: it was damaged, and the damaged one has this name in DATA_DIR/kept.
 
-    replaced: str | None
+    `no_access`: it is not, since the remote refuses the bot's credentials, or shows it no such repository.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class NoAccess:
-    """The remote refuses the bot's credentials, or shows it no such repository."""
+    replaced: str | None = None
+    no_access: bool = False
 
 
 async def update(
@@ -54,7 +53,7 @@ async def update(
     refspecs: Collection[str] = (),
     *,
     newest: bool = False,
-) -> Updated | NoAccess:
+) -> Updated:
     """Make the clone if there is none, set its `remote_url` (without credentials) and fetch; replace a damaged clone.
 
     Of a clone that was there before, only what `refspecs` name, if there are any; of a new one all, or with `newest`
@@ -74,7 +73,7 @@ async def update(
             await lock.clone.run("pack-refs", "--all")
     except GitError as error:
         if (error.problem is GitProblem.AUTH or is_refused(error.stderr)) and not is_unauthenticated(error.stderr):
-            return NoAccess()
+            return Updated(no_access=True)
         raise
     return Updated(replaced)
 

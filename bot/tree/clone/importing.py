@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from bot.sandbox.view import OpenView, View
+from bot.sandbox.view import View
 from bot.tree.clone.admin import recorded, recorded_branch, write_head
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock
@@ -51,7 +51,7 @@ async def import_commits(checkout: Checkout, branch: str | None) -> None:
     if not checkout.isolated:
         return
     view = checkout.view
-    head = await checkout.read_head()
+    head = await checkout.now()
     on_branch = branch is not None and head.branch == branch
     if head.commit is not None:
         await _import(checkout.lock, view, head.commit)
@@ -175,7 +175,7 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
 
 async def lend(clone: Clone, view: View, *commits: str) -> None:
     """Give a worktree's cage these commits of the clone, with all that is not published. Raises GitError, OSError."""
-    if isinstance(view, OpenView) or not (objects := await unpublished_objects(clone, commits)):
+    if not view.is_isolated or not (objects := await unpublished_objects(clone, commits)):
         return
     packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
     await _connected(

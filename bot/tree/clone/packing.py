@@ -18,7 +18,7 @@ import structlog
 from bot.sandbox.view import PUBLISHED
 from bot.tree.clone.admin import admin_directories, recorded
 from bot.tree.clone.arriving import apart, move_in, pack_refs, writing_apart
-from bot.tree.clone.clone import Clone, CloneLock, clone_lock
+from bot.tree.clone.clone import PACKED, Clone, CloneLock, clone_lock
 from bot.tree.clone.importing import IMPORTING
 from bot.tree.clone.published import publish_tips, writing_published
 from bot.tree.git import refs
@@ -31,8 +31,6 @@ _SPACE = 5
 _WHOLE_EVERY_SECONDS = 7 * 86400
 _TIMEOUT_SECONDS = 3600.0
 _FILES = "threadtree: files of the default branch"
-# Its time tells when the clone was packed whole.
-_STAMP = "threadtree-packed"
 # So many packs and loose objects make git slower. To pack the clone's own objects, git reads all history.
 _MANY_FILES = 100
 _log = structlog.get_logger()
@@ -66,7 +64,7 @@ async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes:
 
     Takes minutes for a large repository. Raises GitError, OSError.
     """
-    clone, stamp = lock.clone, lock.clone.path / _STAMP
+    clone, stamp = lock.clone, lock.clone.path / PACKED
     packed_at = await asyncio.to_thread(_time_of, stamp)
     is_recent = packed_at is not None and time.time() - packed_at < _WHOLE_EVERY_SECONDS
     if is_recent or not await asyncio.to_thread(_has_room, clone, reserve_bytes):
@@ -87,11 +85,6 @@ async def pack_whole(lock: CloneLock, default_branch: str | None, reserve_bytes:
     return True
 
 
-def was_packed(clone: Clone) -> bool:
-    """Return whether the clone was ever packed whole, or the files of a new one."""
-    return (clone.path / _STAMP).exists()
-
-
 async def pack_new(clone: Clone, default_branch: str | None, reserve_bytes: int) -> None:
     """Pack the files of a new clone, as `pack_whole`, but without the lock: people wait for worktrees there.
 
@@ -104,7 +97,7 @@ async def pack_new(clone: Clone, default_branch: str | None, reserve_bytes: int)
         async with clone_lock(clone, early=True):
             await move_in(clone, store)
             await asyncio.to_thread(_prefer_files, clone)
-            (clone.path / _STAMP).touch()
+            (clone.path / PACKED).touch()
 
 
 def _has_room(clone: Clone, reserve_bytes: int) -> bool:

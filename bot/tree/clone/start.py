@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-from bot.model import DetachedHead, HeadBranch, IssueBranch, Start, WorktreeRow
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.thread import reasons
 from bot.tree.clone import branch_history
 from bot.tree.clone.branch_history import is_merged
@@ -22,17 +22,6 @@ class StartPoint:
     base_branch: str | None
     commit: str
     moves_from: str | None = None
-
-
-def start_again(worktree: WorktreeRow) -> Start:
-    """Return what a worktree that is made again starts from.
-
-    An issue's worktree that was switched to the branch of a pull request stays on it.
-    """
-    branch, start = worktree.branch, worktree.start
-    if isinstance(start, IssueBranch) and branch is not None and refs.sequel_of(branch, start) is None:
-        return HeadBranch(branch)
-    return start
 
 
 async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused:

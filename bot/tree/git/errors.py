@@ -3,6 +3,8 @@
 import re
 from enum import StrEnum
 
+TALKS_TO_SERVER = frozenset({"fetch", "push", "ls-remote"})
+
 
 class GitProblem(StrEnum):
     """The kinds of failure that callers act on."""
@@ -77,6 +79,16 @@ class GitError(Exception):
         self.problem = problem
         self.command = command
         self.stderr = stderr
+
+    @property
+    def is_unauthenticated(self) -> bool:
+        """Whether the server refused the credentials (401). A 403 is a lack of permission."""
+        return is_unauthenticated(self.stderr)
+
+    @property
+    def talked_to_server(self) -> bool:
+        """Whether the command that failed was one that talks to the server."""
+        return self.command in TALKS_TO_SERVER
 
 
 def problem_of(stderr: str) -> GitProblem:

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from bot.model import IssueBranch
+from bot.model import HeadBranch, IssueBranch, Start, WorktreeRow
 
 RESCUE_PREFIX = "refs/threadtree/rescue/"
 # Heads of pull requests, kept outside refs/remotes/origin/*, where `fetch --prune` would delete them again.
@@ -120,6 +120,17 @@ def sequel_of(branch: str, issue: IssueBranch) -> int | None:
         if match:
             return int(match[1] or 1)
     return None
+
+
+def start_again(worktree: WorktreeRow) -> Start:
+    """Return what a worktree that is made again starts from.
+
+    An issue's worktree that was switched to the branch of a pull request stays on it.
+    """
+    branch, start = worktree.branch, worktree.start
+    if isinstance(start, IssueBranch) and branch is not None and sequel_of(branch, start) is None:
+        return HeadBranch(branch)
+    return start
 
 
 def issue_of(branch: str, number: int) -> IssueBranch | None:

@@ -15,7 +15,15 @@ from typing import TypedDict, TypeVar, Unpack
 from bot.sandbox.cage import NO_CAGE, Cage, Sandbox
 from bot.sandbox.process import ProcessGroup, start
 from bot.sandbox.view import LFS, PUBLISHED, View
-from bot.tree.git.errors import GitError, GitProblem, is_refused, is_unauthenticated, problem_of, redact
+from bot.tree.git.errors import (
+    TALKS_TO_SERVER,
+    GitError,
+    GitProblem,
+    is_refused,
+    is_unauthenticated,
+    problem_of,
+    redact,
+)
 from bot.tree.git.objects import FORMAT, Objects
 from bot.tree.git.progress import without_progress
 
@@ -24,7 +32,6 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
-TALKS_TO_SERVER = frozenset({"fetch", "push", "ls-remote"})
 # Of git's own statuses. In a cage, a higher one is that of a signal.
 _LAST_STATUS = 129
 # git ends with it after it has said what is wrong.

@@ -54,11 +54,16 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """The files that stay pointers: those beyond the limits, and those that GitHub did not give, with its words."""
+    """The files that stay pointers: those beyond the limits, and those that GitHub did not give, with its words.
+
+    `lines` are those of attributes that name files under Git LFS, `others` those that name files under other filters.
+    """
 
     beyond: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     why: str = ""
+    lines: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 async def provide(checkout: Checkout, commit: str) -> Provided:

@@ -15,9 +15,9 @@ from bot.sandbox.view import private_folder
 from bot.thread.worktree_replies import RestoreObstacle
 from bot.tree.clone import trash
 from bot.tree.clone.admin import Missing, real_path
-from bot.tree.clone.check_out import EMPTY_TREE, in_the_way, put_back
-from bot.tree.clone.checkout import Checkout, Valid, inspect, open_checkout
-from bot.tree.clone.clone import Clone, CloneLock
+from bot.tree.clone.check_out import in_the_way, put_back
+from bot.tree.clone.checkout import Checkout, inspect, open_checkout
+from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock
 from bot.tree.clone.importing import import_commits, lend
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import failure
@@ -109,13 +109,13 @@ async def _opened(lock: CloneLock, path: Path, branch: str | None) -> Checkout:
     await import_commits(checkout, branch)
     if operation := checkout.operation_in_progress():
         raise RestoreRefusedError("unfinished", (operation,))
-    if (current := checkout.head.branch) != branch:
+    if (current := checkout.branch) != branch:
         raise RestoreRefusedError("off-branch", (current,) if current else ())
     return checkout
 
 
 async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Position:
-    clone, head, goal = checkout.clone, checkout.head.commit, None
+    clone, head, goal = checkout.clone, checkout.commit, None
     if rescued is not None:  # HEAD's commit if HEAD continued the branch, else the branch's
         goal, tip = rescued.head or rescued.tip, rescued.tip
         if goal is not None and tip is not None and not await clone.is_ancestor(tip, goal):
@@ -295,7 +295,7 @@ async def put_directory_back(checkout: Checkout, kept: Path) -> None:
     await asyncio.to_thread(_exchange, clone.data_dir, checkout.admin, path, kept)
     await asyncio.to_thread(_put_modules_back, kept, checkout.state / "modules")
     found = await inspect(clone, path)
-    if not isinstance(found, Valid):
+    if isinstance(found, Missing):
         raise GitError(GitProblem.OTHER, "worktree", f"the directory is back, but it is no worktree: {found.why}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
+from typing import TypeAlias
 
 import structlog
 
@@ -14,9 +15,9 @@ from bot.failpoints import reached
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.thread import reasons
 from bot.tree.clone.admin import Missing, is_unfinished
-from bot.tree.clone.check_out import EMPTY_TREE, put_back
-from bot.tree.clone.checkout import Checkout, Head, on_record, open_checkout
-from bot.tree.clone.clone import Clone, CloneLock
+from bot.tree.clone.check_out import put_back
+from bot.tree.clone.checkout import Checkout, on_record, open_checkout
+from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock
 from bot.tree.clone.importing import import_commit, import_commits, private_commits
 from bot.tree.clone.status import Change
 from bot.tree.git import refs
@@ -59,21 +60,14 @@ class Rescued:
     commits: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeepDirectory:
-    """A commit cannot hold everything (a nested repository, a dirty submodule, no clone): the directory must be kept.
-
-    git's own folders for it must be kept too. `rescued` is the commit of what a commit can hold.
-    """
-
-    why: str
-    rescued: Rescued | None = None
+Secured: TypeAlias = tuple[Rescued | None, str | None]
+"""The rescue of what a commit can hold, None where nothing needs one; and why the directory and git's own folders for
+it must be kept too: a nested repository, a dirty submodule, no clone.
+"""
 
 
-async def save_rescue(
-    lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True
-) -> Rescued | KeepDirectory | None:
-    """Save what exists only in this worktree under a ref of the clone, None where nothing does; it stays as it is.
+async def save_rescue(lock: CloneLock, path: Path, label: RescueLabel, *, published: bool = True) -> Secured:
+    """Save what exists only in this worktree under a ref of the clone; it stays as it is.
 
     That is every file that git would show, as it is on disk: ignored files only where they are tracked, and no empty
     directories; what is staged; and the commits of HEAD, the branch, stashes and of what is in progress. Without
@@ -81,31 +75,26 @@ async def save_rescue(
     """
     clone = lock.clone
     if not (clone.path / "HEAD").is_file() or not (clone.path / "objects").is_dir():
-        return KeepDirectory("its clone is gone") if os.path.lexists(path) else None  # noqa: ASYNC240
+        return None, "its clone is gone" if os.path.lexists(path) else None  # noqa: ASYNC240
     try:
         checkout = await open_checkout(lock, path)
         if isinstance(checkout, Missing):
             if (lost := await on_record(lock, path)) is not None:
                 await import_commits(lost, label.branch)
             rescued = await _without_files(lock, path, label, published)
-            return KeepDirectory(checkout.why, rescued) if os.path.lexists(path) else rescued  # noqa: ASYNC240
+            return rescued, checkout.why if os.path.lexists(path) else None  # noqa: ASYNC240
         await checkout.unblock()
         await put_back(checkout)
         await import_commits(checkout, label.branch)
         if is_unfinished(checkout.admin):
-            return await _without_files(lock, path, label, published)
+            return await _without_files(lock, path, label, published), None
         return await rescue_checkout(checkout, label, published=published)
     except UnreadableError as error:
-        return KeepDirectory(str(error), await _without_files(lock, path, label, published))
+        return await _without_files(lock, path, label, published), str(error)
     except GitError as error:
         if error.problem in (GitProblem.CORRUPT, GitProblem.NOT_FOUND):
-            return KeepDirectory(f"git cannot read it: {error}")
+            return None, f"git cannot read it: {error}"
         raise
-
-
-def rescued_commit(found: Rescued | KeepDirectory | None) -> Rescued | None:
-    """Return the rescue commit, if there is one."""
-    return found.rescued if isinstance(found, KeepDirectory) else found
 
 
 async def work_only_here(checkout: Checkout, label: RescueLabel) -> str | None:
@@ -116,43 +105,37 @@ async def work_only_here(checkout: Checkout, label: RescueLabel) -> str | None:
     await checkout.unblock()
     await put_back(checkout)
     await import_commits(checkout, label.branch)
-    now = await checkout.read_head()
-    with scratch_git_dir(checkout, now.commit) as own:
-        kept, _, why = await _look(own, label, now, published=True)
+    now = await checkout.now()
+    with scratch_git_dir(now, now.commit) as own:
+        kept, _, why = await _look(own, label, published=True)
     return why or (reasons.only_here(kept.files, kept.commits) if kept.is_needed else None)
 
 
-async def rescue_checkout(
-    checkout: Checkout, label: RescueLabel, *, published: bool = True
-) -> Rescued | KeepDirectory | None:
+async def rescue_checkout(checkout: Checkout, label: RescueLabel, *, published: bool = True) -> Secured:
     """Rescue what a finished worktree has, as `save_rescue`. Raises GitError, OSError."""
-    now = await checkout.read_head()
-    with scratch_git_dir(checkout, now.commit) as own:
-        kept, seen, why = await _look(own, label, now, published)
+    now = await checkout.now()
+    with scratch_git_dir(now, now.commit) as own:
+        kept, seen, why = await _look(own, label, published)
         # The commit that a kept directory was at is on record, so that it comes back to no other.
         if not kept.is_needed and why is None:
-            return None
+            return None, None
         kept = await _with_objects(checkout, label, kept)
         sha = await _commit(own, label, await snapshot(own, now.commit, seen), kept)
     ref = await _publish(checkout.lock, label, sha)
-    rescued = Rescued(ref, sha, kept.files, kept.commits)
-    return KeepDirectory(why, rescued) if why is not None else rescued
+    return Rescued(ref, sha, kept.files, kept.commits), why
 
 
-async def _look(
-    own: ScratchGit, label: RescueLabel, now: Head, published: bool
-) -> tuple[RescuedCommits, Contents, str | None]:
+async def _look(own: ScratchGit, label: RescueLabel, published: bool) -> tuple[RescuedCommits, Contents, str | None]:
     """Return what there is to rescue, with all files that differ, and why a commit cannot hold everything."""
-    kept = await _commits(own.checkout.clone, own.checkout, label.branch, now, published)
-    seen = await read_state(own, now.commit)
+    kept = await _commits(own.checkout.clone, own.checkout, label.branch, published)
+    seen = await read_state(own, own.checkout.commit)
     return replace(kept, files=_files(seen.changes)), seen, await _reason_to_keep_directory(own, seen)
 
 
 async def _without_files(lock: CloneLock, path: Path, label: RescueLabel, published: bool) -> Rescued | None:
     """Rescue the commits of a worktree whose files are gone or cannot be read. Raises GitError, OSError."""
     clone, lost = lock.clone, await on_record(lock, path)
-    now = lost.head if lost else Head(None, label.branch)
-    kept = await _commits(clone, lost, label.branch, now, published)
+    kept = await _commits(clone, lost, label.branch, published)
     if not kept.is_needed:
         return None
     if lost is not None:
@@ -180,13 +163,11 @@ def _files(changes: Sequence[Change]) -> int:
     return sum(not change.name.endswith("/") and not (change.inside and change.staged == ".") for change in changes)
 
 
-async def _commits(
-    clone: Clone, checkout: Checkout | None, branch: str | None, now: Head, published: bool
-) -> RescuedCommits:
-    """Import the commits to rescue into the clone and return them. `now` is what is checked out.
-
-    `checkout` is None where git has no record of the worktree any more.
+async def _commits(clone: Clone, checkout: Checkout | None, branch: str | None, published: bool) -> RescuedCommits:
+    """Import the commits to rescue into the clone and return them. `checkout` is the worktree as it is now, None where
+    git has no record of it any more.
     """
+    head, on = (checkout.commit, checkout.branch) if checkout else (None, branch)
     tip = await clone.commit_at(refs.local(branch)) if branch else None
     in_progress = list(_named_in(checkout.state, _COMMITS_IN_PROGRESS)) if checkout else []
     set_aside = list(_named_in(checkout.state, _AUTOSTASHES)) if checkout else []
@@ -194,18 +175,18 @@ async def _commits(
         private = await private_commits(checkout, (*in_progress, *set_aside))
         stashes, others = [*private.stashes, *(one for one in set_aside if one in private.tips)], private.tips
     else:
-        stashes = await stashes_not_rescued(clone, {branch, now.branch})
+        stashes = await stashes_not_rescued(clone, {branch, on})
         stashes += [one for one in set_aside if await clone.commit_at(one)]
         others = tuple([one for one in in_progress if await _only_here(clone, [one], published)])
-    others = tuple(one for one in others if one not in {now.commit, tip, *stashes})
+    others = tuple(one for one in others if one not in {head, tip, *stashes})
     if len(stashes) + len(others) > _MOST_PARENTS:
         raise UnreadableError(f"it has {len(stashes) + len(others)} branches and stashes of its own")
     if checkout is not None:
         for commit in (*stashes, *others):
             await import_commit(checkout, commit)
-    commits = await _only_here(clone, [now.commit, tip, *others], published)
-    operation, own_tip = checkout.operation_in_progress() if checkout else None, tip if tip != now.commit else None
-    return RescuedCommits(now.commit, None, own_tip, tuple(stashes), others, operation, 0, commits)
+    commits = await _only_here(clone, [head, tip, *others], published)
+    operation, own_tip = checkout.operation_in_progress() if checkout else None, tip if tip != head else None
+    return RescuedCommits(head, None, own_tip, tuple(stashes), others, operation, 0, commits)
 
 
 async def _only_here(clone: Clone, commits: Sequence[str | None], published: bool = True) -> int:

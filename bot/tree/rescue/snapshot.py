@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from bot.sandbox.untrusted_files import leads_out, remove_untrusted
 from bot.tree.clone.admin import real_path
-from bot.tree.clone.check_out import EMPTY_TREE
-from bot.tree.clone.checkout import Checkout, ReadableCheckout
+from bot.tree.clone.checkout import Checkout, Seen
+from bot.tree.clone.clone import EMPTY_TREE
 from bot.tree.clone.status import Change, parse_status
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed
@@ -175,7 +175,7 @@ async def _entries(checkout: Checkout) -> list[IndexEntry] | None:
     return parse_entries(listed.stdout) if listed.status == 0 else None
 
 
-async def flagged_file(checkout: ReadableCheckout) -> str | None:
+async def flagged_file(checkout: Seen) -> str | None:
     """Return a file of which git was told not to see edits, None where there is none. Raises GitError, OSError."""
     listed = await checkout.git("ls-files", *_LISTED)
     return next((entry.name for entry in parse_entries(listed.stdout) if entry.flagged), None)

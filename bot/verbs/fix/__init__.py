@@ -13,7 +13,6 @@ from bot.store import fixes as rows
 from bot.store import turns
 from bot.thread import notices
 from bot.thread.tracking import Changes
-from bot.tree.git import refs
 from bot.turn.checkout import Ready
 from bot.turn.confirm import NotConfirmedError
 from bot.turn.kind import Kind, stays
@@ -31,8 +30,8 @@ async def _goes_on_with_others(run: TurnRun) -> bool:
 async def _may_begin(run: TurnRun, ready: Ready) -> str | None:
     """Return why a turn that waited is not to fix the checks of its commit by now. Raises GitError, GitHubError."""
     ctx, turn, branch, head = run.ctx, run.turn, ready.branch, run.turn.ask.of["head"]
-    clone, repository = ctx.clone(turn.worktree.folder), turn.worktree.repository
-    if not branch or await clone.commit_at(refs.remote(branch)) != head:
+    clone, repository = run.tree.clone, turn.worktree.repository
+    if not branch or await clone.tip(branch) != head:
         return words.moved_on(head)
     if turn.ask.retry_of is not None:  # a person asks
         return None

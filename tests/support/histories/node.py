@@ -27,7 +27,6 @@ from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
 from bot.node.identity import identify
 from bot.node.launching import Launcher
-from bot.node.move_in import move_in
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox.cage import Cage
@@ -35,6 +34,7 @@ from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
+from bot.tree import move_in
 from bot.tree.clone.admin import admin_directory, real_path
 from bot.tree.clone.clone import Clone, clone_lock
 from bot.tree.clone.fetch import update
@@ -315,7 +315,7 @@ class HistoryNode:
     async def move_in(self, name: str) -> None:
         """Do what a process does first, and recover."""
         await identify(self.pool, self.ctx.data_dir, name)
-        await move_in(self.ctx)
+        await move_in(self.ctx.data_dir, self.ctx.git)
         await self.worker.runner.recover()
 
     async def another_worker(self) -> Worker:

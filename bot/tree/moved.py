@@ -12,22 +12,22 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
-from bot.node.context import NodeContext
 from bot.tree.clone.admin import admin_directories, recorded, write
-from bot.tree.clone.clone import clone_lock
+from bot.tree.clone.clone import Clone, clone_lock
+from bot.tree.git.runner import Git
 
 _log = structlog.get_logger()
 
 
-async def move_in(ctx: NodeContext) -> None:
+async def move_in(data_dir: Path, git: Git) -> None:
     """Let git find the worktrees where DATA_DIR is now.
 
     What fails is logged: such a worktree is made again by its next turn.
     """
-    here = await asyncio.to_thread(ctx.data_dir.resolve)
+    here = await asyncio.to_thread(data_dir.resolve)
     for path in await asyncio.to_thread(lambda: sorted(here.glob("repos/*/*.git"))):
         if moved := await asyncio.to_thread(_moved, path, here):
-            async with clone_lock(ctx.clone(f"{path.parent.name}/{path.stem}")):
+            async with clone_lock(Clone.at(data_dir, f"{path.parent.name}/{path.stem}", git)):
                 await asyncio.to_thread(_connect, moved)
 
 

@@ -13,15 +13,13 @@ from functools import partial
 
 from bot.redaction import Redactor
 from bot.thread.notices import PushRule
-from bot.tree.clone.check_out import EMPTY_TREE
 from bot.tree.clone.checkout import Checkout
-from bot.tree.clone.clone import Clone
+from bot.tree.clone.clone import AS_IT_IS, EMPTY_TREE, Clone
 from bot.tree.commit import has_published
 from bot.tree.git import refs
 from bot.tree.git.runner import piped
 from bot.tree.lfs.objects import contents, push_objects, staging
 from bot.tree.lfs.pointers import LFS, Pointer, filter_lines, filters_in, read_pointers
-from bot.tree.push import AS_IT_IS
 
 MAX_SEARCHED_BYTES = 512 << 20
 _MOST_NAME_BYTES = 64 << 10
