@@ -104,7 +104,9 @@ async def _claim(db: Connection, queue: Queue, runs: int) -> float:
         transaction = db.transaction()
         await transaction.start()
         begin = time.perf_counter()
-        claimed = await claims.claim_next(db, "here", "worker", queue.per_repository, datetime.now(UTC))
+        claimed = await claims.claim_next(
+            db, "here", "worker", queue.per_repository, datetime.now(UTC), with_agent=True
+        )
         taken.append(1000 * (time.perf_counter() - begin))
         await transaction.rollback()
         if (claimed is None) != queue.is_blocked:

@@ -80,8 +80,9 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 1 + n % ({many} / 10), 'comment', n, 1, 1, 'issue', 'Done.', 'sent',
        now() - ({many} - n) * interval '30 seconds'
 from generate_series(1, {many}) n;
-insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
-select 1 + n % 12000, 'reset', 'ada', now(), 'done', 'It was reset.', now() from generate_series(1, {many} / 100) n;
+insert into operations (node, kind, requested_by, state, outcome, finished_at)
+select (select id from nodes limit 1), 'prune', 'ada', 'done', 'It was pruned.', now()
+from generate_series(1, {many} / 100) n;
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 3000) n;
 """

@@ -15,10 +15,9 @@ import asyncpg
 
 from bench.repository import Repository, git, worktree_rows
 from bot import failpoints
-from bot.care import prune
+from bot.care import prune, removing
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
-from bot.operations import remove
 from bot.postgres.embedded import embedded_postgres
 from bot.redaction import Redactor
 from bot.rules import Rules
@@ -128,7 +127,7 @@ async def _sweep(repository: Repository, dsn: str, total: int, due: int, list_ms
         nonlocal removals_seconds, counting
         counting = False
         try:
-            return await remove.remove_idle(*args)
+            return await removing.remove_idle(*args)
         finally:
             removals_seconds += time.perf_counter() - claimed_at  # includes the check under the lock
             counting = True

@@ -83,12 +83,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTurn:
-    """A turn that runs or waits. `step` is what was done last for it."""
+    """A turn that runs or waits. `step` is what was done last for it. Without a `number` an operator asked."""
 
     id: int
     state: Literal["queued", "running"]
     ask: Ask
-    number: int
+    number: int | None
     started_at: datetime | None
     step: str | None
     messages: int = 0

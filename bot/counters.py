@@ -47,7 +47,7 @@ LOST_CLAIMS: Final = _counter("lost_claims", "Runs that found that another one h
 # There from the beginning, as 0: Prometheus sees no change from nothing to one.
 for _text in ("401", "503"):
     DELIVERIES_REFUSED.labels(_text)
-for _text in ("turn", "operation", "delivery", "missed-delivery", "write", "job"):
+for _text in ("turn", "delivery", "missed-delivery", "write", "job"):
     RECOVERIES.labels(_text)
 for _text in ("done", "failed"):
     SWEEPS.labels(_text)

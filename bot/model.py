@@ -287,7 +287,7 @@ class Rescue:
         return Saved(self.files, self.commits, self.kept is not None)
 
 
-Obstacle = Literal["time", "turn", "github-limit", "operation", "directory"]
+Obstacle = Literal["time", "turn", "github-limit", "worktree", "directory"]
 """What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
 
 

@@ -27,7 +27,7 @@ Misfit = Literal[
 class WorktreeUsage:
     """The use of a worktree by other conversations than the one that asks; `owner` is the thread it was made for.
 
-    `busy`: a turn of another conversation, or an operation, is queued or running in it.
+    `busy`: a turn of another conversation, or of an operator, is queued or running in it.
     """
 
     owner: int

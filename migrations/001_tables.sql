@@ -126,6 +126,8 @@ create table turns (
     queue_platform    text,                                -- of its worktree or thread, as the next
     queue_repository_id bigint,
     requested_by_id   bigint,                              -- GitHub's id of the person; null: an operator asked
+    -- Without an agent it takes no agent's place, and goes in line with all turns of its worktree.
+    needs_agent       boolean     not null default true,
     round             integer     not null default 0,      -- a person has one turn in each round; earlier rounds go first
     not_before        timestamptz,                         -- queued again until then, because of `reason`
     waiting_since     timestamptz,                         -- when the first such problem was met; null once the agent began
@@ -163,12 +165,15 @@ create table turns (
 );
 create unique index turns_one_running_per_worktree on turns (worktree_id) where state = 'running';
 -- The queue: of each repository, the oldest of its node; and the rounds of a node and of a person.
-create index turns_queued on turns (queue_node, queue_platform, queue_repository_id, round, id) where state = 'queued';
+create index turns_queued on turns (queue_node, needs_agent, queue_platform, queue_repository_id, round, id) where state = 'queued';
 create index turns_running on turns (queue_node) where state = 'running';
-create index turns_rounds on turns (queue_node, round) where state = 'queued';
-create index turns_rounds_of_person on turns (requested_by_id, round) where state in ('queued', 'running');
+create index turns_rounds on turns (queue_node, round) where state = 'queued' and needs_agent;
+create index turns_rounds_of_person on turns (requested_by_id, round)
+    where state in ('queued', 'running') and needs_agent;
 create index turns_unfinished_by_conversation on turns (conversation_id, id) where state in ('queued', 'running');
 create index turns_unfinished_by_worktree on turns (worktree_id, id) where state in ('queued', 'running');
+create index turns_unfinished_alone on turns (worktree_id, id)
+    where state in ('queued', 'running') and not needs_agent;
 create unique index turns_by_conversation on turns (conversation_id, id);
 create index turns_by_person on turns (requested_by_id, created_at);
 create index turns_by_pushed_branch on turns (pushed_to, id) where pushed_to is not null;
@@ -236,7 +241,7 @@ create table deliveries (
     attempts     integer     not null default 0,
     stalls       smallint    not null default 0,           -- how often the worker that decided it died
     error        text,
-    operation_id bigint                                    -- what became of it, where an operator asked for a worktree
+    turn_id      bigint                                    -- what became of it, where an operator asked for a worktree
 );
 -- The bot compresses bodies itself: not every server has lz4, and pglz costs more than all the rest of a delivery.
 alter table deliveries alter column body set storage external;

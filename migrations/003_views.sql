@@ -14,11 +14,8 @@ select w.id as worktree_id, w.node, w.path, w.state as worktree_state, w.is_live
        w.platform, w.repository_id, b.owner, b.name, b.folder, b.default_branch, b.installation_id
 from worktrees w join codebases b using (platform, repository_id);
 
--- The worktrees in which a turn or an operation waits or runs. One may occur more than once.
-create view worktree_busy as
-select worktree_id from turns where state in ('queued', 'running')
-union all
-select worktree_id from operations where state in ('queued', 'running');
+-- The worktrees in which a turn waits or runs. One may occur more than once.
+create view worktree_busy as select worktree_id from turns where state in ('queued', 'running');
 
 -- The branch to which no turn of a thread has switched the thread's worktree yet; null: none is pending. A turn that
 -- ended before the switch leaves it to the next one.
@@ -68,7 +65,8 @@ join worktrees l on l.node = w.node and l.id <> w.id and l.state in ('removing',
                   or l.branch is null and (l.start_kind, l.start_number) = (w.start_kind, w.start_number)));
 
 -- May this queued turn run now, and if not, why? A view with the time of whoever asks. Without obstacle, a turn is
--- claimed as soon as its node has room. The cheap questions come before those that look at other rows. Whoever asks
+-- claimed as soon as its node has room. A turn without an agent goes in line with all turns of its worktree, and may work
+-- where that was removed. The cheap questions come before those that look at other rows. Whoever asks
 -- restricts it to queued turns: with the state here, an index of what waits would be read whole for each turn while the
 -- statistics are those of a quiet time.
 create function turn_obstacles(at timestamptz) returns table (turn_id bigint, obstacle text) language sql stable as $$
@@ -77,34 +75,20 @@ create function turn_obstacles(at timestamptz) returns table (turn_id bigint, ob
         when t.worktree_id in (select r.worktree_id from turns r where r.state = 'running') then 'turn'
         when t.id > (select min(e.id) from turns e
                      where e.conversation_id = t.conversation_id and e.state in ('queued', 'running')) then 'turn'
-        when exists (select from held_repositories h
+        when t.id > case when t.needs_agent then
+                        (select min(e.id) from turns e where e.worktree_id = t.worktree_id
+                         and e.state in ('queued', 'running') and not e.needs_agent)
+                    else (select min(e.id) from turns e where e.worktree_id = t.worktree_id
+                          and e.state in ('queued', 'running')) end then 'turn'
+        when t.needs_agent and exists (select from held_repositories h
                      where (h.platform, h.repository_id) = (t.queue_platform, t.queue_repository_id)
                        and h.held_until > at) then 'github-limit'
-        when not (select w.is_live from worktrees w where w.id = t.worktree_id)
-          or exists (select from operations p where p.worktree_id = t.worktree_id
-                     and (p.state = 'running' or (p.state = 'queued' and p.after_turn < t.id))) then 'operation'
+        when (select not w.is_live and (t.needs_agent or w.state <> 'removed') from worktrees w where w.id = t.worktree_id)
+            then 'worktree'
         when exists (select from directories_in_the_way d where d.worktree_id = t.worktree_id) then 'directory'
     end
     from turns t
 $$;
-
--- The operation of a worktree that may be carried out now, or is carried out: the oldest unfinished one, with no turn
--- before it, whose path is not being removed, and where the node has not lost another directory.
-create view due_operations as
-select o.id, o.worktree_id, w.node from operations o join worktrees w on w.id = o.worktree_id
-where o.state in ('queued', 'running')
-  and not exists (select from turns t where t.worktree_id = w.id
-                  and (t.state = 'running' or (t.state = 'queued' and t.id <= o.after_turn)))
-  and not exists (select from operations e where e.worktree_id = w.id and e.id < o.id
-                                             and e.state in ('queued', 'running'))
-  and not exists (select from worktrees x where x.node = w.node and x.path = w.path
-                                            and (x.state = 'removing' or (x.state = 'lost' and x.id <> w.id)));
-
--- The worktrees for which there is something to do beside turns.
-create view due_worktrees as
-select id as worktree_id, node from worktrees where state = 'removing'
-union
-select worktree_id, node from due_operations;
 
 -- What may be sent to GitHub once it is due.
 -- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's

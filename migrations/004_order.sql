@@ -1,20 +1,21 @@
 -- In which order waiting work is done, and who is woken for it.
 
 -- A turn carries where it runs and its repository, so that neither its node nor a list of a repository's turns looks at
--- other rows. A queued one carries its round, too: a person has one turn in each round, and earlier rounds go first. A
--- person's first request joins the current round.
+-- other rows. A queued one that needs an agent carries its round, too: a person has one such turn in each round, and
+-- earlier rounds go first. A person's first request joins the current round.
 create function threadtree_place_turn() returns trigger language plpgsql as $$
 begin
     select w.node, coalesce(w.platform, c.platform), coalesce(w.repository_id, c.repository_id)
     into new.queue_node, new.queue_platform, new.queue_repository_id
     from (select) turn
     left join conversations c on c.id = new.conversation_id left join worktrees w on w.id = new.worktree_id;
-    if tg_op = 'INSERT' and new.state = 'queued' and new.queue_node is not null then
+    if tg_op = 'INSERT' and new.state = 'queued' and new.queue_node is not null and new.needs_agent then
         new.round = greatest(
             0,
-            (select round from turns where queue_node = new.queue_node and state = 'queued' order by round limit 1),
+            (select round from turns where queue_node = new.queue_node and state = 'queued' and needs_agent
+             order by round limit 1),
             (select round + 1 from turns
-             where requested_by_id = new.requested_by_id and state in ('queued', 'running')
+             where requested_by_id = new.requested_by_id and state in ('queued', 'running') and needs_agent
              order by round desc limit 1));
     end if;
     return new;

@@ -58,7 +58,7 @@ create function threadtree_tell_of_operation() returns trigger language plpgsql 
 begin
     perform threadtree_tell(
         case new.state when 'failed' then 'worktree-failed' else 'operation-ended' end,
-        jsonb_build_object('operation', new.id, 'kind', new.kind, 'worktree', new.worktree_id, 'state', new.state,
+        jsonb_build_object('operation', new.id, 'kind', new.kind, 'state', new.state,
                            'outcome', left(new.outcome, 300)));
     return null;
 end

@@ -36,7 +36,7 @@ from sessions s join conversations c on c.id = s.conversation_id join codebases 
 create view listed_turns as
 select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codebase,
        b.owner || '/' || b.name || '#' || c.number as conversation,
-       c.title as thread_title, r.verb, left(coalesce(r.ask->>'title', r.ask->>'text'), 400) as title, t.state,
+       coalesce(c.title, '') as thread_title, r.verb, left(coalesce(r.ask->>'title', r.ask->>'text'), 400) as title, t.state,
        nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
                                         from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
            as reason,
@@ -46,8 +46,8 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
        b.owner || '/' || b.name || '#' || case c.kind when 'pull' then c.number else c.pull_request end as pull_request,
        t.cost_usd, t.tokens, t.created_at, t.started_at, t.finished_at,
        t.queue_platform as platform, t.queue_repository_id as repository_id
-from turns t join requests r on r.turn_id = t.id
-     join conversations c on c.id = t.conversation_id join codebases b using (platform, repository_id);
+from turns t join requests r on r.turn_id = t.id left join conversations c on c.id = t.conversation_id
+     join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id);
 
 -- By what a search finds a request: its title and text, who asked, the thread's title, number and repository. Words are
 -- letters and digits; what stands between them is not looked at.

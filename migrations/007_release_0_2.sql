@@ -56,8 +56,9 @@ create table audit (
     target     text        not null,                       -- what it was done to, for people
     codebase   text,                                       -- owner/name of its repository then; null: of none or several
     details    jsonb       not null default '{}',          -- what else was asked
-    operations bigint[]    not null default '{}',          -- what carries it out
-    delivery   text,                                       -- what a worker carries out
+    turn       bigint,                                     -- what carries it out,
+    operations bigint[]    not null default '{}',          -- or these of nodes,
+    delivery   text,                                       -- or what becomes of this
     outcome    text                                        -- where nothing carries it out later
 );
 create index audit_by_time on audit (at);
@@ -65,7 +66,9 @@ create index audit_by_time on audit (at);
 create view listed_audit as
 select a.id as place, a.id, a.at, a.person, a.channel, a.action, a.target, a.codebase, a.details,
        coalesce(a.outcome,
-                (select string_agg(case when o.finished_at is null then o.state else o.outcome end, ' ' order by o.id)
-                 from operations o where o.id = any (a.operations || d.operation_id)),
+                (select case when t.finished_at is null then t.state else coalesce(t.reason, t.answer, t.state) end
+                 from turns t where t.id = coalesce(a.turn, d.turn_id)),
+                (select string_agg(coalesce(o.outcome, o.state), ' ' order by o.id)
+                 from operations o where o.id = any (a.operations)),
                 d.error, d.state, '') as outcome
 from audit a left join deliveries d on d.guid = a.delivery;

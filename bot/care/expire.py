@@ -9,15 +9,16 @@ import structlog
 
 from bot.care import reconciliation_rows as reconciliation
 from bot.care.reconcile_rules import started_from
+from bot.care.removing import delete_trashed
 from bot.care.repair import NO_WORKTREE, clones_on_disk, take_away
 from bot.care.retention_rules import RetentionPolicy, exceeds_safety_limit
 from bot.check.running import remove_checkout
-from bot.model import Repository
+from bot.failpoints import reached
+from bot.model import Repository, Rescue
 from bot.node.context import NodeContext
-from bot.operations.drop import drop
-from bot.operations.remove import delete_trashed
+from bot.node.transactions import persist
 from bot.store import conversations, rescues, retention
-from bot.tree import GitError, Metadata, OpenTree, RescueLabel, Tree, open_clone, refs, trash
+from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone, refs, trash
 
 _ROWS_AT_ONCE = 500
 _log = structlog.get_logger()
@@ -39,6 +40,22 @@ async def expire(ctx: NodeContext, policy: RetentionPolicy, *, force: bool = Fal
     await _expire_scratch(ctx)
     await _forget_removed(ctx, policy)
     return freed + await trash.empty_trash(ctx.data_dir)
+
+
+async def drop(ctx: NodeContext, opened: OpenClone, rescue: Rescue) -> tuple[Path, ...]:
+    """Delete a rescue; return what is to be deleted from the trash. Raises GitError, OSError, InvalidNameError."""
+    trashed = drop_kept(ctx, rescue.kept) if rescue.kept is not None else ()
+    if rescue.ref is not None and await asyncio.to_thread(opened.clone.path.is_dir):
+        await opened.drop(rescue.ref)
+    reached("rescue-dropped")
+    await persist(ctx.pool, rescues.delete, rescue.id)
+    return trashed
+
+
+def drop_kept(ctx: NodeContext, name: str) -> tuple[Path, ...]:
+    """Move a directory that was kept whole, with git's state of it, to the trash; return its places. Raises OSError."""
+    places = (trash.kept_folder(ctx.data_dir) / one for one in (name, f"{name}{trash.GIT_STATE}"))
+    return tuple(filter(None, (trash.move_to_trash(ctx.data_dir, place) for place in places)))
 
 
 async def end_orphan(ctx: NodeContext, path: Path, *, dry_run: bool = False, needs_row: bool = False) -> int | None:

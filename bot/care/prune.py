@@ -10,7 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from bot.care.asked import PruneLine, PruneReport, Pruning, Repairing, age_of
 from bot.care.expire import end_orphan, expire
+from bot.care.removing import delete_trashed, remove_idle
 from bot.care.repair import Progress, repair
 from bot.care.retention_rules import (
     Facts,
@@ -25,8 +27,6 @@ from bot.care.retention_rules import (
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.room import free_bytes, is_short
-from bot.operations.asked import PruneLine, PruneReport, Pruning, Repairing, age_of
-from bot.operations.remove import delete_trashed, remove_idle
 from bot.store import retention
 from bot.store.retention import Live, Orphan
 from bot.tree import GitError, Metadata, Removed, refs, trash

@@ -25,7 +25,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The state of a worktree's path. `row`: a live row exists; `busy`: a turn or an operation waits or runs there."""
+    """The state of a worktree's path. `row`: a live row exists; `busy`: a turn waits or runs there."""
 
     row: bool
     directory: bool

@@ -11,13 +11,13 @@ from typing import assert_never
 import structlog
 
 from bot.care import reconciliation_rows as reconciliation
+from bot.care.asked import Repaired, Repairing
 from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide
 from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
-from bot.operations.asked import Repaired, Repairing
-from bot.operations.shared import record_rescue
-from bot.store import retention
+from bot.node.rescues import record_rescue
+from bot.store import retention, worktrees
 from bot.store.retention import Live
 from bot.tree import (
     Clone,
@@ -66,7 +66,7 @@ async def repair(
         folders = await reconciliation.folders_of(ctx.pool, asked.repo)
         clones = {folder: clone for folder, clone in clones.items() if folder in folders}
     if asked.worktree is not None:
-        row = await retention.row_of(ctx.pool, asked.worktree)
+        row = await worktrees.row_of(ctx.pool, asked.worktree)
         if row is None or row.node != ctx.node:
             return []
         path, clones = str(ctx.directory(row.path)), {row.folder: ctx.clone(row.folder)}

@@ -68,7 +68,7 @@ def reason_to_keep(facts: Facts, policy: RetentionPolicy) -> str | None:
     Activity is the newest of row, metadata and files; the future counts as now.
     """
     if facts.busy:
-        return "A turn or an operation is waiting or running."
+        return "A turn is waiting or running."
     if facts.locked is not None:
         return f"It was locked by hand: {facts.locked or 'no reason given'}."
     times = (facts.row_at, facts.metadata_at, facts.changed_at)

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bot.care.asked import Asked, SessionPruning
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
 from bot.cli.running import fail, run_on_database
-from bot.operations.asked import Asked, SessionPruning
 from bot.operator.api import changes, lists
 from bot.operator.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
 from bot.operator.api.rows import Row, WholeTurn, to_json

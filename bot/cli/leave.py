@@ -5,12 +5,12 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from bot.care.asked import Pruning
 from bot.care.prune import prune
 from bot.cli.running import fail, run, run_on_node
 from bot.locks import is_locked
 from bot.node.context import NodeContext
 from bot.node.room import spaces
-from bot.operations.asked import Pruning
 from bot.settings import Settings, load
 from bot.store import rescues
 from bot.tree import trash

@@ -8,6 +8,8 @@ import orjson
 import typer
 from rich.filesize import decimal
 
+from bot.care.expire import drop_kept
+from bot.care.removing import delete_trashed
 from bot.cli.calls import correctable, items_of, print_json, print_rows, record, show_items
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.running import fail, run_on_database, run_on_node
@@ -15,8 +17,6 @@ from bot.cli.worktrees import carry_out
 from bot.node.context import NodeContext
 from bot.node.identity import known_id
 from bot.node.room import free_bytes, kept_directories, spaces
-from bot.operations.drop import drop_kept
-from bot.operations.remove import delete_trashed
 from bot.operator.api import changes, rows
 from bot.settings import load
 from bot.store import nodes

@@ -1,15 +1,18 @@
 """`threadtree worktrees …`"""
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
+from bot.care import on_request_rows
+from bot.care.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.care.prune import prune
 from bot.care.repair import repair
 from bot.cli import calls
@@ -20,19 +23,20 @@ from bot.github.errors import NotFound
 from bot.handlers.assign_worktree import assign_worktree_for_operator
 from bot.handlers.context import Nodes
 from bot.node.context import NodeContext
-from bot.operations import execute
-from bot.operations.asked import PruneReport, Pruning, Repaired, Repairing, words_of_repair
 from bot.operator.api import changes, listings
 from bot.operator.api.calls import THREAD, Endpoint
 from bot.operator.api.listings import FoundWorktree
-from bot.operator.api.rows import AskedOperation, Rescue, WorktreeOnDisk
-from bot.serve.parts import jobs_of_node
+from bot.operator.api.rows import AskedOperation, AskedTurn, Rescue, WorktreeOnDisk
 from bot.settings import load
-from bot.store import operations
+from bot.store import requests, turns
+from bot.store.database import Connection
 from bot.store.scope import EVERYTHING
-from bot.thread.formatting import format_count
+from bot.thread.formatting import format_count, plain
 from bot.tree import summarize, trash
 
+T = TypeVar("T", AskedTurn, AskedOperation)
+E = TypeVar("E")
+CANCELLED: Final = "It was cancelled before it began."
 _ID = re.compile(r"[0-9]{1,18}")
 Conversation = Annotated[str, typer.Argument(metavar="OWNER/REPO#N")]
 Worktree = Annotated[str, typer.Argument(metavar="ID", help="Its id in `worktrees list`, or its path.")]
@@ -133,18 +137,18 @@ def print_path(conversation: Conversation) -> None:
     run_on_node(found)
 
 
-def _operation_command(change: Endpoint[Any, AskedOperation], name: str, description: str) -> None:
+def _command(change: Endpoint[Any, AskedTurn], name: str, description: str) -> None:
     @worktrees.command(name, help=description)
-    def operate(worktree: Worktree) -> None:
-        async def operated(ctx: NodeContext) -> None:
+    def ask(worktree: Worktree) -> None:
+        async def asked(ctx: NodeContext) -> None:
             await carry_out(ctx, change, str((await _find(ctx, worktree)).id))
 
-        run_on_node(operated)
+        run_on_node(asked)
 
 
-_operation_command(changes.reset_worktree, "reset", "Rescue what GitHub does not have, then reset it to its base.")
-_operation_command(changes.remove_worktree, "remove", "Rescue what GitHub does not have, then remove the worktree.")
-_operation_command(changes.restore_worktree, "restore", "Bring back the latest rescue of the worktree.")
+_command(changes.reset_worktree, "reset", "Rescue what GitHub does not have, then reset it to its base.")
+_command(changes.remove_worktree, "remove", "Rescue what GitHub does not have, then remove the worktree.")
+_command(changes.restore_worktree, "restore", "Bring back the latest rescue of the worktree.")
 
 
 @worktrees.command()
@@ -257,35 +261,80 @@ async def _create(ctx: NodeContext, full_name: str, number: int) -> None:
     if assigned.node != ctx.node:
         fail(f"Its worktree {assigned.worktree_id} is on the node {assigned.node}; run this there.", 2)
     async with ctx.pool.acquire() as connection, connection.transaction():
-        asked = operations.by_operator("command line", ctx.clock())
-        operation = await operations.enqueue(connection, assigned.worktree_id, "create", asked)
-        made = (f"{full_name}#{number}", full_name)
-        await calls.record(connection, "create", *made, operations=(operation,))
-    await _execute(ctx, operation)
+        words, who = f"worktrees create {full_name}#{number}", requests.operator("command line")
+        asked = "create", words, who, ctx.clock()
+        turn = await requests.enqueue_for_operator(connection, assigned.worktree_id, *asked)
+        await calls.record(connection, "create", f"{full_name}#{number}", full_name, turn=turn)
+    await _wait_for(ctx, AskedTurn(turn=turn))
 
 
-async def carry_out(ctx: NodeContext, change: Endpoint[Any, AskedOperation], row_id: str) -> None:
-    """Ask for a change as the API does, and carry it out here."""
+async def carry_out(ctx: NodeContext, change: Endpoint[Any, T], row_id: str) -> None:
+    """Ask for a change as the API does, and carry it out here, or wait for the worker that does."""
     with correctable():
         async with ctx.pool.acquire() as connection, connection.transaction():
-            operation = (await call(connection, change, {"id": row_id})).operation
-            asked = await operations.described(connection, operation, scope=EVERYTHING) or {}
-            if asked["node_id"] != ctx.node:
-                fail(f"It is on the node {asked['node']}; run this there.", 2)
-    await _execute(ctx, operation)
+            asked = await call(connection, change, {"id": row_id})
+            there = await _where(connection, asked)
+            if there is not None and there[0] != ctx.node:
+                fail(f"It is on the node {there[1]}; run this there.", 2)
+    await _wait_for(ctx, asked)
 
 
-async def _execute(ctx: NodeContext, operation: int) -> None:
-    """Execute an operation, or wait for the worker that has begun it; print what it made and how it ended."""
-    async with jobs_of_node(ctx, load().retention) as run_jobs:
-        ended = await execute.execute(ctx, run_jobs, operation, lambda words: typer.echo(words, err=True))
-    if ended.state == "failed":
-        fail(ended.outcome or "The operation failed.")
-    asked = await operations.described(ctx.pool, operation, scope=EVERYTHING) or {}
-    if asked["kind"] in ("create", "restore"):
-        found = await _find(ctx, str(asked["worktree"]))
+async def _where(connection: Connection, asked: AskedTurn | AskedOperation) -> tuple[str, str] | None:
+    """Return the node that carries it out, and the node's name."""
+    if isinstance(asked, AskedTurn) and asked.turn is not None:
+        return await turns.node_of(connection, asked.turn)
+    found = await on_request_rows.described(connection, asked.operation or 0, scope=EVERYTHING) or {}
+    return found["node_id"], found["node"]
+
+
+async def _wait_for(ctx: NodeContext, asked: AskedTurn | AskedOperation) -> None:
+    """Wait until it has ended, here or by a worker; print what it made and how it ended."""
+    if isinstance(asked, AskedTurn) and asked.turn is not None:
+        await _wait_for_turn(ctx, asked.turn)
+        return
+    operation = asked.operation or 0
+
+    async def look() -> dict[str, Any] | None:
+        found = await on_request_rows.described(ctx.pool, operation, scope=EVERYTHING)
+        return found if found is not None and found["finished_at"] is not None else None
+
+    try:
+        end = await _until_ended(ctx, look)
+    except asyncio.CancelledError:
+        await on_request_rows.withdraw(ctx.pool, operation, CANCELLED)
+        raise
+    if end["turn"] is not None:
+        await _wait_for_turn(ctx, end["turn"])
+        return
+    _print_end(end["state"], end["outcome"])
+
+
+async def _wait_for_turn(ctx: NodeContext, turn: int) -> None:
+    try:
+        end = await _until_ended(ctx, lambda: turns.end_of(ctx.pool, turn))
+    except asyncio.CancelledError:
+        await requests.withdraw(ctx.pool, turn, CANCELLED)
+        raise
+    if end.state == "done" and end.verb in ("create", "restore"):
+        found = await _find(ctx, str(end.worktree_id))
         typer.echo(f"Worktree {found.id}: {ctx.directory(found.path)}")
-    typer.echo(ended.outcome)
+    _print_end(end.state, plain(end.words))
+
+
+async def _until_ended(ctx: NodeContext, look: Callable[[], Awaitable[E | None]]) -> E:
+    from bot.serve.turns import until_ended
+
+    return await until_ended(ctx, load(), look, _say_that_it_waits)
+
+
+def _say_that_it_waits() -> None:
+    typer.echo("Waiting for a worker, which carries this out or what was requested before it.", err=True)
+
+
+def _print_end(state: str, words: str) -> None:
+    if state != "done":
+        fail(words)
+    typer.echo(words)
 
 
 def _named(conversation: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from bot.demo.stage import Stage, is_gone
 from bot.model import Saved
 from bot.simulated.github.model import Issue, Pull
 from bot.thread import notices, worktree_replies
+from bot.verbs.reset import was_reset
 
 ONE_FILE = Saved(files=1, commits=0)
 
@@ -60,8 +61,8 @@ async def _reset_starts_the_files_over(stage: Stage, issue: Issue) -> None:
     (Path(before["path"]) / "draft.txt").write_text("Farewell!\n")
     stage.report.did("somebody left draft.txt in the worktree")
     await stage.says(stage.maria, issue, "/reset")
-    reply = await stage.new_comment(issue)
-    words = worktree_replies.was_reset("threadtree/issue-3", "threadtree/issue-3-2", "main", ONE_FILE, ())
+    reply = await stage.answer(issue, turn=8)
+    words = was_reset("threadtree/issue-3", "threadtree/issue-3-2", "main", ONE_FILE, ())
     stage.report.check("the answer names the branch and the rescue", words in reply.body, reply.body)
     after = await stage.worktree()
     moved = (after["id"], after["path"], after["branch"]) == (before["id"], before["path"], "threadtree/issue-3-2")
@@ -86,7 +87,7 @@ async def _a_branch_of_her_own_takes_the_worktree_along(stage: Stage, issue: Iss
     stage.report.did(f"maria opened #{pull.number} from farewell, made from threadtree/issue-3: Fixes #{issue.number}")
     before = await stage.worktree()
     await stage.says(stage.maria, pull, f"{stage.bot} append bye.txt: Safe travels.")
-    answer = await stage.answer(pull, turn=8)
+    answer = await stage.answer(pull, turn=9)
     words = notices.switched(issue.number, "threadtree/issue-3-2", "farewell")
     stage.report.check("the reply says which worktree went to her branch", words in answer.body, answer.body)
     told = await stage.new_comment(issue)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from bot.ask import Ask, Part
 from bot.handlers.assign_worktree import assign_worktree
 from bot.handlers.context import RequestContext
-from bot.store import conversations, messages, operations, requests, rescues, worktrees
+from bot.store import conversations, messages, requests, rescues, worktrees
 from bot.thread import agent_choice, notices, reasons, replies, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
@@ -20,13 +20,21 @@ def named_part(comment_id: int | None, text: str) -> str:
     return f"Comment {comment_id}:\n{text}"
 
 
-async def queue_on_branch(ctx: RequestContext, verb: str, nothing: str) -> None:
+async def queue_on_branch(ctx: RequestContext, verb: str, nothing: str, *, needs_agent: bool = True) -> None:
     """Queue a turn of the verb that a command is named after; say that there is `nothing` without a branch."""
     if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
         await ctx.reply(nothing)
         return
     await ctx.acknowledge()
-    await queue_turn(ctx, ctx.asks(f"/{verb}", verb))
+    await queue_turn(ctx, ctx.asks(f"/{verb}", verb), needs_agent=needs_agent)
+
+
+async def queue_alone(ctx: RequestContext, verb: str, words: str, worktree_id: int) -> None:
+    """Queue a turn that works on the worktree itself, as the command with these words asks."""
+    ask, place = ctx.asks(words, verb, retry_of=ctx.retry_of), (ctx.conversation_id, worktree_id)
+    queued = await requests.enqueue(ctx.connection, *place, ask, ctx.now, needs_agent=False)
+    words = tracking.queued(queued.ahead, queued.wait)
+    await thread_comments.track(ctx.connection, ctx.thread_ref, queued.id, ask.target, words)
 
 
 async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None) -> None:
@@ -61,10 +69,10 @@ async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None)
     await queue_turn(ctx, ask)
 
 
-async def queue_turn(ctx: RequestContext, ask: Ask, why: str | None = None) -> None:
+async def queue_turn(ctx: RequestContext, ask: Ask, why: str | None = None, *, needs_agent: bool = True) -> None:
     """Queue a turn; work that was rescued when the thread's worktree was removed is restored before it runs.
 
-    `why` says why the bot asks, where no person does.
+    `why` says why the bot asks, where no person does. `needs_agent`: it may need one.
     """
     connection, conversation_id = ctx.connection, ctx.conversation_id
     if ctx.request.thread.kind == "pull" and not _collects(ask):
@@ -73,10 +81,8 @@ async def queue_turn(ctx: RequestContext, ask: Ask, why: str | None = None) -> N
     rescue = await rescues.pending_restore(connection, conversation_id) if before.may_have_rescue else None
     if rescue is not None:
         await worktrees.reserve_again(connection, rescue.worktree_id, rescue.conversations)
-    await _queue(ctx, replace(ask, pinned_sha=ask.pinned_sha or _pinned_sha(ctx)), why, before.turns_today)
-    # A removal in progress may still find work to rescue.
-    if rescue is not None or before.is_being_removed:
-        await operations.restore_before_newest_turn(connection, conversation_id)
+    ask = replace(ask, pinned_sha=ask.pinned_sha or _pinned_sha(ctx))
+    await _queue(ctx, ask, why, before.turns_today if needs_agent else 0, needs_agent=needs_agent)
 
 
 def _collects(ask: Ask) -> bool:
@@ -110,7 +116,7 @@ def _refusal(ctx: RequestContext, ask: Ask, turns_today: int) -> str | None:
     return _head_moved(ctx, ask)
 
 
-async def _queue(ctx: RequestContext, ask: Ask, why: str | None, turns_today: int) -> None:
+async def _queue(ctx: RequestContext, ask: Ask, why: str | None, turns_today: int, *, needs_agent: bool) -> None:
     """Write the turn and its tracking comment and ring its node, or write a refused turn."""
     connection, thread_ref, told = ctx.connection, ctx.thread_ref, (why,) if why is not None else ()
     if (reason := _refusal(ctx, ask, turns_today)) is not None:
@@ -138,8 +144,9 @@ async def _queue(ctx: RequestContext, ask: Ask, why: str | None, turns_today: in
         waits=waits,
         until=until,
         switch_to=assigned.switch_to,
+        needs_agent=needs_agent,
     )
-    words = tracking.queued(queued.ahead, queued.wait, is_set_up=queued.is_set_up)
+    words = tracking.queued(queued.ahead, queued.wait)
     if waits is not None and not queued.ahead:
         words = tracking.waiting(waits)
     # No person asks for a fix, so its comment says why it began.

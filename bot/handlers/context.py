@@ -59,6 +59,7 @@ class RequestContext(ThreadContext):
     """A request of an author who is allowed to ask. `rules` are the repository's, `server_url` is the GitHub server.
 
     `permission` is the author's live one, None of a bot. `silent_until`: the bot has written too much in the thread.
+    `retry_of`: the turn whose command is asked again.
     """
 
     request: Request
@@ -68,6 +69,7 @@ class RequestContext(ThreadContext):
     now: datetime
     permission: Permission | None = None
     silent_until: datetime | None = None
+    retry_of: int | None = None
 
     @property
     def author(self) -> Actor:

@@ -30,6 +30,11 @@ class Command:
     name: str
     argument: str | None = None
 
+    @property
+    def words(self) -> str:
+        """Return the command as people write it."""
+        return f"/{self.name} {self.argument or ''}".rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:

@@ -29,13 +29,13 @@ from bot.inbox.review import whole_review
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
-from bot.store import conversations, deliveries, operations, outcomes, turns
+from bot.store import conversations, deliveries, outcomes, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-from bot.store.operations import Channel
 from bot.store.pull_requests import check_soon, is_own_pull
+from bot.store.requests import Channel
 from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments, worktree_replies
@@ -233,9 +233,10 @@ class Decider(Parts):
             if not await deliveries.end(connection, delivery.guid, problem):
                 return None
             if worktree_id is not None:
-                asked = operations.by_operator(wanted.channel, self.clock())
-                operation_id = await operations.enqueue(connection, worktree_id, "create", asked)
-                await deliveries.note_operation(connection, delivery.guid, operation_id)
+                words = f"worktrees create {wanted.owner}/{wanted.name}#{wanted.number}"
+                asked = "create", words, requests.operator(wanted.channel)
+                turn = await requests.enqueue_for_operator(connection, worktree_id, *asked, self.clock())
+                await deliveries.note_turn(connection, delivery.guid, turn)
         return problem or "accepted"
 
     async def _write(self, connection: Connection, guid: str, action: Action, facts: GitHubFacts) -> str:
@@ -346,7 +347,8 @@ async def _read_operator(connection: Connection, delivery: Delivery) -> Request 
         full_name, _, number = asked["conversation"].rpartition("#")
         owner, _, name = full_name.partition("/")
         return CreateWorktree(owner, name, int(number), asked.get("channel", "API"))
-    turn = await turns.of_thread(connection, asked["turn"])
+    if (turn := await turns.of_thread(connection, asked["turn"])) is None:
+        raise LookupError(f"turn {asked['turn']} is of no thread")
     about = turn.conversation
     return Request(
         turn.thread_ref.repository,

@@ -77,13 +77,6 @@ class NodeContext:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return home
 
-    async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
-        """Return what the conversation's agent answers in its session; None where it does not answer in time.
-
-        The caller has the worktree's claim. Without turns a node has no agent.
-        """
-        return None
-
     @property
     def workers(self) -> Path:
         """Return the directory of this node's process locks (see `bot.locks`)."""

@@ -154,6 +154,8 @@ class Task:
     remarks: tuple[Told, ...] = ()
     resuming: bool = False
     conventional_commits: bool = False
+    description: str = ""
+    """What is asked of the description of the pull request."""
     instructions: Instructions | None = None
     earlier_answers: tuple[tuple[int, str], ...] = ()
     """The answers in this worktree that the session does not know, oldest first, each with its thread's number."""
@@ -213,6 +215,7 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         inline = set(brief.inline)
     elif inline:
         blocks.append(_IN_THREADS)
+    blocks += [task.description] if task.description else []
     if task.remarks:
         blocks.append("# The worktree\n\n" + "\n".join(f"- {task.fence.told(remark)}" for remark in task.remarks))
     if task.resuming:

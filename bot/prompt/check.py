@@ -15,7 +15,8 @@ between <data-{nonce} …> and </data-{nonce}> was written by programs: it is ma
 
 Mend what your changes broke. The check itself is not yours to change: where it, or something else than your changes, \
 is at fault, change nothing. It runs once more when you are done. Your answer stands already; add below it, in one to \
-three sentences, what was wrong and what you did. If you leave changed files uncommitted, end with one line: \
+three sentences, what was wrong and what you did. If you left a `$THREADTREE_OUT/pull_request.md` that is not true any \
+more, correct it. If you leave changed files uncommitted, end with one line: \
 `Commit: ` and a subject of at most 72 characters."""
 
 

@@ -15,6 +15,7 @@ import structlog
 from bot.agents.presets import NotInstalled, command_of, preset
 from bot.care import upkeep_rows as upkeep
 from bot.care.on_request import work_on_node
+from bot.care.removing import remove_decided
 from bot.care.retention_rules import Policies
 from bot.github.auth import AppCredentials, Credentials, TokenCredentials
 from bot.github.client import GitHub
@@ -23,7 +24,6 @@ from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.launching import Launcher
 from bot.node.transactions import persist
-from bot.operations.execute import work_in
 from bot.redaction import Redactor
 from bot.rules import SETTINGS, Rules
 from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
@@ -117,11 +117,11 @@ async def open_node(
 
 @asynccontextmanager
 async def jobs_of_node(ctx: NodeContext, policy_at: Policies) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Yield what does the waiting removals and operations of the node, for a command while no worker runs."""
+    """Yield what does the jobs of the node, for a command while no worker runs."""
     # Imported here: other commands need not wait for the engine.
     from bot.store.engine import Handlers, engine, run_until_empty
 
-    handlers = Handlers(partial(work_in, ctx), node=partial(work_on_node, ctx, policy_at))
+    handlers = Handlers(partial(remove_decided, ctx), node=partial(work_on_node, ctx, policy_at))
     async with engine(ctx.dsn, handlers).open_async() as app:
         yield partial(run_until_empty, app, queue_of(ctx.node))
 
@@ -174,16 +174,21 @@ async def open_cage(settings: Settings) -> Sandbox:
 
 
 @asynccontextmanager
-async def open_client(kind: type[G], settings: Settings, around: Surroundings, redactor: Redactor) -> AsyncIterator[G]:
-    """Yield a client of GitHub of this kind with the bot's credentials; the redactor learns the tokens that it gets.
-
-    Raises CannotStartError if no credentials are set.
+async def open_client(
+    kind: type[G],
+    settings: Settings,
+    around: Surroundings,
+    redactor: Redactor,
+    credentials: Credentials | None = None,
+) -> AsyncIterator[G]:
+    """Yield a client of GitHub of this kind, by default with the bot's credentials; the redactor learns the tokens that
+    it gets. Raises CannotStartError if none are set.
     """
     async with Outbound(*settings.outbound).client(GITHUB_TIMEOUT) as http:
         yield kind(
             api_url=settings.github_api_url,
             graphql_url=settings.github_graphql_url,
-            credentials=_credentials(settings),
+            credentials=credentials or _credentials(settings),
             http=http,
             clock=around.clock,
             sleep=around.sleep,

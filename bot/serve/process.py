@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import fields
 from functools import partial
 
 import structlog
 
-from bot import verbs
-from bot.agents.driver import PromptLimits
 from bot.agents.opening import load_library
 from bot.care.on_request import work_on_node
+from bot.care.removing import remove_decided
 from bot.github.answers import BotIdentity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
@@ -20,11 +18,11 @@ from bot.inbox.decider import Decider
 from bot.locks import worker_lock
 from bot.node.identity import registered
 from bot.node.transactions import persist
-from bot.operations.execute import work_in
 from bot.redaction import Redactor
 from bot.sandbox.outbound import Outbound
 from bot.serve.base import CannotStartError, redactor_of
 from bot.serve.parts import Surroundings, open_client, open_node
+from bot.serve.turns import turn_context
 from bot.serve.web import run_web
 from bot.serve.worker import Housekeeping, defer_chores, do_job, keep_alive, listen, open_engine, send_due
 from bot.settings import Settings
@@ -33,19 +31,17 @@ from bot.store.engine import Handlers, chores_of, engine, run_pool
 from bot.store.jobs import queue_of
 from bot.store.nodes import NodeSelf
 from bot.tasks import unless_stopped
-from bot.thread.authority import Policy
 from bot.thread.outbox import Sender
-from bot.tree import Identity, move_in
+from bot.tree import move_in
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
-from bot.verbs.registry import HANDLERS
 
 CONNECTIONS = 16
 DECIDE_AT_ONCE = 8
 WRITERS_AT_ONCE = 8
 WORKTREES_AT_ONCE = 6
-"""Removals and operations beside the turns: a reset waits neither for the agents nor for the set-up of others."""
+"""Decided removals, beside the turns."""
 _log = structlog.get_logger()
 
 
@@ -91,21 +87,7 @@ async def _opened(
         if not on_node.git.cage.isolates:
             _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
         me = await _identity(github, settings)
-        ctx = TurnContext(
-            **{one.name: getattr(on_node, one.name) for one in fields(on_node)},
-            policy=policy_of(settings, me),
-            author=Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
-            agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
-            commands=HANDLERS.values(),
-            kind_of=verbs.kind_of,
-            at_end=verbs.at_end,
-            allow_workflow_changes=settings.allow_workflow_changes,
-            limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
-            include_outsiders=settings.include_outsiders,
-            session_ttl_seconds=settings.session_ttl_seconds,
-            max_cost_usd_per_day=settings.max_cost_usd_per_day,
-            notifies=settings.notify_url is not None,
-        )
+        ctx = turn_context(on_node, settings, github, me)
         await stack.enter_async_context(registered(ctx.pool, node, settings.node_timeout_seconds, around.sleep))
         await move_in(ctx.data_dir, ctx.git)
         worker_name = stack.enter_context(worker_lock(settings.data_dir / "workers"))
@@ -142,7 +124,7 @@ async def _run_loops(
 
     housekeeping = Housekeeping(ctx, node, settings, decider.stalled)
     jobs: dict[str, Callable[[], Awaitable[None]]] = {}
-    in_worktree = partial(do_job, "worktree", partial(work_in, ctx))
+    in_worktree = partial(do_job, "worktree", partial(remove_decided, ctx))
     on_node = partial(do_job, "node", partial(work_on_node, ctx, settings.retention))
     http, url = Outbound(*settings.outbound).client(notify.ANSWER_SECONDS), settings.notify_url
     tell = notify.Notifier(ctx.pool, http, url.get_secret_value() if url else "", server_url, ctx.redactor).send
@@ -185,19 +167,3 @@ async def _identity(github: GitHub, settings: Settings) -> BotIdentity:
             raise CannotStartError(
                 f"GITHUB_API_URL {settings.github_api_url} does not say who the bot is ({problem}); correct it."
             ) from problem
-
-
-def policy_of(settings: Settings, me: BotIdentity) -> Policy:
-    """Return whom the bot answers, and as whom."""
-    return Policy(
-        bot_id=me.id,
-        bot_login=me.login,
-        bot_name=settings.bot_name or me.mention,
-        label=settings.bot_label,
-        allowed_repositories=settings.allowed_repos,
-        allowed_users=settings.allowed_users,
-        allowed_bots=settings.allowed_bots,
-        turns_per_person_per_day=settings.max_turns_per_person_per_day,
-        comments_per_hour=settings.max_comments_per_hour,
-        bare_commands=settings.bare_commands,
-    )

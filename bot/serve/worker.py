@@ -23,12 +23,13 @@ from bot.care.clones import care_for_clones, care_for_new_clones, share_new_work
 from bot.care.conflicts import CONFLICTS_SECONDS, tell_of_conflicts
 from bot.care.expire import expire
 from bot.care.measures_rows import save_counts
+from bot.care.on_request_rows import give_up_silent
 from bot.care.prune import make_room, prune
+from bot.care.removing import try_again
 from bot.care.repair import repair
 from bot.inbox.recover import recover
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.room import disk_use, kept_directories
-from bot.operations.remove import try_again
 from bot.settings import Settings
 from bot.store import deliveries, jobs, nodes
 from bot.store.clock import set_clock
@@ -41,6 +42,7 @@ from bot.store.retention import delete_old_sessions
 from bot.tasks import unless_stopped
 from bot.thread import outbox_rows as outbox
 from bot.thread.outbox import Sender
+from bot.thread.reasons import NODE_SILENT_FOR_OPERATOR
 from bot.tree import can_share_blocks
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
@@ -250,6 +252,8 @@ async def keep_alive(
         await runner.recover()
         if not runner.draining and pulse.is_steady:
             await take_over(ctx, runner.worktrees, timeout_seconds)
+            for asked in await give_up_silent(ctx.pool, timeout_seconds, *NODE_SILENT_FOR_OPERATOR):
+                _log.warning("operation-not-answered", operation=asked)
         runner.ring()
         counters.DISK_FREE_BYTES.labels(node.name).set(shutil.disk_usage(ctx.data_dir).free)
         await save_counts(ctx.pool)

@@ -9,7 +9,7 @@ from bot.store.database import Connection, statement
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What somebody did. Its outcome is that of the `operations` or of the `delivery`, or else `outcome`.
+    """What somebody did. Its outcome is that of the `turn`, the `operations` or the `delivery`, or else `outcome`.
 
     `person` is a login, `admin-token` or `command line (USER)`; `details` are JSON.
     """
@@ -20,14 +20,15 @@ class Entry:
     target: str
     codebase: str | None = None
     details: str = "{}"
+    turn: int | None = None
     operations: tuple[int, ...] = ()
     delivery: str | None = None
     outcome: str | None = None
 
 
 @statement("""
-insert into audit (person, channel, action, target, codebase, details, operations, delivery, outcome)
-values ($1, $2, $3, $4, $5, $6::text::jsonb, $7::bigint[], $8, $9)
+insert into audit (person, channel, action, target, codebase, details, turn, operations, delivery, outcome)
+values ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8::bigint[], $9, $10)
 """)
 async def record(connection: Connection, entry: Entry) -> None:
     """Record it, in the caller's transaction."""
@@ -35,11 +36,12 @@ async def record(connection: Connection, entry: Entry) -> None:
 
 @statement("""
 -- What it queued has the time of this transaction.
-insert into audit (person, channel, action, target, codebase, operations, outcome)
-select $1, 'thread', $2, $3 || '#' || $4::integer, $3, ids, case ids when '{}' then 'answered on the thread' end
-from (select array(select id from operations
-                   where state = 'queued' and conversation_id = $5 and created_at = now()
-                     and kind = split_part($2, ' ', -1))) as queued (ids)
+insert into audit (person, channel, action, target, codebase, turn, outcome)
+select $1, 'thread', $2, $3 || '#' || $4::integer, $3, queued.id,
+       case when queued.id is null then 'answered on the thread' end
+from (select (select max(t.id) from turns t join requests r on r.turn_id = t.id
+              where t.state = 'queued' and t.conversation_id = $5 and t.created_at = now()
+                and r.verb = split_part($2, ' ', -1))) as queued (id)
 """)
 async def record_command(
     connection: Connection, login: str, command: str, codebase: str, number: int, conversation_id: int

@@ -175,7 +175,8 @@ async def own_live_worktree(connection: Connection, conversation_id: int) -> Liv
 
 @statement("""
 -- GitHub was asked for its state when its first turn was queued; each close that came since was recorded.
-select coalesce(c.state = 'open', false) and exists (select from turns where conversation_id = c.id) as is_surely_open,
+select coalesce(c.state = 'open', false) and exists (select from turns where conversation_id = c.id
+                                                        and needs_agent) as is_surely_open,
        exists (select from worktrees w
                where w.id = c.worktree_id
                  and (w.is_live

@@ -140,9 +140,9 @@ def asked_by_operator(
     return NewDelivery(guid, OPERATOR_EVENT, "received", action, conversation, lock_key, orjson.dumps(body))
 
 
-@statement("update deliveries set operation_id = $2 where guid = $1")
-async def note_operation(connection: Connection, guid: str, operation_id: int) -> None:
-    """Record the operation that a delivery became."""
+@statement("update deliveries set turn_id = $2 where guid = $1")
+async def note_turn(connection: Connection, guid: str, turn_id: int) -> None:
+    """Record the turn that an operator's delivery became."""
 
 
 async def store(connection: Connection, deliveries: Sequence[NewDelivery]) -> Stored:

@@ -1,7 +1,7 @@
 """What tells a worker of work, in the transaction that makes it: jobs for the queue engine, and notifications.
 
-A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits. Removals and
-operations are jobs too, one for each worktree. Turns wait in our own table; a bell for them is a notification whose
+A writer's doorbell is a job that carries no work: it only tells that some row of the outbox waits. Decided
+removals are jobs too, one for each worktree. Turns wait in our own table; a bell for them is a notification whose
 payload is the node. Each may get lost, so workers also look by themselves (`bot.serve.worker`).
 """
 
@@ -84,33 +84,26 @@ def chore(node: str, name: str) -> NewJob:
 
 
 def queue_of(node: str) -> str:
-    """Return the queue of the node's operations and removals."""
+    """Return the queue of the node's removals, and of what is asked of it as a whole."""
     return f"node:{node}"
 
 
-async def defer_on_node(connection: Connection, node: str, operation_id: int) -> None:
-    """Enqueue an operation of a whole node, in the caller's transaction; they run one at a time."""
-    lock = f"upkeep:{node}"
-    await lock_queues(connection, [lock])
-    await defer(connection, NewJob(queue_of(node), "node", lock, {"operation": operation_id}))
-
-
 @statement(f"""
--- A job for each worktree of the node with something to do, unless one waits. What an earlier job of the worktree does
--- now, its lock keeps from the next one.
+-- A job for each worktree of the node whose removal is decided, unless one waits. What an earlier job of the worktree
+-- does now, its lock keeps from the next one.
 with jobs as (
     select procrastinate_defer_jobs_v1(array_agg((
-        'node:' || node, 'worktree', 0, 'worktree:' || worktree_id, null, jsonb_build_object('worktree', worktree_id),
+        'node:' || node, 'worktree', 0, 'worktree:' || id, null, jsonb_build_object('worktree', id),
         null)::procrastinate_job_to_defer_v1)) as ids
-    from due_worktrees
-    where node = $1
-      and not exists (select from procrastinate_jobs j where j.lock = 'worktree:' || worktree_id and j.status = 'todo')
+    from worktrees
+    where node = $1 and state = 'removing'
+      and not exists (select from procrastinate_jobs j where j.lock = 'worktree:' || id and j.status = 'todo')
     having count(*) > 0
 )
 select pg_notify('{WORK_WAITS}', $1), (select ids from jobs)
 """)  # noqa: S608 - of constants
 async def ring_for_work(connection: Connection, node: str) -> None:
-    """Tell the node that something no longer holds up a turn, and enqueue the operations and removals that may begin.
+    """Tell the node that something no longer holds up a turn, and enqueue the removals that are decided.
 
     In the caller's transaction, after its changes.
     """

@@ -42,15 +42,16 @@ async def offer(connection: Connection, turn_id: int) -> None:
 
 
 @statement("""
--- The thread's oldest waiting request, so that none is overtaken; not behind an operation such as a reset, and not once
--- the session has ended.
+-- The thread's oldest waiting request, so that none is overtaken; not behind a reset of another thread or the like, and
+-- not once the session has ended.
 select r.turn_id, r.joins, r.ask
 from turns me join requests r on r.joins = me.id join turns t on t.id = r.turn_id
 where me.id = $1 and me.claim = $2 and me.stop_requested_at is null and t.state = 'queued'
   and t.id = (select min(e.id) from turns e where e.conversation_id = me.conversation_id and e.state = 'queued')
   and exists (select from sessions s where s.id = me.session_id and s.active)
-  and not exists (select from operations o
-                  where o.worktree_id = me.worktree_id and o.state = 'queued' and o.after_turn < t.id)
+  and not exists (select from turns e
+                  where e.worktree_id = me.worktree_id and e.state in ('queued', 'running') and not e.needs_agent
+                    and e.id < t.id)
   and (select count(*) from requests told where told.joins = me.id and told.is_told) < $3
 """)
 async def next_for(connection: Connection, claim: Claim, most: int = MOST_MESSAGES) -> Message | None:

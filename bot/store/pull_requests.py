@@ -60,6 +60,16 @@ async def turns_on_branch(connection: Connection, repository: Repository, branch
 
 
 @statement("""
+-- The running one too: it is saved with the answer.
+select t.description from turns t join conversations c on c.id = t.conversation_id
+where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
+order by t.id desc limit 1
+""")
+async def description_left(connection: Connection | Pool, repository: Repository, branch: str) -> str | None:
+    """Return the description that the last turn left which changed the branch, None if it left none."""
+
+
+@statement("""
 select number, closes, titles, texts from pull_requests
 where (platform, repository_id, branch) = ($1, $2, $3) order by number desc limit 1
 """)
@@ -154,21 +164,6 @@ where (platform, repository_id, number) = ($1, $2, $3) and not told returning nu
 """)
 async def tell_once(connection: Connection, repository: Repository, number: int) -> int | None:
     """Return the number if people were not told yet that the description is theirs, and record that they are."""
-
-
-@statement("""
--- Of the newest turn of the session that pushed: a description is rewritten for what that changed.
-with before as (select id, cost_usd from sessions where id = $1 for update), summed as (
-    update sessions s set cost_usd = greatest(s.cost_usd, $2::float8) from before where s.id = before.id
-)
-update turns t set tokens = coalesce(t.tokens + $3, $3, t.tokens),
-                   cost_usd = coalesce(t.cost_usd + coalesce(greatest($2::float8 - before.cost_usd, 0), $4), t.cost_usd)
-from before where t.id = (select max(id) from turns where session_id = $1 and pushed_to is not null)
-""")
-async def record_use_of_text(
-    connection: Connection, session: int, session_cost_usd: float | None, tokens: int | None, cost_usd: float | None
-) -> None:
-    """Add what a description used to the turn that pushed. The cost is the sum of the session, or else its own."""
 
 
 @statement("select kind = 'pull', worktree_id from conversations where id = $1")

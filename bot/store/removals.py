@@ -15,14 +15,11 @@ TAKE_OVER_SECONDS = 20.0
 """A process that removes a worktree by itself gets so long before the worktree's job goes on with it."""
 
 DECIDE = """
--- Nothing runs there and, unless an operation removes it, nothing waits. What waits behind that operation goes on
--- afterwards.
+-- Nothing runs there and, unless a turn removes it, nothing waits. What waits behind that turn goes on afterwards.
 update worktrees w set state = 'removing', removal = $3, updated_at = now()
 where w.id = $1 and w.node = $2 and w.is_live and w.updated_at = coalesce($5, w.updated_at)
-  and not exists (select from turns t where t.worktree_id = w.id
+  and not exists (select from turns t where t.worktree_id = w.id and t.id is distinct from $4
                   and (t.state = 'running' or (t.state = 'queued' and $4::bigint is null)))
-  and not exists (select from operations o where o.worktree_id = w.id and o.id is distinct from $4
-                  and (o.state = 'running' or (o.state = 'queued' and $4::bigint is null)))
 returning w.id
 """
 
@@ -37,16 +34,11 @@ with successor as (
     returning n.id
 ), talks as (
     update conversations set worktree_id = $1 where worktree_id in (select id from successor)
-), operated as (
-    update operations set worktree_id = $1 where worktree_id in (select id from successor)
 )
 update turns set worktree_id = $1 where worktree_id in (select id from successor)
 """
 
-HAS_QUEUED_WORK = """
-select exists (select from turns where worktree_id = $1 and state = 'queued')
-       or exists (select from operations where worktree_id = $1 and state = 'queued')
-"""
+HAS_QUEUED_WORK = "select exists (select from turns where worktree_id = $1 and state = 'queued')"
 
 FINISH = """
 update worktrees set state = case when $2 then 'reserved' else 'removed' end,
@@ -90,19 +82,19 @@ async def decide(
     node: str,
     worktree_id: int,
     removal: Removal,
-    operation_id: int | None = None,
+    turn_id: int | None = None,
     last_activity: datetime | None = None,
 ) -> bool:
-    """Decide the removal of a live worktree; False while a turn or an operation needs it.
+    """Decide the removal of a live worktree; False while a turn needs it.
 
-    `operation_id`: the running operation that removes it; turns and operations behind it do not count. Without one,
-    the worktree's job goes on with the removal later, should this process die.
+    `turn_id`: the running turn that removes it; turns behind it do not count. Without one, the worktree's job goes on
+    with the removal later, should this process die.
     `last_activity`: False too if the row was used since.
     """
     async with connection.transaction():
         await lock_worktree(connection, worktree_id)
-        decided = await connection.fetchval(DECIDE, worktree_id, node, removal, operation_id, last_activity)
-        if decided is not None and operation_id is None:
+        decided = await connection.fetchval(DECIDE, worktree_id, node, removal, turn_id, last_activity)
+        if decided is not None and turn_id is None:
             place = (queue_of(node), "worktree", f"worktree:{worktree_id}")
             await defer(connection, NewJob(*place, {"worktree": worktree_id}, TAKE_OVER_SECONDS))
         return decided is not None
@@ -130,7 +122,7 @@ async def begin(connection: Connection, node: str, worktree_id: int) -> DecidedR
 async def finish(connection: Connection, removal: DecidedRemoval, node: str) -> None:
     """Record that the worktree is gone on disk and in git, and ring its node.
 
-    Where turns or operations wait for it, it is reserved again at the same path; else its conversations have none any
+    Where turns wait for it, it is reserved again at the same path; else its conversations have none any
     more. After a purge they keep it, and their sessions stay.
     """
     purged, worktree_id = removal.removal == "purged", removal.worktree.id

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from bot.ask import Ask, Part, UnfinishedTurn
-from bot.model import WaitingTurn
-from bot.store.database import Connection, statement
-from bot.store.jobs import TURN_WAITS
+from bot.model import Actor, Target, WaitingTurn
+from bot.store.database import Connection, Pool, statement
+from bot.store.jobs import TURN_WAITS, WORK_WAITS
 from bot.store.turns import SO_FAR, SoFar
+
+Channel = Literal["API", "dashboard", "command line"]
+"""Where an operator asks."""
 
 
 @statement("""
@@ -61,43 +65,41 @@ class StoppedTurn:
 class BeforeATurn:
     """What a turn that is to be queued depends on. Without `may_have_rescue`, none of the thread's work was rescued.
 
-    `turns_today`: how many turns the person got in the last 24 hours.
+    `turns_today`: how many turns with an agent the person got in the last 24 hours.
     """
 
     may_have_rescue: bool
-    is_being_removed: bool
     turns_today: int
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A turn that was written, and its place: so many turns go before it, of which the first waits for `wait`.
-
-    `is_set_up`: the set-up script of an operation runs in its worktree.
-    """
+    """A turn that was written, and its place: so many turns go before it, of which the first waits for `wait`."""
 
     id: int
     ahead: int
     wait: str | None
-    is_set_up: bool
+
+
+def operator(channel: Channel, login: str | None = None) -> str:
+    """Return how an operator is named, whose `login` may be known."""
+    return f"{login or 'the operator'}, by the {channel}"
 
 
 @statement(f"""
 -- With its place in line; its node's doorbell rings when the transaction commits.
 with me as (
     insert into turns (conversation_id, worktree_id, requested_by_id, notices, state, reason, finished_at, switch_to,
-                       not_before)
+                       not_before, needs_agent)
     values ($1, $2, nullif(($3::jsonb #>> '{{by,id}}')::bigint, 0), $5,
             case when $6::text is null then 'queued' else 'refused' end, coalesce($6, $8),
-            case when $6 is not null then now() end, $7, $9)
+            case when $6 is not null then now() end, $7, $9, $10)
     returning id, conversation_id, worktree_id, state
 ), asked as (
     insert into requests (turn_id, conversation_id, ask) select id, $1, $3 from me
 )
 select me.id, line.ahead, line.wait,
-       exists (select from operations o where o.worktree_id = me.worktree_id and o.state = 'running'
-                                          and o.outcome is not null) as is_set_up,
-       (select pg_notify('{TURN_WAITS}', w.node) is not null from worktrees w
+       (select pg_notify(case when $10 then '{TURN_WAITS}' else '{WORK_WAITS}' end, w.node) is not null from worktrees w
         where w.id = me.worktree_id and me.state = 'queued') as rings
 from me cross join lateral ({_LINE.format(now="$4")}) line
 """)  # noqa: S608 - of constants
@@ -112,12 +114,25 @@ async def enqueue(
     switch_to: str | None = None,
     waits: str | None = None,
     until: datetime | None = None,
+    *,
+    needs_agent: bool = True,
 ) -> Enqueued:
     """Enqueue a turn and ring its node, or record it as `refused` with that reason.
 
     `switch_to`: the branch that the worktree is to have when the turn runs there. `waits` says why it does not run
-    before `until`.
+    before `until`. `needs_agent`: it may need one.
     """
+
+
+async def enqueue_for_operator(
+    connection: Connection, worktree_id: int, verb: str, words: str, who: str, now: datetime, rescue: int | None = None
+) -> int:
+    """Enqueue what an operator, `who` as in `operator`, asks of a worktree in the words of the command line; return the
+    turn. `rescue` is the one to restore, where that is named.
+    """
+    of = {} if rescue is None else {"rescue": rescue}
+    ask = Ask(words, Actor(who, 0), now, Target("issue"), verb, of=of)
+    return (await enqueue(connection, None, worktree_id, ask, now, needs_agent=False)).id
 
 
 async def join_turn_of_review(connection: Connection, conversation_id: int, review_id: int, part: Part) -> bool | None:
@@ -177,14 +192,11 @@ async def is_repeated(
 
 
 @statement("""
--- Whether work of a thread with this number, in any repository, was rescued; whether the thread's worktree is being
--- removed after its close or its retention, not by command; and how many turns the person $2 got in the last 24 hours.
+-- Whether work of a thread with this number, in any repository, was rescued; and how many turns with an agent the
+-- person $2 got in the last 24 hours.
 -- Rescues are counted, for `exists` would not be asked by their index.
 select (select count(*) from rescues r where r.conversations @> array[c.number]) > 0 as may_have_rescue,
-       exists (select from worktrees w where w.id = c.worktree_id
-                                         and w.state = 'removing' and w.removal in ('closed', 'retention'))
-       as is_being_removed,
-       (select count(*) from turns where requested_by_id = $2 and state <> 'refused'
+       (select count(*) from turns where requested_by_id = $2 and needs_agent and state <> 'refused'
                                      and created_at > now() - interval '1 day') as turns_today
 from conversations c where c.id = $1
 """)
@@ -201,9 +213,10 @@ select me.id, o.obstacle, me.reason, line.ahead, line.wait,
         where d.worktree_id = me.worktree_id and removal_error is not null limit 1) as removal_error,
        coalesce(n.name, '') as node,
        coalesce(n.heartbeat_at < now() - make_interval(secs => $3), false) as node_is_silent,
-       (select count(*) from turns r where r.state = 'running' and r.queue_node = me.queue_node) as running,
        (select count(*) from turns r
-        where r.state = 'running' and (r.queue_node, r.queue_platform, r.queue_repository_id)
+        where r.state = 'running' and r.needs_agent and r.queue_node = me.queue_node) as running,
+       (select count(*) from turns r
+        where r.state = 'running' and r.needs_agent and (r.queue_node, r.queue_platform, r.queue_repository_id)
                                       = (me.queue_node, me.queue_platform, me.queue_repository_id)) as running_here
 from turns me
 join turn_obstacles($2) o on o.turn_id = me.id
@@ -218,11 +231,18 @@ async def why_turns_wait(
 
 
 @statement("""
+select exists (select from turns where worktree_id = $1 and state in ('queued', 'running') and not needs_agent)
+""")
+async def may_rescue(connection: Connection, worktree_id: int) -> bool:
+    """Return whether a turn waits or runs there that may rescue work first, such as a reset."""
+
+
+@statement("""
 -- What runs comes first, then the queue in its order.
 select t.id, t.state, r.ask, c.number, t.started_at,
        coalesce((select words from steps where turn_id = t.id order by place desc limit 1), t.phase) as step,
        (select count(*) from requests told where told.joins = t.id and told.is_told) as messages
-from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
+from turns t join requests r on r.turn_id = t.id left join conversations c on c.id = t.conversation_id
 where t.state in ('queued', 'running')
   and (t.conversation_id = $1 or t.worktree_id = (select worktree_id from conversations where id = $1))
 order by t.state = 'queued', t.id
@@ -254,20 +274,33 @@ async def lock_unfinished(connection: Connection, conversation_id: int) -> None:
 update turns t set stop_requested_at = now(), stop_reason = $2
 from requests r
 where r.turn_id = t.id and r.asked_at < $3 and ($4::bigint is null or t.id = $4)
-  and t.conversation_id = $1 and t.state = 'running' and t.stop_requested_at is null
+  and (t.conversation_id = $1 or (t.conversation_id is null and t.id = $4))
+  and t.state = 'running' and t.stop_requested_at is null
 returning t.id
 """)
 async def stop_running(
     connection: Connection, conversation_id: int, reason: str, asked_before: datetime, turn_id: int | None = None
 ) -> list[int]:
-    """Ask the running turn to stop if it was requested before that time, or is `turn_id`; its process is notified."""
+    """Ask the running turn to stop if it was requested before that time, or is `turn_id`; its process is notified.
+
+    That may be an operator's, who is on no thread.
+    """
+
+
+@statement("""
+update turns set state = 'stopped', reason = $2, finished_at = now()
+where id = $1 and state = 'queued' and started_at is null
+""")
+async def withdraw(connection: Pool, turn_id: int, reason: str) -> None:
+    """End a turn that has not begun: nobody waits for it any more."""
 
 
 @statement(f"""
 update turns t set state = 'stopped', reason = $2, finished_at = now()
 from requests r
 where r.turn_id = t.id and r.asked_at < $3 and ($5::bigint is null or t.id = $5)
-  and t.conversation_id = $1 and t.state = 'queued' and ($4::timestamptz is null or t.not_before > $4)
+  and (t.conversation_id = $1 or (t.conversation_id is null and t.id = $5))
+  and t.state = 'queued' and ($4::timestamptz is null or t.not_before > $4)
 returning t.id, r.ask, {SO_FAR}
 """)  # noqa: S608 - of constants
 async def stop_queued(

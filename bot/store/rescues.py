@@ -50,10 +50,13 @@ where r.id = (select newest.id from rescue_rows newest join conversations c usin
               order by newest.created_at desc, newest.id desc limit 1)
   and r.restored_at is null and r.removal in ('closed', 'retention')
   and not exists (select from turns t where t.conversation_id = $1 and t.created_at > r.created_at
-                                             and t.started_at is not null)
+                                             and t.started_at is not null and t.id <> $2)
+  and not exists (select from turns t where t.id = $2 and t.head_before is not null)
 """)
-async def pending_restore(connection: Connection, conversation_id: int) -> Rescue | None:
-    """Return the rescue that must be restored before the thread's next turn: no one asked for its removal."""
+async def pending_restore(connection: Connection, conversation_id: int, turn_id: int = 0) -> Rescue | None:
+    """Return the rescue that must be restored before the thread's next turn, of this id if there is one already: no one
+    asked for its removal.
+    """
 
 
 @statement("select * from rescue_rows where worktree_id = $1 order by created_at desc, id desc")

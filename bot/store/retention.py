@@ -8,6 +8,7 @@ import structlog
 
 from bot.model import WorktreeRow
 from bot.store.database import Connection, change, statement
+from bot.store.worktrees import row_of
 
 _log = structlog.get_logger()
 
@@ -25,7 +26,7 @@ select count(*) from old
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live worktree; `busy`: a turn or an operation waits or runs there."""
+    """A live worktree; `busy`: a turn waits or runs there."""
 
     worktree: WorktreeRow
     busy: bool
@@ -58,11 +59,6 @@ async def live_worktrees(
     """Return the node's live worktrees, all or those without activity in their rows since that time, or those of one
     clone, the least active first.
     """
-
-
-@statement("select * from worktree_rows where worktree_id = $1")
-async def row_of(connection: Connection, worktree_id: int) -> WorktreeRow | None:
-    """Return the row of a worktree."""
 
 
 async def touch(connection: Connection, worktree_id: int, now: datetime) -> WorktreeRow | None:
@@ -155,7 +151,7 @@ async def give_up_silent_nodes(connection: Connection, before: datetime) -> int:
 
 
 @statement("""
--- Of the node, or of a silent one, removed before $2, that nothing names but ended turns and operations.
+-- Of the node, or of a silent one, removed before $2, that nothing names but ended turns.
 with gone as (
     select w.id from worktrees w
     where w.node in (select id from nodes where id = $1 or heartbeat_at < $2)
@@ -166,8 +162,6 @@ with gone as (
     order by w.id limit $3 for update skip locked
 ), ran as (
     update turns set worktree_id = null where worktree_id in (select id from gone)
-), operated as (
-    delete from operations where worktree_id in (select id from gone)
 ), deleted as (
     delete from worktrees where id in (select id from gone)
 )

@@ -17,10 +17,6 @@ MOVE_TURN = """
 -- With all waiting turns of the thread in the old worktree; the claim is dropped.
 with thread as (
     update conversations set worktree_id = $3, updated_at = now() where id = $1 and worktree_id = $2
-), asked as (
-    update operations o set worktree_id = $3
-    where worktree_id = $2 and state = 'queued'
-      and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = $1
 ), moved as (
     update turns set worktree_id = $3, state = 'queued', claim = null, worker = null
     where conversation_id = $1 and worktree_id = $2 and state = 'queued' and id <> $4
@@ -41,11 +37,8 @@ async def lock_codebase(connection: Connection, repository: Repository) -> None:
 select w.id, w.start_number as owner, w.state = 'ready' as made,
        array(select c.number from conversations c
              where c.worktree_id = w.id and c.kind = 'pull' and c.id <> $2 order by c.number) as other_pulls,
-       exists (select from turns t where t.worktree_id = w.id and t.conversation_id <> $2
-                                     and t.state in ('queued', 'running'))
-       or exists (select from operations o left join turns m on m.id = o.turn_id
-                  where o.worktree_id = w.id and o.state in ('queued', 'running')
-                    and coalesce(m.conversation_id, o.conversation_id) is distinct from $2) as busy
+       exists (select from turns t where t.worktree_id = w.id and t.conversation_id is distinct from $2
+                                     and t.state in ('queued', 'running')) as busy
 from worktrees w where w.id = any ($1::bigint[])
 """)
 async def usage(

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from bot.model import EndReason, Repository, Target, ThreadRef
-from bot.store.database import Connection, read, statement
+from bot.model import EndReason, Repository
+from bot.store.database import Connection, Pool, read, statement
 from bot.store.jobs import ring_for_work
-from bot.store.operations import OperationKind
 from bot.store.turns import Claim
 
 LOCK_STRANDED_WORKTREE = """
@@ -17,7 +16,8 @@ for no key update of b, n
 """
 
 WAITING_IN = """
-select distinct conversation_id from turns where worktree_id = $1 and state = 'queued' order by conversation_id
+select distinct conversation_id from turns
+where worktree_id = $1 and state = 'queued' and conversation_id is not null order by conversation_id
 """
 
 MARK_WORKTREE_LOST = """
@@ -45,10 +45,6 @@ with thread as (
 ), ended as (
     update sessions set active = false, ended_at = now(), end_reason = $4
     where active and conversation_id = any ($1::bigint[])
-), asked as (
-    update operations o set worktree_id = $3, state = 'queued', outcome = null
-    where worktree_id = $2 and state in ('queued', 'running')
-      and coalesce((select conversation_id from turns m where m.id = o.turn_id), o.conversation_id) = any ($1::bigint[])
 )
 -- What the turn had done is on the other node: it begins anew.
 update turns set worktree_id = $3, head_before = null, answer = null, resuming = false, read = '{}',
@@ -67,42 +63,27 @@ class Stranded:
     running: tuple[Claim, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """An operation that was asked of a silent node; `target` is where a thread asked, None if an operator did."""
-
-    id: int
-    kind: OperationKind
-    thread_ref: ThreadRef | None
-    target: Target | None
-    reply_id: int | None
-    node_name: str
-
-
 @statement("""
--- What threads asked of a silent node, where no turn waits that takes it along to another one; and what an operator
--- asked, whose command line may carry it out itself. Not where only its set-up script is left: it may run still, and no
--- turn may join it. Locked: the node may be back.
-select o.id, o.kind, o.conversation_id, o.source_kind, o.source_id, o.reply_id, n.name as node_name,
-       b.*
-from operations o
-left join worktrees w on w.id = o.worktree_id left join codebases b using (platform, repository_id)
-join nodes n on n.id = coalesce(o.node, w.node)
-where (o.state = 'queued' or (o.state = 'running' and o.source_kind is not null)) and o.outcome is null
-  and n.heartbeat_at < now() - make_interval(secs => $1)
-  and (o.source_kind is not null or (o.turn_id is null and o.created_at < now() - make_interval(secs => $1)))
-  and not exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
-order by o.id for no key update of o skip locked
+-- The command line may carry them out itself for a while.
+update turns t set state = 'failed', finished_at = now(), reason = $2 || n.name || $3
+from worktrees w join nodes n on n.id = w.node
+where w.id = t.worktree_id and t.conversation_id is null and t.state = 'queued'
+  and n.heartbeat_at < now() - make_interval(secs => $1) and t.created_at < now() - make_interval(secs => $1)
+returning t.id
 """)
-async def unanswered(connection: Connection, timeout_seconds: float) -> list[Unanswered]:
-    """Return the unfinished operations whose node has been silent for so long, locked by the transaction."""
+async def give_up_operators(connection: Pool, timeout_seconds: float, before: str, after: str) -> list[int]:
+    """End the operators' turns that wait for a node that has been silent for so long; return them.
+
+    Their reason is the node's name between the words `before` and `after`.
+    """
 
 
 @statement("""
--- Worktrees of silent nodes in which a turn waits or, as far as the rows tell, runs.
+-- Worktrees of silent nodes in which a thread's turn waits or, as far as the rows tell, runs.
 select distinct w.id, w.node from worktrees w join nodes n on n.id = w.node
 where w.is_live and n.heartbeat_at < now() - make_interval(secs => $1)
-  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running'))
+  and exists (select from turns t where t.worktree_id = w.id and t.state in ('queued', 'running')
+                                    and t.conversation_id is not null)
 order by w.id
 """)
 async def stranded(connection: Connection, timeout_seconds: float) -> list[tuple[int, str]]:

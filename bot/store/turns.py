@@ -92,7 +92,9 @@ class ClaimedTurn:
     ask: Ask
     conversation: Conversation
     worktree: WorktreeRow
+    needs_agent: bool
     switch_to: str | None
+    created_at: datetime
     started_at: datetime
     so_far: SoFar
 
@@ -146,7 +148,8 @@ async def stop_requested(connection: Connection, claim: Claim) -> str | None:
 
 
 @under_claim("""
-update turns set answer = $3, notices = $4, thread_answers = $5, kept = $6::text::jsonb
+update turns set answer = $3, notices = $4, thread_answers = $5, kept = $6::text::jsonb,
+                 description = coalesce($7, description)
 where id = $1 and claim = $2 returning id
 """)
 async def save_answer(
@@ -156,11 +159,18 @@ async def save_answer(
     notices: tuple[str, ...],
     in_threads: tuple[str, ...],
     kept: str | None = None,
+    description: str | None = None,
 ) -> None:
     """Save the agent's answers before anything is pushed: a run that is resumed does not ask the agent again.
 
-    `kept` is what the turn's kind keeps beside the answer, as JSON.
+    `kept` is what the turn's kind keeps beside the answer, as JSON; `description` is that of the pull request, which
+    stays as it is without a new one.
     """
+
+
+@under_claim("update turns set notices = $3 where id = $1 and claim = $2 returning id")
+async def save_notices(connection: Connection, claim: Claim, notices: tuple[str, ...]) -> None:
+    """Save what the reply is to say so far. Raises ClaimLostError."""
 
 
 @under_claim("""
@@ -217,6 +227,7 @@ async def last_read_in(connection: Connection, session: int, turn_id: int) -> da
 select number, answer from (
     select t.id, c.number, t.answer from turns t join conversations c on c.id = t.conversation_id
     where c.worktree_id = $1 and t.state = 'done' and t.answer <> '' and t.id <> $2
+      and (t.needs_agent or t.undoes is not null)
       and ($4::timestamptz is null or ((c.id <> $3 or t.undoes is not null) and t.finished_at > $4))
     order by t.id desc limit 50) newest
 order by id
@@ -233,11 +244,6 @@ async def earlier_answers(
 @statement("select 1 from turns where conversation_id = $1 and id < $2 and $3 = any (notices) limit 1")
 async def was_told(connection: Connection, conversation_id: int, turn_id: int, notice: str) -> bool:
     """Return whether the reply of an earlier turn of the conversation had the notice."""
-
-
-@statement("update turns set notices = notices || $2::text where id = $1 and state = 'queued'")
-async def add_notice(connection: Connection, turn_id: int, notice: str) -> None:
-    """Add a notice to the reply of a turn that waits."""
 
 
 @under_claim("""
@@ -424,6 +430,29 @@ async def put_back(
     """
 
 
+@dataclass(frozen=True, slots=True)
+class EndOfTurn:
+    """How a turn ended, for the operator who asked for it: in one sentence, or in the Markdown of what was done."""
+
+    state: TurnState
+    verb: str
+    worktree_id: int
+    words: str
+
+
+@statement("""
+select t.state, r.verb, t.worktree_id, coalesce(t.reason, t.answer, '') as words
+from turns t join requests r on r.turn_id = t.id where t.id = $1 and t.finished_at is not null
+""")
+async def end_of(connection: Pool, turn_id: int) -> EndOfTurn | None:
+    """Return how a turn ended, None before."""
+
+
+@statement("select n.id, n.name from turns t join nodes n on n.id = t.queue_node where t.id = $1")
+async def node_of(connection: Connection, turn_id: int) -> tuple[str, str] | None:
+    """Return the id and the name of the node on which a turn waits."""
+
+
 @statement("""
 select t.id as turn_id, t.claim as token, t.worker from turns t join worktrees w on w.id = t.worktree_id
 where t.state = 'running' and w.node = $1
@@ -439,5 +468,5 @@ join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 where t.id = $1
 """)  # noqa: S608 - of constants
-async def of_thread(connection: Connection, turn_id: int) -> TurnOfThread:
-    """Return a turn of a thread."""
+async def of_thread(connection: Connection, turn_id: int) -> TurnOfThread | None:
+    """Return a turn of a thread, None where an operator asked."""

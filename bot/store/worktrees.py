@@ -1,6 +1,6 @@
-"""Rows of worktrees as operations and turns change them."""
+"""Rows of worktrees as turns change them."""
 
-from bot.model import EndReason, Repository, WorktreeOfThread
+from bot.model import EndReason, Repository, WorktreeOfThread, WorktreeRow
 from bot.store.database import Connection, statement
 
 
@@ -15,6 +15,16 @@ where c.id = $1
 """)
 async def worktree_of_thread(connection: Connection, conversation_id: int) -> WorktreeOfThread | None:
     """Return the thread's live worktree, None without one."""
+
+
+@statement("select * from worktree_rows where worktree_id = $1")
+async def row_of(connection: Connection, worktree_id: int) -> WorktreeRow | None:
+    """Return the row of a worktree."""
+
+
+@statement("select id from conversations where worktree_id = $1 order by number limit 1")
+async def first_thread(connection: Connection, worktree_id: int) -> int | None:
+    """Return the first of the conversations that use the worktree, None without any."""
 
 
 @statement("select exists (select from worktrees where id = $1 and state = 'removing')")
@@ -103,11 +113,6 @@ async def ask_what_it_closes(connection: Connection, worktree_id: int, *, is_due
 @statement("select setup_done from worktrees where id = $1")
 async def is_set_up(connection: Connection, worktree_id: int) -> bool:
     """Return whether the repository's set-up script succeeded in this checkout."""
-
-
-@statement("update worktrees set setup_done = true where id = $1")
-async def record_setup(connection: Connection, worktree_id: int) -> None:
-    """Record that the set-up script succeeded in this checkout."""
 
 
 @statement("update worktrees set setup_done = false where id = $1 and setup_done")

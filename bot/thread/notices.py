@@ -45,6 +45,11 @@ THREADS_UNREADABLE = (
 )
 
 
+DESCRIPTION_UNREADABLE = (
+    "Left out: the agent's description of the pull request. Its `pull_request.md` is no text, or too large."
+)
+
+
 def message_left_out(login: str, url: str, why: str) -> str:
     """A message was told to the agent before it was cut off; by now it may not be repeated, because of `why`."""
     return f"[{clause(login)}'s message]({url_target(url)}) was left out when the agent continued. {why}"

@@ -17,16 +17,13 @@ _MOST_LISTED = 30
 
 IS_PULL_REQUEST = "This thread is a pull request already, so there is none to open."
 NO_BRANCH = "There is no branch here yet, so there is nothing to open a pull request for. Ask for a change first."
-DESCRIBED = "The description of the pull request was rewritten."
-NOT_OURS = "There is no open pull request whose description is the bot's."
 NO_DRAFTS = "This repository does not allow draft pull requests, so the pull request is ready for review."
 
 BEGIN, END = "<!-- threadtree:description -->", "<!-- /threadtree:description -->"
 """What the bot writes stands between these marks; what people write outside of them stays."""
 
 _MARKED = re.compile(rf"{BEGIN}(?P<text>.*?){END}", re.DOTALL)
-_TITLE = re.compile(r"^[*_`# ]*Title:[*_` ]*(?P<title>\S[^\n]*)$", re.MULTILINE)
-_FENCED = re.compile(r"(?:\A|\n)(?P<fence>`{3,})\w*\s*\Z")
+_TITLE = re.compile(r"\A\s*[*_`# ]*Title:[*_` ]*(?P<title>\S[^\n]*)(?:\n|\Z)")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _HEADING = re.compile(r"^[ ]{0,3}#{1,6}[ \t]+(?P<words>[^\n]*)$", re.MULTILINE)
 _WHAT = re.compile(r"descri|summar|what|change|overview|purpose|motivation", re.IGNORECASE)
@@ -79,20 +76,17 @@ def title(
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A title and a description as the agent wrote them: not safe yet."""
+    """A title and a description as the agent left them: not safe yet. Without a title it named none."""
 
-    title: str
+    title: str | None
     text: str
 
 
-def read_described(answer: str) -> Described | None:
-    """Return the agent's answer to the request for a description, None where it does not have the form."""
-    found = _TITLE.search(answer)
-    text = answer[found.end() :].strip() if found else ""
-    if found is None or not text:
-        return None
-    fenced = _FENCED.search(answer[: found.start()])
-    return Described(found["title"], text.removesuffix(fenced["fence"]).rstrip() if fenced else text)
+def read_described(left: str) -> Described | None:
+    """Return what the agent left in `pull_request.md`, None where that has no description."""
+    found = _TITLE.match(left)
+    text = left[found.end() if found else 0 :].strip()
+    return Described(found["title"] if found else None, text) if text else None
 
 
 def description(

@@ -89,6 +89,11 @@ def removal_fails(why: str) -> str:
     )
 
 
+NODE_SILENT_FOR_OPERATOR = (
+    "Not done: the machine ",
+    ", which has the files, does not answer. Ask again when it is back.",
+)
+"""What stands around the name of the machine."""
 WORKTREE_IS_BUSY = "Its worktree is being removed, reset, restored or set up."
 
 

@@ -28,10 +28,8 @@ STATUS_SUMMARY = "shows what is running, what is queued, the branch, the convers
 STOP_SUMMARY = "stops the running request; `/stop all` also drops the queued ones"
 RETRY_SUMMARY = "reruns the last request that did not finish"
 RESET_CONTEXT_SUMMARY = "starts a new conversation with the agent and keeps the files"
-RESET_SUMMARY = "starts a new conversation and resets the files; work that is not on GitHub is rescued first"
 WORKTREE_SUMMARY = "manages this thread's files and rescued work: `list`, `reset`, `remove`, `restore` or `prune`"
 REVIEW_SUMMARY = "reviews this pull request with remarks on its lines; words that follow say what to look at above all"
-PR_SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
 CONTEXT_RESET = (
     "AI context reset. Your next message will start a fresh conversation while keeping your current working directory."
 )
@@ -82,6 +80,8 @@ def status(
     """
 
     def named(turn: UnfinishedTurn) -> str:
+        if turn.number is None:
+            return f"{inline_code(turn.ask.verb)} (asked by {clause(turn.ask.by.login)})"
         asked = tracking.asked(turn.ask, server_url, repository, turn.number, turn.id)
         return tracking.request_link(asked) + (f" in #{turn.number}" if turn.number != number else "")
 

@@ -120,7 +120,8 @@ class TurnResult:
     the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
     not fit or could not be read. `model` is the agent's name where it does not report a model. `added` are the messages
     that the agent was told while it worked. `check` is what the host says of the repository's check (`checks.told`),
-    `check_output` the end of what a failed one wrote. With `review` it is one text, posted as a review.
+    `check_output` the end of what a failed one wrote. With `review` it is one text, posted as a review. `whole` is all
+    that the comment says, of a turn that worked on a worktree itself.
     """
 
     state: EndState
@@ -141,6 +142,7 @@ class TurnResult:
     check: str = ""
     check_output: str = ""
     review: Reviewed | None = None
+    whole: str = ""
 
 
 _PAGES: dict[TargetKind, str] = {
@@ -164,13 +166,8 @@ def request_link(asked: AskedBy) -> str:
     return f"[{clause(asked.login)}'s request]({url_target(asked.url)})"
 
 
-def queued(ahead: int, wait: str | None = None, *, is_set_up: bool = False) -> str:
-    """`ahead` is how many requests run or wait before this one; `wait` are `reasons.waits` of the first.
-
-    `is_set_up`: the set-up script of a reset runs.
-    """
-    if is_set_up and not ahead:
-        return "Queued. This starts when `.threadtree/setup` has ended."
+def queued(ahead: int, wait: str | None = None) -> str:
+    """`ahead` is how many requests run or wait before this one; `wait` are `reasons.waits` of the first."""
     if not ahead:
         return "Queued. This starts in a moment."
     before = "One request is" if ahead == 1 else f"{ahead} requests are"
@@ -196,7 +193,7 @@ def why_it_waits(turn: WaitingTurn, now: datetime) -> str:
         return waiting(reasons.node_is_silent(turn.node))
     if turn.removal_error:
         return waiting(reasons.removal_fails(turn.removal_error))
-    if turn.obstacle in ("operation", "directory"):
+    if turn.obstacle in ("worktree", "directory"):
         return waiting(reasons.WORKTREE_IS_BUSY)
     if turn.running:
         works_on = f"works on {format_count(turn.running, 'request')}, {turn.running_here} of this repository"
@@ -253,6 +250,8 @@ def final(result: TurnResult, *, server_url: str = "", limit: int = COMMENT_CHAR
     The answer leads to no other server than `server_url`. This takes up to seconds for a long answer: call it in a
     thread.
     """
+    if result.whole:
+        return (result.whole,)
     below = limit if result.review is None else _BELOW_A_REVIEW
     answer, was_cut = answer_parts(result.answer, server_url=server_url, limit=limit - below or limit)
     if result.review is not None:

@@ -1,4 +1,4 @@
-"""Answers to `/reset` and `/worktree`: at once, and when the operation has ended."""
+"""What people read of worktrees: answers to `/worktree` at once, and why a turn could not change one."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -9,7 +9,6 @@ from rich.filesize import decimal
 from bot.model import Rescue, Saved, WorktreeOfThread, WorktreeState
 from bot.thread.formatting import capitalize, clause, format_count, format_duration, format_list, inline_code, truncate
 
-WorktreeVerb = Literal["create", "reset", "remove", "restore", "pull-request", "describe", "drop"]
 RestoreObstacle = Literal[
     "commit-gone",
     "directory-gone",
@@ -38,21 +37,16 @@ CLOSED_TO_RESTORE = (
     "This thread is closed, so restored work would be removed again at once. Reopen it: the next request starts "
     "with the rescued work."
 )
-WAITING = "Waiting for a worker, which carries this out or what was requested before it."
-CANCELLED = "It was cancelled before it began."
 PATH_TAKEN = ("another worktree is at its path", "Nothing was changed.")
 COMMIT_GONE = ("the rescued commit is not in the clone any more", "Nothing was changed.")
 IN_USE = "something else needs it at this moment"
-DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 
-_DONE: dict[WorktreeVerb, tuple[str, str]] = {
+_DONE = {
     "create": ("the worktree", "made"),
     "reset": ("the worktree", "reset"),
     "remove": ("the worktree", "removed"),
     "restore": ("the rescued work", "restored"),
     "pull-request": ("the pull request", "opened"),
-    "describe": ("the description of the pull request", "rewritten"),
-    "drop": ("the rescue", "deleted"),
 }
 _NOT = {verb: capitalize(f"{what} was not {done}") for verb, (what, done) in _DONE.items()}
 
@@ -60,9 +54,7 @@ _NOT = {verb: capitalize(f"{what} was not {done}") for verb, (what, done) in _DO
 # Commands that are answered at once
 
 
-def no_worktree(verb: WorktreeVerb) -> str:
-    if verb == "restore":
-        return NOTHING_TO_RESTORE
+def no_worktree(verb: str) -> str:
     return f"There is no worktree here, so there is nothing to {verb}. The next request makes one."
 
 
@@ -70,13 +62,6 @@ def rescued_elsewhere(others: tuple[int, ...]) -> str:
     """`others` are the threads that use the worktree that the rescued work belongs to."""
     whose = f"{threads(others)} now {'use' if len(others) > 1 else 'uses'}" if others else "is in use elsewhere"
     return f"The rescued work belongs to a worktree that {whose}. Write `/worktree restore` there."
-
-
-def in_line(verb: WorktreeVerb, turns: int) -> str:
-    """`turns` is how many requests of the worktree run or wait."""
-    ahead = "the request" if turns == 1 else f"the {turns} requests"
-    what, done = _DONE[verb]
-    return f"Queued: {what} will be {done} after {ahead} ahead of it."
 
 
 def worktree_list(worktree: WorktreeOfThread | None, rescues: Sequence[Rescue], now: datetime) -> str:
@@ -104,14 +89,7 @@ def pruning(worktrees: int) -> str:
     return f"Removing {count} of closed threads. Work that is not on GitHub is rescued first."
 
 
-# How an operation ended
-
-
-def was_made(branch: str | None) -> str:
-    return f"The worktree is ready, on {inline_code(branch)}." if branch else "The worktree is ready, without a branch."
-
-
-SETTING_UP = "`.threadtree/setup` runs now. The next request waits for its end; `/stop` ends it."
+# How it ended
 
 
 def was_set_up(failure: str | None, seconds: float | None) -> str:
@@ -121,53 +99,6 @@ def was_set_up(failure: str | None, seconds: float | None) -> str:
     if seconds is None:
         return "`.threadtree/setup` was not run: it ran in this checkout before."
     return f"`.threadtree/setup` ran for {format_duration(timedelta(seconds=max(1, seconds)))}."
-
-
-def was_reset(
-    before: str | None,
-    after: str | None,
-    base: str | None,
-    saved: Saved | None,
-    others: tuple[int, ...],
-) -> str:
-    """`before` and `after` are the branch, None without one; `base` is what it starts from, None for its own."""
-    if after is None:
-        words = "The worktree was reset to the head of the pull request."
-    elif base is None:
-        words = f"The worktree was reset: {inline_code(after)} is as it is on GitHub."
-    elif before is None or before == after:
-        words = f"The worktree was reset: {inline_code(after)} is at the tip of {inline_code(base)} again."
-    else:
-        words = (
-            f"The worktree was reset. It is now on {inline_code(after)}, which starts from {inline_code(base)}; "
-            f"{inline_code(before)} is unchanged."
-        )
-    fresh = (
-        f"The next requests here and in {threads(others)} start a new conversation with the agent."
-        if others
-        else "The next request starts a new conversation with the agent."
-    )
-    return "\n\n".join([f"{words} {fresh}", *rescued(saved)])
-
-
-def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
-    """`others` are the threads that used it too."""
-    words = "The worktree was removed. The next request makes a new one."
-    if others:
-        words += f" It was also used by {threads(others)}."
-    return "\n\n".join([words, *rescued(saved)])
-
-
-def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
-    """`back` is what was missing and is there again; `elsewhere` are commits that only the rescue has."""
-    where = f" on {inline_code(branch)}" if branch else ""
-    if back.files or back.commits or back.whole:
-        words = f"{capitalize(restored_clause(back))} restored{where}."
-    else:
-        words = "All rescued work is there already."
-    if elsewhere:
-        words += f" Other commits stay in the rescue on the bot's machine: {format_list(elsewhere)}."
-    return words
 
 
 def kept_whole(name: str) -> str:
@@ -207,19 +138,14 @@ _OBSTACLES: dict[RestoreObstacle, str] = {
 }
 
 
-def not_done(verb: WorktreeVerb, why: str, next_step: str | None = None) -> str:
+def not_done(verb: str, why: str, next_step: str | None = None) -> str:
     """`why` is foreign text, `next_step` a sentence."""
     return f"{_NOT[verb]}: {clause(why)}. {next_step or 'Nothing was lost. Try again later.'}"
 
 
 def of_state(state: WorktreeState) -> tuple[str, str]:
-    """Return a clause and the next step for a worktree in whose state the operation is impossible."""
+    """Return a clause and the next step for a worktree in whose state that is impossible."""
     return f"it is {state}", "The next request makes a new one."
-
-
-def on_node(node: str) -> str:
-    """Return a clause; `node` is the name of another machine."""
-    return f"it is on the node {node}"
 
 
 def github_not_asked(error: Exception) -> str:
@@ -232,22 +158,6 @@ def no_such_thread(full_name: str, number: int) -> str:
     return f"GitHub shows the bot no {full_name}#{number}."
 
 
-def node_silent(verb: WorktreeVerb, node: str) -> str:
-    """`node` is the name of the machine that has the thread's worktree."""
-    return (
-        f"{_NOT[verb]}: the machine {inline_code(node)}, which has this thread's worktree, does not answer. Write the "
-        "command again when it is back. A request does not wait for it: it runs on another machine, from what is on "
-        "GitHub."
-    )
-
-
-def node_silent_for_operator(node: str) -> str:
-    """`node` is the name of the machine that has the worktree or the rescue."""
-    return (
-        f"Not done: the machine {inline_code(node)}, which has the files, does not answer. Ask again when it is back."
-    )
-
-
 def rescued_on(rescue: int, node: str) -> str:
     """The thread's worktree is on another machine than its rescued work, which stays there."""
     command = inline_code(f"threadtree rescues restore {rescue}")
@@ -258,17 +168,9 @@ def rescued_on(rescue: int, node: str) -> str:
     )
 
 
-def refused(verb: WorktreeVerb, why: str) -> str:
+def refused(verb: str, why: str) -> str:
     """`why` is a sentence that ends with the next step."""
     return f"{_NOT[verb]}. {truncate(why)}"
-
-
-def own_error(operation: int) -> str:
-    return f"the bot hit an internal error, which is in its log under operation {operation}"
-
-
-def thread_was_closed(verb: WorktreeVerb) -> str:
-    return f"{_NOT[verb]}: the thread was closed before that."
 
 
 def was_switched(pull: int, before: str, after: str) -> str:

@@ -7,12 +7,11 @@ from bot.tree.git import refs
 
 MOST_COMMITS = 200
 TEMPLATE_BYTES = 20_000
-DIFF_CHARACTERS = 60_000
-_MOST_FILES = 200
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
 _FOLDERS = (".github/", "", "docs/")
 _FILES = ("pull_request_template.md", "pull_request_template.txt")
 _DEFAULTS = ("default.md", "pull_request_template.md")
+_PLACES = {".github", "docs", "pull_request_template", *_FILES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,14 @@ class Proposal:
     tip: str
     subjects: tuple[str, ...]
     template: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The repository's template for pull requests: a file of the default branch, which no agent can write."""
+
+    path: str
+    blob: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ async def proposal_of(
 ) -> Proposal | NotOnGitHub | NothingNew:
     """Return what would be merged into `base`, or into the default branch where GitHub lacks that.
 
-    The template is that of the default branch: no agent can write it. Raises GitError, InvalidNameError.
+    Raises GitError, InvalidNameError.
     """
     tip = await clone.commit_at(refs.remote(branch))
     into = await _first_on_github(clone, base, default_branch)
@@ -52,18 +59,34 @@ async def proposal_of(
     onto = await clone.commit_at(refs.remote(into))
     if onto is None or await clone.is_ancestor(tip, onto):
         return NothingNew(into, tip)
-    return Proposal(into, tip, await _subjects(clone, tip, onto), await _template(clone, default_branch or into))
+    found = await template_on(clone, default_branch or into)
+    text = (await clone.run("cat-file", "blob", found.blob)).stdout.decode("utf-8", "replace") if found else None
+    return Proposal(into, tip, await _subjects(clone, tip, onto), text)
 
 
-async def net_diff(clone: Clone, found: Proposal) -> str:
-    """Return what the branch changes since it left its base: how much in which files, then the lines; a long one is
-    cut. Raises GitError where the two have no common commit.
+async def template_on(clone: Clone, default_branch: str) -> Template | None:
+    """Return the first template; the default of a folder of templates, or the only one in it. No links.
+
+    Raises GitError, InvalidNameError.
     """
-    shown = ("--no-color", "--no-ext-diff", "--no-textconv", f"{refs.remote(found.base)}...{found.tip}", "--")
-    files = (await clone.run("diff", "--stat=100", f"--stat-count={_MOST_FILES}", *shown)).stdout
-    lines = (await clone.run("diff", *shown)).stdout
-    text = (files + b"\n" + lines).decode("utf-8", "replace")
-    return text if len(text) <= DIFF_CHARACTERS else f"{text[:DIFF_CHARACTERS]}\n[The rest did not fit.]"
+    tip = await clone.commit_at(refs.remote(default_branch))
+    if tip is None:
+        return None
+    top = (await clone.run("ls-tree", "--name-only", "-z", "--full-tree", tip)).fields
+    if not (places := [name for name in top if name.casefold() in _PLACES]):
+        return None
+    files = dict[str, Template]()
+    for entry in (await clone.run("ls-tree", "-r", "--long", "-z", "--full-tree", tip, "--", *places)).fields:
+        facts, _, path = entry.partition("\t")
+        mode, _, blob, size = facts.split()
+        if mode in REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
+            files[path.casefold()] = Template(path, blob)
+    found = [files[folder + name] for folder in _FOLDERS for name in _FILES if folder + name in files]
+    for place in (f"{folder}pull_request_template" for folder in _FOLDERS):
+        inside = [path for path in files if path.rpartition("/")[0] == place]
+        defaults = [path for path in (f"{place}/{name}" for name in _DEFAULTS) if path in files]
+        found += [files[path] for path in defaults or (inside if len(inside) == 1 else ())]
+    return found[0] if found else None
 
 
 async def _subjects(clone: Clone, tip: str, onto: str) -> tuple[str, ...]:
@@ -78,21 +101,3 @@ async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:
         if branch is not None and await clone.commit_at(refs.remote(branch)) is not None:
             return branch
     return None
-
-
-async def _template(clone: Clone, default_branch: str) -> str | None:
-    """Return the first template; the default of a folder of templates, or the only one in it. No links."""
-    files, tip = dict[str, str](), await clone.commit_at(refs.remote(default_branch))
-    if tip is None:
-        return None
-    for entry in (await clone.run("ls-tree", "-r", "--long", "-z", "--full-tree", tip)).fields:
-        facts, _, path = entry.partition("\t")
-        mode, _, name, size = facts.split()
-        if mode in REGULAR_FILES and int(size) <= TEMPLATE_BYTES:
-            files[path.casefold()] = name
-    found = [files[folder + name] for folder in _FOLDERS for name in _FILES if folder + name in files]
-    for place in (f"{folder}pull_request_template" for folder in _FOLDERS):
-        inside = [path for path in files if path.rpartition("/")[0] == place]
-        defaults = [path for path in (f"{place}/{name}" for name in _DEFAULTS) if path in files]
-        found += [files[path] for path in defaults or (inside if len(inside) == 1 else ())]
-    return (await clone.run("cat-file", "blob", found[0])).stdout.decode("utf-8", "replace") if found else None

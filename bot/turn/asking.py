@@ -25,6 +25,7 @@ from bot.turn.caps import prompt_capped, record_use
 from bot.turn.checkout import Ready
 from bot.turn.messages import pass_messages_on, told_before
 from bot.turn.prompting import make_prompt
+from bot.turn.pull_request import description_of
 from bot.turn.thread_answers import read_left
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import Wait, wait_for_model
@@ -122,7 +123,9 @@ async def _save(run: TurnRun, text: str) -> str:
     run.thread_answers = tuple(f"{comment} {redact(body)}" for comment, body in left.items())
     run.notices += [left_out] if left_out else []
     answer = await run.kind.take(run, answer, left)
-    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, run.kept)
+    description = await description_of(run)
+    saved = answer, tuple(run.notices), run.thread_answers, run.kept, description
+    await run.write(turns.save_answer, run.turn.claim, *saved)
     run.answer = answer
     return answer
 

@@ -96,7 +96,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
         await _confirm_command(ctx, turn, turn.ask.target, turn.ask.by.id, RETRY)
     kind = ctx.kind_of(turn.ask)
     if kind.confirmed_by == "command":
-        await _confirm_command(ctx, turn, first.target, first.by.id, kind.command)
+        await _confirm_command(ctx, turn, first.target, first.by.id, kind.command or turn.ask.text)
     if kind.confirmed_by != "words":
         return Confirmed(turn.ask, frozenset())  # in the bot's own words
     ids = first.review.parts if first.review is not None else ()
@@ -145,7 +145,8 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
     return Confirmed(turn.ask if is_same else replace(turn.ask, text=asked[0]), authors, plans)
 
 
-async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, name: str) -> None:
+async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, wanted: str) -> None:
+    """Raise NotConfirmedError unless the person's text has the command of this name, or this whole one."""
     text = await _shown(ctx, turn, target)
     if text is None:
         raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
@@ -154,7 +155,7 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
         if who.editor != person:
             raise NotConfirmedError(reasons.NOT_CONFIRMED)
     commands = (await asyncio.to_thread(ctx.parser.parse, text.body)).commands
-    if not any(isinstance(command, Command) and command.name == name for command in commands):
+    if not any(isinstance(one, Command) and wanted in (one.name, one.words) for one in commands):
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
 
 

@@ -4,40 +4,36 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from bot.agents.driver import AgentDone, AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits, Usage
+from bot.agents.driver import AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits
 from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
 from bot.ask import Ask
 from bot.github.client import GitHub
 from bot.handlers.parsing import CommandSyntax, CommentParser
-from bot.model import CapReached, Repository, WorktreeRow
+from bot.model import CapReached, Repository
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.rules import Chosen, Rules
+from bot.rules import Rules
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import conversations
 from bot.store.costs import spent_today
 from bot.store.database import Connection
-from bot.store.pull_requests import record_use_of_text
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
 
-LONGEST_AGAIN_SECONDS = 90.0
-"""How long an agent may take for a description: the next request of the worktree waits meanwhile."""
 _log = structlog.get_logger()
 
 
@@ -93,48 +89,40 @@ class TurnContext(NodeContext):
 
     @asynccontextmanager
     async def launching(
-        self, turn: ClaimedTurn, kind: Kind, answers: ModelAnswers
+        self, turn: ClaimedTurn, kind: Kind, answers: ModelAnswers, *, again: bool = False
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
         is one, where it can change files only if the kind writes. The turn's network lasts as long as the context.
         Raises GitError, OSError, UnsafeCommandError.
 
-        `answers` hears what the agent's model answers.
+        `answers` hears what the agent's model answers. `again`: the agent finds what it left for the host.
         """
-        thread_answers.make_folder(self.home(turn.conversation.id), again=turn.so_far.resuming)
+        home = self.home(turn.conversation.id)
+        thread_answers.make_folder(home, again=again or turn.so_far.resuming)
         attachments = self.attachments / str(turn.id)
-        with _fresh_folder(attachments):
-            place, shown = (turn.worktree, turn.conversation.id), (Bind(attachments),)
-            async with self._launching(*place, answers, shown, read_only=not kind.writes, plans=kind.plans) as started:
-                yield started
-
-    async def ask_again(self, worktree: WorktreeRow, conversation_id: int, prompt: tuple[str, ...]) -> str | None:
-        """See `NodeContext`. The agent can change nothing in the worktree."""
-        session, known_as, its_agent = await active_session(self.pool, conversation_id) or (None, None, None)
-        directory = self.directory(worktree.path)
-        if session is None or known_as is None or its_agent not in self.rules.agents or not directory.is_dir():
-            return None
-        if await self.cap_reached(worktree.repository) is not None:
-            return None
-        rules = Chosen(*await conversations.chosen(self.pool, conversation_id)).within(self.rules, its_agent)
-        limits = replace(self.limits, total_seconds=min(self.limits.total_seconds, LONGEST_AGAIN_SECONDS))
-        stop, answers, usage = asyncio.Event(), ModelAnswers(), Usage()
-
-        def note(event: AgentEvent) -> None:
-            nonlocal usage
-            usage = event if isinstance(event, Usage) else usage
-
-        its_own = replace(self, rules=rules)
-        launching = its_own._launching(worktree, conversation_id, answers, (), read_only=True)
-        outcome = await its_own._prompt(launching, known_as, prompt, limits, stop, note, lambda _: stop.set())
-        if outcome is None:
-            return None
-        tokens = answers.tokens or usage.tokens
-        await persist(self.pool, record_use_of_text, session, usage.session_cost_usd, tokens, answers.cost_usd)
-        if not isinstance(outcome, AgentDone):
-            _log.warning("agent-did-not-answer-again", outcome=type(outcome).__name__)
-            return None
-        return outcome.text
+        agent, route = self.rules.agent, None
+        chosen, own = preset(agent), self.agent_variables[agent]
+        api = api_of(chosen, own)
+        if api is not None:
+            # The agent gets a key of this turn, the proxy has the real one.
+            route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
+        with _fresh_folder(attachments), tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
+            # Without an author git commits nothing. One that a repository's tests set for their own counts more.
+            (git_config := Path(sockets) / "gitconfig").write_text(self.author.configuration)
+            out = str(home / thread_answers.OUT)
+            given = {"GIT_CONFIG_SYSTEM": str(git_config), **own, "THREADTREE_OUT": out}
+            async with self.launcher.open(
+                self.tree(turn.worktree),
+                home,
+                Path(sockets),
+                chosen=chosen,
+                route=route,
+                variables=partial(variables_of, chosen, api, self.rules.model, given),
+                servers=self.launcher.mcp_servers,
+                read_only=not kind.writes,
+            ) as (launch, disk):
+                shown = Bind(attachments), Bind(git_config)
+                yield replace(launch(self.launcher.agents[agent], shown), plans=kind.plans), disk
 
     async def go_on(
         self,
@@ -153,23 +141,9 @@ class TurnContext(NodeContext):
         _, known_as, its_agent = await active_session(self.pool, turn.conversation.id) or (None, None, None)
         if known_as is None or its_agent != self.rules.agent:
             return None
-        return await self._prompt(
-            self.launching(turn, kind, answers), known_as, prompt, limits, stop, note, on_overflow
-        )
-
-    async def _prompt(
-        self,
-        launching: AbstractAsyncContextManager[tuple[Launch, DiskWatch]],
-        known_as: str,
-        prompt: tuple[str, ...],
-        limits: PromptLimits,
-        stop: asyncio.Event,
-        note: Callable[[AgentEvent], None],
-        on_overflow: Callable[[int], None],
-    ) -> Outcome | None:
         try:
             async with (
-                launching as (launch, disk),
+                self.launching(turn, kind, answers, again=True) as (launch, disk),
                 driver_for(self.rules.agent, launch) as agent,
                 watched(disk, on_overflow),
             ):
@@ -178,41 +152,6 @@ class TurnContext(NodeContext):
         except (CannotOpenError, GitError, OSError, UnsafeCommandError) as problem:
             _log.warning("agent-not-asked-again", problem=str(problem))
             return None
-
-    @asynccontextmanager
-    async def _launching(
-        self,
-        worktree: WorktreeRow,
-        conversation_id: int,
-        answers: ModelAnswers,
-        shown: tuple[Bind, ...],
-        *,
-        read_only: bool,
-        plans: bool = False,
-    ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
-        home = self.home(conversation_id)
-        agent, route = self.rules.agent, None
-        chosen, own = preset(agent), self.agent_variables[agent]
-        api = api_of(chosen, own)
-        if api is not None:
-            # The agent gets a key of this turn, the proxy has the real one.
-            route = ModelRoute(api.address(own), own[api.key], api.base_url, api.key, api.endpoints, answers)
-        with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
-            # Without an author git commits nothing. One that a repository's tests set for their own counts more.
-            (git_config := Path(sockets) / "gitconfig").write_text(self.author.configuration)
-            out = str(home / thread_answers.OUT)
-            given = {"GIT_CONFIG_SYSTEM": str(git_config), **own, "THREADTREE_OUT": out}
-            async with self.launcher.open(
-                self.tree(worktree),
-                home,
-                Path(sockets),
-                chosen=chosen,
-                route=route,
-                variables=partial(variables_of, chosen, api, self.rules.model, given),
-                servers=self.launcher.mcp_servers,
-                read_only=read_only,
-            ) as (launch, disk):
-                yield replace(launch(self.launcher.agents[agent], (*shown, Bind(git_config))), plans=plans), disk
 
 
 @contextmanager

@@ -8,10 +8,9 @@ from asyncpg import PostgresError
 
 from bot import failpoints
 from bot.redaction import Redactor
-from bot.store import conversations, operations, retention, turns
+from bot.store import conversations, retention, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import ring_for_work
-from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimedTurn
 from bot.thread import outbox_rows as outbox
 from bot.thread import reasons, thread_comments, tracking
@@ -19,7 +18,7 @@ from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
-from bot.tree import Metadata
+from bot.tree import Metadata, trash
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.messages import added_to, asked_in
@@ -45,7 +44,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
     end = replace(
         end,
-        answer=answer if end.review is not None else run.kind.whole(run, answer),
+        answer=answer if end.review is not None or end.whole else run.kind.whole(run, answer),
         notices=tuple(dict.fromkeys(run.notices)),
         read=run.read,
         steps=tuple(run.progress.steps),
@@ -67,30 +66,37 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
 
     async def write(connection: Connection) -> None:
         reason = result.reason and plain(result.reason)
+        if result.whole and result.state == "done":
+            await turns.save_answer(connection, turn.claim, result.answer, result.notices, ())
         await turns.end(connection, turn.claim, result.state, reason, result.notices)
         mine = [(message.turn_id, message.ask.target) for message in added if message.joins == turn.id]
         at = (connection, run.thread_ref, turn.id, turn.ask.target)
-        if post is not None:
+        if not run.is_of_thread:
+            pass  # who asked looks
+        elif post is not None:
             await post(connection, parts)
         else:
             await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
         for comment, words in in_threads.items():
             await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.ask.by.id)
-        if ctx.notifies:
+        if ctx.notifies and run.kind.carry_out is None:
             await notify.enqueue(connection, turn.id, result.state, result.answer, needs_person=run.kind.needs_person)
-        await conversations.end_use(connection, turn.conversation.id, turn.worktree.id)
-        if run.describes and result.state == "done":
-            asker = RequestedBy(turn.ask.by.login, turn.ask.at, turn.conversation.id)
-            await operations.enqueue(connection, turn.worktree.id, "describe", asker)
-        if ctx.purge_on_success and result.state == "done":
+        if run.is_of_thread:
+            await conversations.end_use(connection, turn.conversation.id, turn.worktree.id)
+        elif not run.kind.makes:
+            await conversations.release_worktree(connection, turn.worktree.id)
+        if ctx.purge_on_success and result.state == "done" and run.kind.carry_out is None:
             await conversations.release_worktree(connection, turn.worktree.id, "purged")
         await ring_for_work(connection, ctx.node)
-        await ctx.at_end(connection, turn.conversation.id, ctx.rules)
+        if run.is_of_thread:
+            await ctx.at_end(connection, turn.conversation.id, ctx.rules)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)
     await run.write(write)
     failpoints.reached("turn-end-written")
+    for place in run.trashed:
+        await trash.delete(place)
     await _delete_old_sessions(ctx)
 
 
@@ -108,7 +114,8 @@ async def put_back(run: TurnRun, wait: Wait) -> bool:
             return False
         if wait.holds_writer:
             await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
-        await thread_comments.track(connection, thread_ref, turn.id, turn.ask.target, tracking.waiting(words))
+        if run.is_of_thread:
+            await thread_comments.track(connection, thread_ref, turn.id, turn.ask.target, tracking.waiting(words))
         return True
 
     return await run.write(write)
@@ -118,7 +125,7 @@ async def hand_back(run: TurnRun) -> None:
     """Requeue the turn: this process stops, and another run continues it."""
     turn, words = run.turn, tracking.HANDED_BACK
     async with run.ctx.pool.acquire() as connection, connection.transaction():
-        if await turns.requeue(connection, turn.claim):
+        if await turns.requeue(connection, turn.claim) and run.is_of_thread:
             await thread_comments.track(connection, run.thread_ref, turn.id, turn.ask.target, words)
             _log.info("turn-requeued")
 
@@ -140,6 +147,7 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
         result,
         reason=result.reason and redact(result.reason),
         answer=redact(result.answer),
+        whole=redact(result.whole),
         changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
         notices=tuple(map(redact, result.notices)),
         steps=tuple(map(redact, result.steps)),

@@ -79,7 +79,7 @@ class Kind:
     confirmed_by: Literal["words", "command", "nobody"] = "words"
     """What GitHub must show: the words of the request, the command that asks, or nothing, for no person asks."""
     command: str = ""
-    """The command that asks."""
+    """The command that asks; empty where that is the request, word by word."""
     gesture: Callable[[Policy, str | int | None], bool] = asks_in_general
     """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
     gesture_says: str | None = None
@@ -90,6 +90,13 @@ class Kind:
     """Give the run another kind, where the confirmed words or the rules want that."""
     may_begin: Callable[[TurnRun, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""
+    carry_out: Callable[[TurnRun], Awaitable[str | TurnResult]] | None = None
+    """What works on the worktree itself, in place of all that follows: it returns what was done, saved, or the end. No
+    checkout is made ready for it, and nothing is committed. Raises ImpossibleError."""
+    sets_up: bool = False
+    """The set-up script runs in what it made."""
+    makes: bool = False
+    """It makes a worktree, which stays although its threads are closed where an operator asked for it."""
     tells_unfinished: bool = True
     """What an earlier turn left uncommitted, or unfinished, is told to people."""
     tells_dirty: bool = True

@@ -9,20 +9,20 @@ from functools import partial
 import structlog
 
 from bot.model import Actor
-from bot.node.setup_script import SetUp, script_of, set_up
 from bot.node.variables import values_of, variables_in
-from bot.prompt import remarks
-from bot.prompt.foreign import Told
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
+from bot.store.rescues import pending_restore
 from bot.store.turns import ClaimedTurn, Use
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn.checkout import NotReady, Ready, prepare
 from bot.turn.confirm import Confirmed, confirm, may_all_ask
-from bot.turn.repository_rules import use_fetched_rules
+from bot.turn.repository_rules import use_fetched_rules, use_known_rules
+from bot.turn.restoring import bring_back_before
+from bot.turn.setting_up import set_up_for_agent
 from bot.turn.turn_run import TurnRun
 
 NAMES_VALID_FOR = timedelta(minutes=1)
@@ -30,10 +30,16 @@ NAMES_VALID_FOR = timedelta(minutes=1)
 _log = structlog.get_logger()
 
 
-async def follow_rename(run: TurnRun) -> None:
+async def take_up(run: TurnRun) -> None:
+    """Use the repository's present names and the rules that are known of it."""
+    await run.unless_stopped(_follow_rename(run))
+    await use_known_rules(run)
+
+
+async def _follow_rename(run: TurnRun) -> None:
     """Use the present names of the repository and its default branch, if they may be new since the request."""
     turn, before = run.turn, run.turn.worktree.repository
-    if run.ctx.clock() - turn.ask.at < NAMES_VALID_FOR:
+    if not run.is_of_thread or run.ctx.clock() - turn.ask.at < NAMES_VALID_FOR:
         return
     now = await run.ctx.github.as_named_now(before)
     if now != before:
@@ -45,16 +51,17 @@ async def follow_rename(run: TurnRun) -> None:
 async def confirm_request(run: TurnRun) -> Confirmed | None:
     """Ask GitHub again who may ask, and what was asked; nothing but a fetch is done before it has said yes.
 
-    None once the agent is done. Raises NotConfirmedError, GitHubError.
+    None once the agent is done, and where an operator asks. Raises NotConfirmedError, GitHubError.
     """
     turn = run.turn
-    if turn.so_far.answer is not None:
+    if turn.so_far.answer is not None or not run.is_of_thread:
         return None
     confirmed = await confirm(run.ctx, turn)
     if confirmed.ask != turn.ask:
         await run.write(turns.save_ask, turn.claim, confirmed.ask)
         run.turn = replace(turn, ask=confirmed.ask)
-    await give_variables(run, confirmed.authors)
+    if run.kind.carry_out is None:
+        await give_variables(run, confirmed.authors)
     return confirmed
 
 
@@ -81,6 +88,10 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     turn, ctx, progress = run.turn, run.ctx, run.progress
     fetching = partial(tracking.fetching, first=not run.tree.clone.path.is_dir())
     progress.enter(fetching(None))
+    if turn.so_far.answer is None and (rescue := await run.write(pending_restore, turn.conversation.id, turn.id)):
+        await confirmed
+        await bring_back_before(run, rescue)
+        turn = run.turn
     ready = await prepare(ctx, turn, confirmed, lambda line: progress.enter(fetching(line)))
     if isinstance(ready, NotReady):
         if turn.so_far.answer is None:
@@ -109,7 +120,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     if run.cap is not None:
         # An agent that worked before the turn was cut off is not asked again, but its work is published.
         return ready if turn.so_far.use != Use() else TurnResult("refused", reasons.cost_limit(run.cap))
-    return replace(ready, remarks=(*ready.remarks, *await _set_up(run)))
+    return replace(ready, remarks=(*ready.remarks, *await set_up_for_agent(run)))
 
 
 async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> tuple[str, bool]:
@@ -131,37 +142,6 @@ async def _choose_agent(run: TurnRun) -> None:
         if gone is not None and gone not in rules.agents:
             run.notices.append(notices.agent_gone(gone, run.ctx.rules.agent))
             await run.write(conversations.forget_agent, turn.conversation.id, gone)
-
-
-async def _set_up(run: TurnRun) -> tuple[Told, ...]:
-    """Run the repository's script, unless it succeeded in this checkout before; return what the agent is told.
-
-    Raises GitError, InvalidNameError, OSError, UnsafeCommandError.
-    """
-    turn, ctx = run.turn, run.ctx
-    if not ctx.rules.setup or run.kind.agent == "never" or await run.write(worktrees.is_set_up, turn.worktree.id):
-        return ()
-    async with run.tree.open(early=True) as tree:
-        found = await script_of(tree)
-    if found is None:
-        await run.write(turns.record_setup, turn.claim)
-        return ()
-    run.progress.enter(tracking.SETTING_UP)
-    done = found
-    if not isinstance(done, SetUp):
-        home = ctx.home(turn.conversation.id)
-        running = set_up(ctx, turn.worktree, home, done, run.disk_overflowed, run.variables)
-        done = await running
-    told: list[Told] = []
-    if done.left:
-        run.notices.append(notices.setup_left(done.left))
-        told.append(remarks.setup_left(len(done.left)))
-    if done.failure is None:
-        await run.write(turns.record_setup, turn.claim)
-    else:
-        run.notices.append(notices.setup_failed(done.failure, done.output))
-        told.append(remarks.setup_failed(done.failure, done.output))
-    return tuple(told)
 
 
 async def fetch_the_rest(run: TurnRun) -> None:

@@ -193,13 +193,12 @@ class Progress:
     async def shown(
         self, pool: Pool, thread_ref: ThreadRef, turn: ClaimedTurn, clock: Callable[[], datetime]
     ) -> AsyncIterator[None]:
-        """Show the progress on the thread while the context lasts: at once when the agent starts, a phase before that
-        only if it takes a while, then at the pace that GitHub allows.
+        """Show the progress on the thread, if one asked, while the context lasts: at once when the agent starts, a
+        phase before that only if it takes a while, then at the pace that GitHub allows.
         """
-        tasks = [
-            asyncio.create_task(self._show(pool, thread_ref, turn, clock)),
-            asyncio.create_task(self._save_all(pool, turn)),
-        ]
+        tasks = [asyncio.create_task(self._save_all(pool, turn))]
+        if thread_ref.conversation_id:
+            tasks.append(asyncio.create_task(self._show(pool, thread_ref, turn, clock)))
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ from bot.prompt import attachments
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
 from bot.prompt.builder import Attachment, Built, Task, build_prompt
 from bot.prompt.collect import Collected, collect
+from bot.prompt.foreign import Fence
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope, select, select_description
@@ -28,6 +29,7 @@ from bot.thread.commit_message import is_conventional, split_subject
 from bot.turn.checkout import Ready
 from bot.turn.context import TurnContext
 from bot.turn.publishing import recent_subjects
+from bot.turn.pull_request import asked_of_agent
 from bot.turn.turn_run import TurnRun
 
 
@@ -78,8 +80,10 @@ async def make_prompt(
     instructions = await read_instructions(
         clone, default_branch, ready.head, rules.agent, changed, since, rules.instructions
     )
+    conventional = is_conventional(await recent_subjects(clone, turn.worktree))
+    fence = Fence(secrets.token_hex(4))
     task = Task(
-        nonce=secrets.token_hex(4),
+        nonce=fence.nonce,
         author=turn.ask.by.login,
         thread=f"{turn.worktree.repository.full_name}#{turn.conversation.number}",
         kind=turn.conversation.kind,
@@ -88,7 +92,8 @@ async def make_prompt(
         code_context=turn.ask.context if brief.code_context is None else brief.code_context,
         remarks=(*ready.remarks, *brief.remarks),
         resuming=turn.so_far.resuming,
-        conventional_commits=is_conventional(await recent_subjects(clone, turn.worktree)),
+        conventional_commits=conventional,
+        description=await asked_of_agent(run, ready, fence, conventional=conventional),
         instructions=instructions,
         earlier_answers=tuple((number, split_subject(answer)[0]) for number, answer in answers),
         attachments=fetched.saved,

@@ -34,6 +34,7 @@ from bot.thread.sanitize import closed
 from bot.tree import Clone, GitError, OpenTree, StoppedError, refs
 from bot.turn.caps import capped, record_use
 from bot.turn.checkout import Ready
+from bot.turn.pull_request import description_of
 from bot.turn.turn_run import TurnRun
 
 SHORTEST_SECONDS = 60.0
@@ -195,7 +196,9 @@ class Proof:
         self.subject = latest or subject
         commit = [f"Commit: {self.subject}"] if self.subject else []
         answer = "\n\n".join([closed(earlier), words.AFTER, added, *commit])
-        await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), run.thread_answers, run.kept)
+        description = await description_of(run)
+        saved = answer, tuple(run.notices), run.thread_answers, run.kept, description
+        await run.write(turns.save_answer, run.turn.claim, *saved)
         run.answer = answer
 
 

@@ -2,27 +2,75 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
 from bot.github.answers import Pull
 from bot.github.errors import GitHubError
-from bot.operations.pull_request import IssueThread, Opened, adopt, describe, is_ours, open_once, open_one
+from bot.json_values import storable
+from bot.prompt.description import ask_for_description
+from bot.prompt.foreign import Fence
+from bot.sandbox.untrusted_files import read_untrusted
 from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
-from bot.thread import pull_requests
+from bot.thread import notices, pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
+from bot.tree import refs
 from bot.tree.git.errors import GitError
 from bot.tree.git.refs import InvalidNameError
-from bot.tree.proposal import Proposal, proposal_of
+from bot.tree.proposal import Proposal, proposal_of, template_on
 from bot.turn.checkout import Ready
+from bot.turn.own_pull import IssueThread, Opened, adopt, describe, is_ours, keep_true, open_once, open_one
+from bot.turn.thread_answers import OUT
 from bot.turn.turn_run import TurnRun
 
 LONGEST_WAIT_SECONDS = 60.0
+LEFT = OUT / "pull_request.md"
+LARGEST_FILE_BYTES = 64 * 1024
 _log = structlog.get_logger()
 
 
 Pulls = tuple[Pull, ...] | None
 """The pull requests of a branch, None where they do not matter."""
+
+
+async def asked_of_agent(run: TurnRun, ready: Ready, fence: Fence, *, conventional: bool) -> str:
+    """Return what the agent is told of the description that it leaves; empty where there is nothing to describe.
+
+    That is for a branch that has the bot's pull request, or will get one. Raises GitError, InvalidNameError.
+    """
+    turn, repository = run.turn, run.turn.worktree.repository
+    branch, base, default = ready.branch, ready.base_branch or repository.default_branch, repository.default_branch
+    if not run.kind.writes or branch is None or base is None or default is None:
+        return ""
+    if turn.conversation.kind != "issue" and await own_pull(run.ctx.pool, repository, branch) is None:
+        return ""
+    template = await template_on(run.ctx.clone(turn.worktree.folder), default)
+    file = f"{refs.remote(default)}:{template.path}" if template is not None else None
+    return ask_for_description(fence, branch, base, file, conventional=conventional)
+
+
+async def description_of(run: TurnRun) -> str | None:
+    """Return the description that the agent left, to be saved with its answer; None if it left none."""
+    try:
+        left = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation.id)) if run.kind.writes else ""
+    except (OSError, ValueError):
+        run.notices.append(notices.DESCRIPTION_UNREADABLE)
+        return None
+    return await asyncio.to_thread(run.ctx.redactor.redact, left) or None
+
+
+def read_left(home: Path) -> str:
+    """Return the description that an agent left in its HOME, empty without one.
+
+    Raises OSError for what is no file, or too large, and UnicodeDecodeError.
+    """
+    try:
+        left: str = storable(read_untrusted(home, LEFT, LARGEST_FILE_BYTES).decode())
+    except FileNotFoundError:
+        return ""
+    return left
 
 
 async def pulls_while_pushed(run: TurnRun, branch: str | None, may_go: asyncio.Event) -> Pulls:
@@ -44,12 +92,12 @@ async def pull_request_of(
     run: TurnRun, ready: Ready, changes: Changes, asked: Awaitable[Pulls]
 ) -> PullRequestLink | None:
     """Return the pull request of the branch that the turn pushed, or the page that opens one. If the bot opened it, its
-    text is to be written anew. `asked` are those of the turn's own branch.
+    text is written anew. `asked` are those of the turn's own branch.
 
     AUTO_PULL_REQUEST opens one unless the branch ever had one: a person may have closed it. None without the answer of
     GitHub, and on a pull request. Raises ClaimLostError.
     """
-    turn, branch = run.turn, changes.branch
+    turn, branch, pulls = run.turn, changes.branch, None
     net = await _net(run, ready, changes.head)
     await run.write(record_push, turn.claim, branch, changes.head, net, merged=changes.merged)
     try:
@@ -59,6 +107,7 @@ async def pull_request_of(
     except (GitError, GitHubError, InvalidNameError, TimeoutError) as problem:
         _log.warning("pull-request-unknown", branch=branch, problem=str(problem))
         return None
+    await _keep_true(run, ready, branch, open_one(pulls or ()))
     if turn.conversation.kind != "issue":
         return None
     await run.write(record_pull_request, turn.conversation.id, link.number if link else None)
@@ -81,14 +130,13 @@ async def _net(run: TurnRun, ready: Ready, head: str) -> tuple[int, int, int] | 
 
 async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tuple[Pull, ...]) -> PullRequestLink | None:
     ctx, turn, repository = run.ctx, run.turn, run.turn.worktree.repository
-    thread = IssueThread(repository, turn.conversation.id, turn.conversation.number, turn.conversation.title)
     if (pull := open_one(pulls)) is not None:
-        await _keep_true(run, thread, branch, pull)
         return PullRequestLink(pull.url, pull.number)
     clone = run.tree.clone
     found = await proposal_of(clone, branch, ready.base_branch, repository.default_branch)
     if turn.conversation.kind != "issue" or not isinstance(found, Proposal):
         return None
+    thread = IssueThread(repository, turn.conversation.id, turn.conversation.number, turn.conversation.title)
     new = await describe(ctx, thread, branch, found)
     page = PullRequestLink(new.page)
     # Commits that did not merge with the branch went to another one, which people look at first.
@@ -99,16 +147,27 @@ async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tupl
         run.notices.append(result)
         return page
     run.notices += [pull_requests.NO_DRAFTS] if result.drafts_refused else []
-    await _keep_true(run, thread, branch, result.pull)
+    await adopt(ctx, thread, branch, result.pull)
     return PullRequestLink(result.pull.url, result.pull.number)
 
 
-async def _keep_true(run: TurnRun, thread: IssueThread, branch: str, pull: Pull) -> None:
-    """Let the bot's description be rewritten after the turn; where a person took it over, say so once."""
-    own = await adopt(run.ctx, thread, branch, pull)
-    if own is None:
-        return
-    run.describes = is_ours(pull, own)
-    if not run.describes:
-        first = await run.write(tell_once, thread.repository, pull.number)
-        run.notices += [pull_requests.edited_by_hand(pull.number)] if first is not None else []
+async def _keep_true(run: TurnRun, ready: Ready, branch: str, pull: Pull | None) -> None:
+    """Rewrite what the bot's pull request says of the branch; where a person took that over, say so once.
+
+    A failure to do so is only logged: the next push does it too. Raises ClaimLostError.
+    """
+    ctx, turn, repository = run.ctx, run.turn, run.turn.worktree.repository
+    thread = IssueThread(repository, turn.conversation.id, turn.conversation.number, turn.conversation.title)
+    try:
+        own = await adopt(ctx, thread, branch, pull) if pull is not None else None
+        if pull is None or own is None:
+            return
+        if not is_ours(pull, own):
+            first = await run.write(tell_once, repository, pull.number)
+            run.notices += [pull_requests.edited_by_hand(pull.number)] if first is not None else []
+            return
+        found = await proposal_of(ctx.clone(turn.worktree.folder), branch, pull.base, repository.default_branch)
+        if isinstance(found, Proposal):
+            await keep_true(ctx, ctx.github, replace(thread, number=own.closes), branch, own, found)
+    except (GitError, GitHubError, InvalidNameError) as problem:
+        _log.warning("description-not-written", branch=branch, problem=str(problem))

@@ -10,23 +10,31 @@ from bot import counters
 from bot.locks import is_alive
 from bot.store import claims, turns
 from bot.store.failures import log_failure
-from bot.store.turns import Claim
+from bot.store.turns import Claim, ClaimedTurn
 from bot.turn.context import TurnContext
 from bot.turn.take_over import interrupt
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
 
+WITHOUT_AGENT_AT_ONCE = 6
+"""Turns without an agent beside the others: a reset waits neither for the agents nor for the set-up of others."""
 _log = structlog.get_logger()
 
 
 class Runner:
-    """A runner of at most `slots` turns at once, under the process lock `worker` (see `bot.locks`)."""
+    """A runner of turns, at most `slots` that need an agent at once, under the process lock `worker` (see `bot.locks`).
 
-    def __init__(self, ctx: TurnContext, worker: str, slots: int, per_repository: int) -> None:
+    `only_operators`: of those that operators ask for.
+    """
+
+    def __init__(
+        self, ctx: TurnContext, worker: str, slots: int, per_repository: int, *, only_operators: bool = False
+    ) -> None:
         self._ctx = ctx
         self._worker = worker
         self._slots = slots
         self._per_repository = per_repository
+        self._only_operators = only_operators
         # By claim: what was queued again can be claimed again before its first run is over.
         self._runs: dict[UUID, tuple[TurnRun, asyncio.Task[None]]] = {}
         # Between a claim and its entry above, the claim looks like that of a dead process.
@@ -40,9 +48,13 @@ class Runner:
         self._bell.set()
 
     def ring_for_turn(self) -> None:
-        """Look for work if a turn could begin now; its end looks for the next one anyway."""
-        if len(self._runs) < self._slots:
+        """Look for work if a turn with an agent could begin now; its end looks for the next one anyway."""
+        if self._has_place(with_agent=True):
             self._bell.set()
+
+    def _has_place(self, *, with_agent: bool) -> bool:
+        most = self._slots if with_agent else WITHOUT_AGENT_AT_ONCE
+        return sum(run.turn.needs_agent == with_agent for run, _ in self._runs.values()) < most
 
     @property
     def worktrees(self) -> list[int]:
@@ -82,16 +94,35 @@ class Runner:
             await self._wind_down(grace_seconds if stopping.is_set() else 0)
 
     async def _claim_all(self) -> None:
-        ctx = self._ctx
-        while len(self._runs) < self._slots:
-            async with ctx.pool.acquire() as connection:
-                turn = await claims.claim_next(connection, ctx.node, self._worker, self._per_repository, ctx.clock())
-            if turn is None:
-                break
-            run = TurnRun(ctx, turn)
-            task = asyncio.create_task(run_turn(run), name=f"turn {turn.id}")
-            self._runs[turn.claim.token] = (run, task)
-            task.add_done_callback(partial(self._ended, turn.claim.token))
+        for with_agent in (False, True):
+            while self._has_place(with_agent=with_agent) and (turn := await self._claim(with_agent=with_agent)):
+                run = TurnRun(self._ctx, turn)
+                task = asyncio.create_task(run_turn(run), name=f"turn {turn.id}")
+                self._runs[turn.claim.token] = (run, task)
+                task.add_done_callback(partial(self._ended, turn.claim.token))
+
+    async def _claim(self, *, with_agent: bool) -> ClaimedTurn | None:
+        ctx, mine = self._ctx, (self._worker, self._per_repository)
+        async with ctx.pool.acquire() as connection:
+            return await claims.claim_next(
+                connection,
+                ctx.node,
+                *mine,
+                ctx.clock(),
+                with_agent=with_agent,
+                only_operators=self._only_operators,
+            )
+
+    async def run_due(self) -> None:
+        """Claim what is due, also what dead processes left and what follows, and run it to its end."""
+        await self.recover()
+        while True:
+            async with self._claiming:
+                await self._claim_all()
+            if not self._runs:
+                return
+            await asyncio.gather(*(task for _, task in self._runs.values()))
+            await asyncio.sleep(0)  # they leave `_runs`
 
     def _ended(self, claim: UUID, task: asyncio.Task[None]) -> None:
         run, _ = self._runs.pop(claim)

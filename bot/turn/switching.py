@@ -9,8 +9,8 @@ import structlog
 
 from bot.failpoints import reached
 from bot.model import HeadBranch, LiveWorktree, Start, worktree_path
+from bot.node.rescues import record_rescue, rescue_size
 from bot.node.transactions import persist
-from bot.operations.shared import record_rescue, rescue_size
 from bot.sharing_rules import SharingRefused, sharing_obstacle
 from bot.store import conversations, sharing, worktrees
 from bot.store.database import Connection

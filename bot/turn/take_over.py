@@ -6,12 +6,11 @@ import structlog
 
 from bot.handlers.choose_worktree import choose_node
 from bot.node.repository_rules import known_rules
-from bot.store import claims, conversations, nodes, operations, takeover, turns
+from bot.store import claims, conversations, nodes, takeover, turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
-from bot.thread import notices, reasons, thread_comments, tracking, worktree_replies
+from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.commit_message import split_subject
-from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn import notify
 from bot.turn.context import TurnContext
@@ -20,7 +19,7 @@ _log = structlog.get_logger()
 
 
 async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -> None:
-    """Move requests that wait for a silent node, and end its operations with an answer.
+    """Move requests that wait for a silent node, and end what an operator asked of it.
 
     Of this node, let go of the lost worktrees, except the `busy` ones.
     """
@@ -31,18 +30,8 @@ async def take_over(ctx: TurnContext, busy: list[int], timeout_seconds: float) -
     for worktree, node in stranded:
         if node != ctx.node:
             await retry_on_unique_violation(_move, ctx, worktree, node, timeout_seconds)
-    async with ctx.pool.acquire() as connection, connection.transaction():
-        for asked in await takeover.unanswered(connection, timeout_seconds):
-            if asked.target is None or asked.kind == "drop":
-                words = worktree_replies.node_silent_for_operator(asked.node_name)
-            else:
-                words = worktree_replies.node_silent(asked.kind, asked.node_name)
-            await operations.abandon(connection, asked.id, plain(words), also_begun=True)
-            if asked.thread_ref is not None and asked.target is not None:
-                await thread_comments.reply(
-                    connection, asked.thread_ref, asked.target, words, instead_of=asked.reply_id
-                )
-            _log.warning("operation-not-answered", operation=asked.id, name=asked.node_name)
+    for turn_id in await takeover.give_up_operators(ctx.pool, timeout_seconds, *reasons.NODE_SILENT_FOR_OPERATOR):
+        _log.warning("operator-not-answered", turn=turn_id)
 
 
 async def _move(ctx: TurnContext, worktree: int, node: str, timeout_seconds: float) -> None:
@@ -66,9 +55,10 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         await turns.end(connection, claim, "interrupted", reason)
     except ClaimLostError:
         return False
+    if (turn := await turns.of_thread(connection, claim.turn_id)) is None:  # an operator asked, who looks
+        return True
     if ctx.notifies:
         await notify.enqueue(connection, claim.turn_id, "interrupted", "")
-    turn = await turns.of_thread(connection, claim.turn_id)
     repository, left = turn.thread_ref.repository, turn.so_far
     asked = tracking.asked(turn.ask, ctx.server_url, repository, turn.conversation.number, claim.turn_id)
     answer = split_subject(left.answer)[0] if left.answer else ""

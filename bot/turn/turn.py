@@ -17,14 +17,14 @@ from bot.thread import notices, reasons
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.tree import StoppedError
+from bot.turn.alone import carry_out
 from bot.turn.asking import ask_agent
 from bot.turn.checkout import Ready, files_seen
 from bot.turn.confirm import NotConfirmedError
 from bot.turn.ending import finish, hand_back, put_back, stopped
-from bot.turn.preparing import confirm_request, fetch_the_rest, follow_rename, get_ready
+from bot.turn.preparing import confirm_request, fetch_the_rest, get_ready, take_up
 from bot.turn.prompting import read_thread
 from bot.turn.publishing import deliver, guard_of
-from bot.turn.repository_rules import use_known_rules
 from bot.turn.switching import TurnMovedError
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import Wait, after, passing
@@ -86,8 +86,11 @@ async def _guarded(run: TurnRun) -> TurnResult | Wait:
 
 async def work(run: TurnRun) -> TurnResult | Wait:
     """Do what the turn asks for. Raises StoppedError, NotConfirmedError, ClaimLostError, and what a step raises."""
-    await run.unless_stopped(follow_rename(run))
-    await use_known_rules(run)
+    await take_up(run)
+    if run.kind.carry_out is not None:
+        async with run.progress.shown(run.ctx.pool, run.thread_ref, run.turn, run.ctx.clock):
+            await run.unless_stopped(confirm_request(run))
+            return await carry_out(run, run.kind.carry_out)
     # GitHub takes longest to answer: all is asked at once, and the worktree is prepared meanwhile.
     async with (
         concurrently(read_thread(run.ctx, run.turn)) as thread,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.model import CapReached, ThreadRef
@@ -55,10 +56,10 @@ class TurnRun:
     messages: tuple[Message, ...] = ()
     """What was added to the request in earlier runs and stands in the prompt."""
     disk_full: str | None = None
+    overflow: str | None = None
+    """Why a set-up script was stopped that filled its disk."""
     cap: CapReached | None = None
     """The cap on cost at which the agent was told to finish."""
-    describes: bool = False
-    """The description of the bot's pull request is rewritten after the answer."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The repository's variables, for its scripts."""
     operators: Rules = field(init=False)
@@ -66,6 +67,8 @@ class TurnRun:
     check: str = ""
     """What the last comment says of the repository's check."""
     check_output: str = ""
+    trashed: tuple[Path, ...] = ()
+    """What is deleted after the end, for nobody waits for that."""
 
     def __post_init__(self) -> None:
         self.operators, turn = self.ctx.rules, self.turn
@@ -76,6 +79,17 @@ class TurnRun:
         self.thread_answers = left.thread_answers
         self.kind, self.kept = self.ctx.kind_of(turn.ask), left.kept
         self.progress = Progress(self.ctx.redactor.redact, left.steps if left.resuming else (), left.use)
+
+    @property
+    def is_of_thread(self) -> bool:
+        """Whether a thread asked, which is told; else an operator did, who looks."""
+        return bool(self.turn.conversation.id)
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The numbers of the other threads that use the worktree; none for an operator, who is on no thread."""
+        numbers = self.turn.worktree.conversations if self.is_of_thread else ()
+        return tuple(number for number in numbers if number != self.turn.conversation.number)
 
     @property
     def thread_ref(self) -> ThreadRef:
@@ -96,8 +110,8 @@ class TurnRun:
         return replace(asked, is_fix=self.kind.confirmed_by == "nobody" and turn.ask.retry_of is None)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
-        """Stop: the agent has filled its disk."""
-        self.disk_full = reasons.disk_full(limit_bytes)
+        """Stop: the agent, or a script, has filled its disk."""
+        self.disk_full, self.overflow = reasons.disk_full(limit_bytes), notices.setup_disk_full(limit_bytes)
         self.stop.set()
 
     async def write(

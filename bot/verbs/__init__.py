@@ -5,15 +5,21 @@ from bot.rules import Rules
 from bot.store import fixes as rows
 from bot.store.database import Connection
 from bot.turn.kind import Kind
+from bot.verbs.create import CREATE
 from bot.verbs.fix import FIX, PLANNED_FIX
 from bot.verbs.plan import APPROVED, PLAN
+from bot.verbs.pull_request import PULL_REQUEST
+from bot.verbs.remove import REMOVE
+from bot.verbs.reset import RESET
+from bot.verbs.restore import RESTORE
 from bot.verbs.review import REVIEW
 from bot.verbs.undo import UNDO
 from bot.verbs.update import UPDATE
 from bot.verbs.work import WORK
 
-KINDS = {kind.name: kind for kind in (WORK, PLAN, REVIEW, UNDO, UPDATE, FIX)}
-"""By the verb that was asked for."""
+_OF_TREE = (CREATE, RESET, REMOVE, RESTORE, PULL_REQUEST)
+KINDS = {kind.name: kind for kind in (WORK, PLAN, REVIEW, UNDO, UPDATE, FIX, *_OF_TREE)}
+"""By the name that a turn's row holds."""
 
 
 def kind_of(ask: Ask) -> Kind:

@@ -10,20 +10,16 @@ from bot.rules import Chosen
 from bot.store import conversations, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
-from bot.store.operations import PullRequestAsked
-from bot.store.pull_requests import thread_to_open_for
-from bot.thread import pull_requests, replies, tracking
+from bot.thread import replies, tracking
 from bot.turn.confirm import RETRY as RETRY_COMMAND
-from bot.verbs import fix, plan, review, undo, update
+from bot.verbs import fix, kind_of, plan, pull_request, reset, review, undo, update
 from bot.verbs.agent import AGENT, MODEL
 from bot.verbs.stop import STOP
-from bot.verbs.worktree import WORKTREE, WORKTREE_VERBS, enqueue_in_line, queue_operation
+from bot.verbs.worktree import WORKTREE, WORKTREE_VERBS
 
 _RECORDED: Final = frozenset(
     {"stop", "stop all", "retry", "reset", *(f"worktree {verb}" for verb in WORKTREE_VERBS if verb != "list")}
 )
-# No title, but what people add to a command.
-_POLITE = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})
 
 
 async def _status(ctx: RequestContext, _: str | None) -> None:
@@ -49,8 +45,13 @@ async def _retry(ctx: RequestContext, _: str | None) -> None:
         return
     await ctx.acknowledge()
     (ask, turn_id), own = last, ctx.request.ask
+    if kind_of(ask).carry_out is not None:
+        name, _, argument = ask.text.removeprefix("/").partition(" ")
+        await HANDLERS[name].run(replace(ctx, retry_of=ask.retry_of or turn_id), argument or None)
+        return
     again = replace(ask, by=own.by, at=own.at, target=own.target, review=None, seen=None)
-    await queue_turn(ctx, replace(again, retry_of=ask.retry_of or turn_id))
+    needs_agent = kind_of(ask).agent != "never"
+    await queue_turn(ctx, replace(again, retry_of=ask.retry_of or turn_id), needs_agent=needs_agent)
 
 
 async def _reset_context(ctx: RequestContext, _: str | None) -> None:
@@ -58,30 +59,9 @@ async def _reset_context(ctx: RequestContext, _: str | None) -> None:
     await ctx.reply(replies.CONTEXT_RESET if ended else replies.NO_SESSION_TO_RESET)
 
 
-async def _pr(ctx: RequestContext, argument: str | None) -> None:
-    is_pull, worktree_id = await thread_to_open_for(ctx.connection, ctx.conversation_id)
-    if is_pull:
-        await ctx.reply(pull_requests.IS_PULL_REQUEST)
-    elif worktree_id is None:
-        await ctx.reply(pull_requests.NO_BRANCH)
-    else:
-        await enqueue_in_line(ctx, worktree_id, "pull-request", pull_request_asked(argument))
-
-
-def pull_request_asked(argument: str | None) -> PullRequestAsked:
-    """Return what the argument of `/pr` asks for; without a word for it the pull request is ready for review."""
-    first, _, rest = (argument or "").partition(" ")
-    kind = first.casefold().rstrip(":,")
-    title = (rest if kind in ("draft", "ready") else argument or "").strip()
-    is_title = bool(title) and title.casefold().strip(" .,!") not in _POLITE
-    return PullRequestAsked(draft=kind == "draft", title=title if is_title else None)
-
-
 STATUS = Handler("status", needs_no_slash=True, summary=replies.STATUS_SUMMARY, run=_status)
 RETRY = Handler(RETRY_COMMAND, summary=replies.RETRY_SUMMARY, run=_retry, queues_turn=True)
-PR = Handler("pr", lambda words: (words or None, ""), summary=replies.PR_SUMMARY, run=_pr)
 RESET_CONTEXT = Handler("reset-context", summary=replies.RESET_CONTEXT_SUMMARY, run=_reset_context)
-RESET = Handler("reset", summary=replies.RESET_SUMMARY, run=lambda ctx, _: queue_operation(ctx, "reset"))
 
 
 async def _help(ctx: RequestContext, _: str | None) -> None:
@@ -91,7 +71,7 @@ async def _help(ctx: RequestContext, _: str | None) -> None:
 
 HELP = Handler("help", needs_no_slash=True, summary=replies.HELP_SUMMARY, run=_help)
 _REQUESTS = (RETRY, plan.COMMAND, plan.APPROVE, review.COMMAND, undo.COMMAND, update.COMMAND)
-_OF_THREAD = (PR, AGENT, MODEL, fix.COMMAND, RESET_CONTEXT, RESET, WORKTREE)
+_OF_THREAD = (pull_request.COMMAND, AGENT, MODEL, fix.COMMAND, RESET_CONTEXT, reset.COMMAND, WORKTREE)
 HANDLERS: dict[str, Handler] = {handler.name: handler for handler in (HELP, STATUS, STOP, *_REQUESTS, *_OF_THREAD)}
 """The handlers by the name of their command, in the order in which `/help` lists them."""
 

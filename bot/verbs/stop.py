@@ -1,4 +1,4 @@
-"""What ends turns and set-up scripts: `/stop [all]` (with `all` the queued turns too), and a thread that closes."""
+"""What ends turns: `/stop [all]` (with `all` the queued turns too), and a thread that closes."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from bot.handlers.context import Handler, RequestContext
 from bot.handlers.parsing import one_of
 from bot.model import Repository, ThreadRef
-from bot.store import conversations, fixes, operations, requests
+from bot.store import conversations, fixes, requests
 from bot.store.database import Connection
-from bot.thread import reasons, replies, thread_comments, tracking, worktree_replies
+from bot.thread import reasons, replies, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
@@ -31,15 +31,14 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         only_put_back=argument != "all",
     )
     await fixes.leave_alone(ctx.connection, ctx.conversation_id)
-    stopped_setup = await operations.stop_setup(ctx.connection, ctx.conversation_id)
     # What the same comment asks instead gets an answer of its own.
-    if not (stopped_setup or stopped) and not ctx.request.asks:
+    if not stopped and not ctx.request.asks:
         await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
 
 
 async def stop_turns(
     connection: Connection,
-    thread_ref: ThreadRef,
+    thread_ref: ThreadRef | None,
     number: int,
     server_url: str,
     reason: str,
@@ -51,13 +50,17 @@ async def stop_turns(
 ) -> int:
     """Stop the conversation's running turn and its queued turns, or of those `only_put_back` until a later time, or
     only `turn_id`; return how many there were. The answer of one whose agent was done is shown.
+
+    Without a thread `turn_id` is an operator's, who looks.
     """
-    conversation_id = thread_ref.conversation_id
+    conversation_id = thread_ref.conversation_id if thread_ref is not None else 0
     # One that was put back between the two statements would be missed by both.
     await requests.lock_unfinished(connection, conversation_id)
     put_back_at = now if only_put_back else None
     stopped = await requests.stop_queued(connection, conversation_id, plain(reason), asked_before, put_back_at, turn_id)
     for turn in stopped:
+        if thread_ref is None:
+            continue
         left = turn.so_far
         result = TurnResult(
             "stopped",
@@ -94,11 +97,6 @@ async def close(
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
     await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)
-    await operations.stop_setup(connection, conversation.id)
-    for gone in await operations.withdraw(connection, conversation.id, before, reasons.THREAD_CLOSED):
-        if gone.target is not None:
-            words = worktree_replies.thread_was_closed(gone.kind)
-            await thread_comments.reply(connection, thread_ref, gone.target, words, instead_of=gone.reply_id)
     if conversation.worktree_id is not None:
         await conversations.release_worktree(connection, conversation.worktree_id)
 

@@ -6,7 +6,7 @@ from bot.failpoints import reached
 from bot.handlers.agent_request import queue_on_branch
 from bot.handlers.context import Handler, RequestContext
 from bot.model import Saved
-from bot.operations.shared import record_rescue, rescue_size
+from bot.node.rescues import record_rescue, rescue_size
 from bot.store import turns
 from bot.store.turns import ChangeOfTurn
 from bot.thread.formatting import clause, format_count, format_list, inline_code, truncate
@@ -174,7 +174,7 @@ async def _reverting(
 
 
 async def _run(ctx: RequestContext, _: str | None) -> None:
-    await queue_on_branch(ctx, "undo", NOTHING)
+    await queue_on_branch(ctx, "undo", NOTHING, needs_agent=False)
 
 
 COMMAND = Handler("undo", summary=SUMMARY, run=_run, queues_turn=True)

@@ -10,6 +10,7 @@ from bot.github.errors import GitHubError
 from bot.handlers.agent_request import queue_on_branch
 from bot.handlers.context import Handler, RequestContext
 from bot.store import turns
+from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError, refs
@@ -82,10 +83,10 @@ async def merge_base(run: TurnRun, ready: Ready) -> str | TurnResult | None:
         done = await tree.merge(branch, theirs, commit_message(base, branch), ctx.author)
         if done == "up-to-date" and turn.so_far.began_with is None:
             new = await tree.clone.count(theirs, f"^{run.head_before}")
-            return await _answered(run, merged(base, new) if new else nothing_new(base))
+            return await _answered(run, branch, merged(base, new) if new else nothing_new(base))
         if done == "merged":
             reached("base-merged")
-            return await _answered(run, merged(base, await tree.clone.count(theirs, f"^{head}")))
+            return await _answered(run, branch, merged(base, await tree.clone.count(theirs, f"^{head}")))
         if done == "in-the-way":
             return TurnResult("failed", IGNORED_FILE_IN_THE_WAY)
     # Where it is up to date, its agent was cut off after it had merged. Names are foreign: they stand apart.
@@ -120,8 +121,11 @@ async def base_of(run: TurnRun, ready: Ready) -> str | None:
     return ready.base_branch or repository.default_branch
 
 
-async def _answered(run: TurnRun, answer: str) -> str:
-    await run.write(turns.save_answer, run.turn.claim, answer, tuple(run.notices), ())
+async def _answered(run: TurnRun, branch: str, answer: str) -> str:
+    # What the branch changes against its base stays as it was described.
+    left = await description_left(run.ctx.pool, run.turn.worktree.repository, branch)
+    saved = answer, tuple(run.notices), (), None, left
+    await run.write(turns.save_answer, run.turn.claim, *saved)
     run.answer = answer
     return answer
 

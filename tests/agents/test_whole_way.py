@@ -26,7 +26,7 @@ from tests.end_to_end.test_thread_context import PNG
 from tests.support import mcp_probe
 from tests.support import world as test_world
 from tests.support.clock import HandMovedClock
-from tests.support.models.script import DESCRIBE, FINISHED
+from tests.support.models.script import FINISHED
 from tests.support.models.server import SimulatedModels
 from tests.support.patience import eventually
 from tests.support.world import open_world
@@ -232,24 +232,20 @@ async def test_at_the_cost_limit_it_is_told_to_finish_and_its_work_is_pushed(
         assert (state, cost >= float(limit)) == ("done", True)
 
 
-@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])
-async def test_the_pull_request_is_described_in_the_session_from_the_net_diff(
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_the_agent_leaves_the_description_of_the_pull_request(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "AUTO_PULL_REQUEST": "ready"}
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         text = "describe Title: Greet everybody\\n\\nAdds a greeting; `pytest`: 1 passed."
-        await issue.says(f"@threadtree-bot\nwrite notes.txt: canary-hello\n{text}\nsay I wrote it.")
+        await issue.says(f"@threadtree-bot\nwrite notes.txt: hello\n{text}\nsay I wrote it.")
         await issue.hears("I wrote it.", "[Pull request #2](")
-        await world.quiet()
         [pull] = world.repository.pulls
         assert pull.title == "Greet everybody"
         assert "\nAdds a greeting; `pytest`: 1 passed.\n\nRequested by maria" in (pull.body or "")
-    # A shorter one asks for a title of the session.
-    asked = max((one.body for one in models.requests if DESCRIBE.encode() in one.body), key=len)
-    assert b"+canary-hello" in asked
-    assert b"say I wrote it." in asked, "it is the same session"
+    assert any(b"# The description of the pull request" in one.body for one in models.requests)
 
 
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "gemini"])

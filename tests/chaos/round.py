@@ -52,7 +52,7 @@ ENGINE_WITHOUT_DATABASE = "ConnectorException"
 """What the job engine logs as an error while its database is away."""
 OFTEN = ("clone-initialised", "clone-fetched", "push-accepted", "branch-pushed", "turn-end-written")
 SELDOM = (
-    *("worktree-registered", "worktree-checked-out", "worktree-locked", "operation-carried-out"),
+    *("worktree-registered", "worktree-checked-out", "worktree-locked", "worktree-changed"),
     *("rescue-committed", "rescued", "reset-rescued", "reset-done"),
     *("trashed", "entry-dropped", "branch-deleted", "metadata-deleted", "restore-begun", "files-restored"),
     *("commits-restored", "next-branch-checked-out"),

@@ -218,35 +218,17 @@ async def test_close_with_a_comment_keeps_the_work_where_the_removal_has_not_beg
     assert (await world.files("threadtree/issue-1"))["half.txt"] == "half"
 
 
-# Operations on the worktree when the thread closes
-
-
-async def test_a_queued_reset_is_withdrawn_when_the_thread_closes(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await issue.says("@threadtree-bot hang")
-    await issue.sees_working()
-    await issue.says("/reset")
-    await issue.hears("Queued: the worktree will be reset after the request ahead of it.")
-    world.clock.move(5)
-
-    await issue.closes()
-
-    heard = await issue.hears_all()
-    assert "**Stopped** because the thread was closed." in heard[0]
-    assert "The worktree was not reset: the thread was closed before that." in heard[1]
-    assert await everything_is_gone(world)
-
-
-async def test_a_running_reset_ends_and_then_the_worktree_is_removed(world: World) -> None:
+async def test_a_reset_that_has_changed_nothing_is_stopped_when_the_thread_closes(world: World) -> None:
     issue = await an_issue_with_work(world)
     async with world.busy_clone():
-        await issue.says("/reset")
-        await world.until("exists (select from operations where state = 'running')")
+        await issue.says("/reset\n/reset")
+        await world.until("'running' = (select state from turns where id = 2)")
         world.clock.move(5)
         await issue.closes()
         await world.until("exists (select from conversations where state = 'closed')")
 
-    await issue.hears("The worktree was reset.")
+    heard = await issue.hears_all()
+    assert ["**Stopped** because the thread was closed." in text for text in heard] == [True, True]
     assert await everything_is_gone(world)
 
 

@@ -13,6 +13,7 @@ from bot.simulated.github.faults import Held
 from tests.support.world import Said, Talk, World
 
 NOT_SHOWN = "GitHub does not show this request as the bot was told of it"
+ASKS_NO_MORE = "asks the bot for nothing any more"
 GONE = "The text that asked for this is no longer on GitHub"
 PUT_BACK = "exists (select from turns where state = 'queued' and not_before is not null)"
 
@@ -72,6 +73,51 @@ async def test_a_comment_that_github_does_not_have_is_refused(world: World, auth
     await known.says("/retry")
     await known.hears("**Not started:**", NOT_SHOWN)
     assert [state for state, _ in await requests(world)] == ["done", "refused", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("command", "author", "says", "words"),
+    [
+        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
+        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
+    ],
+)
+async def test_a_command_that_github_does_not_have_changes_nothing(
+    world: World, command: str, author: str, says: str, words: str
+) -> None:
+    issue = await world.maria.opens_issue("Known")
+    await issue.says("@threadtree-bot write hello.txt: hello")
+    await issue.hears("1 file +1 −0")
+    [path] = await world.worktrees("path")
+    Path(path, "half.txt").write_text("half")  # noqa: ASYNC240
+    if command == "/worktree restore":
+        await issue.says("/worktree remove")
+        await issue.hears("1 uncommitted file")
+
+    async def state() -> tuple[Any, ...]:
+        files = [world.text_of(path, name) for name in ("hello.txt", "half.txt")]
+        return await world.worktrees("state", "branch"), files, await world.branches(), world.repository.pulls
+
+    before = await state()
+    there = await issue.says(says, by=world.someone(author))
+    if says.startswith("/"):
+        await issue.hears()
+
+    await forge(
+        world,
+        "issue_comment",
+        action="created",
+        issue=thread(issue),
+        comment=written(there, command, "maria", world),
+    )
+
+    await issue.hears("**Not started:**", words)
+    await world.quiet()
+    assert await state() == before
 
 
 async def test_no_more_than_a_fetch_is_done_before_github_has_shown_the_request(world: World) -> None:
@@ -164,7 +210,7 @@ async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world
     ("by", "text", "words"),
     [
         ("rosa", "@threadtree-bot say By rosa.", NOT_SHOWN),
-        ("maria", "Never mind.", "asks the bot for nothing any more"),
+        ("maria", "Never mind.", ASKS_NO_MORE),
         (None, "", GONE),
     ],
 )

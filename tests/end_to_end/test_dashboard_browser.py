@@ -42,7 +42,6 @@ update turns set agent = 'LIVE', model = 'LIVE', reason = 'LIVE', plan = '{pendi
 update conversations set title = 'LIVE';
 update worktrees set branch = 'LIVE' where state <> 'removed';
 update nodes set name = 'LIVE';
-update operations set outcome = 'LIVE';
 update turns set answer = 'LIVE', notices = '{LIVE}', read = '{LIVE}';
 insert into steps (turn_id, place, words, output) select id, 900, 'LIVE', 'LIVE' from turns
 """.replace("LIVE", LIVE)
@@ -225,16 +224,16 @@ async def test_a_worktree_is_reset_and_restored_and_a_delivery_replayed(browser:
             await tab.is_shown("reset")
             await tab.presses("Reset it")
             await tab.sees("Worktree 1 will be reset.")
-            await world.until("exists (select from operations where kind = 'reset' and state = 'done')")
+            await world.until("exists (select from turns where id = 2 and state = 'done')")
             assert world.text_of(worktree, "by-hand.txt") is None
             await tab.opens("/rescues")
             await tab.sees("acme/shop")
             await tab.is_shown("rescues")
             await tab.opens("/worktrees/1/restore")
             await tab.presses("Restore it")
-            await world.until("exists (select from operations where kind = 'restore' and state = 'done')")
+            await world.until("exists (select from turns where id = 3 and state = 'done')")
             assert world.text_of(worktree, "by-hand.txt") == "not committed\n"
-            await tab.opens("/operations/2")
+            await tab.opens("/turns/3")
             await tab.sees("restore", "done")
             await tab.opens("/worktrees")
             await tab.page.get_by_role("link", name="Prune: worktrees").click()

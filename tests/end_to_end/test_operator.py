@@ -24,7 +24,7 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
         async with httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers, timeout=60) as api:
             issue = await world.maria.opens_issue("Slow work")
             asked = (await api.post("/worktrees", json={"conversation": f"acme/shop#{issue.number}"})).json()
-            await world.until("exists (select from operations where state = 'done')")
+            await world.until("exists (select from turns where state = 'done')")
             delivery = (await api.get(f"/deliveries/{asked['delivery']}")).json()
             assert (delivery["state"], delivery["event"]) == ("done", "operator")
             [made] = (await api.get("/worktrees")).json()["items"]
@@ -38,14 +38,14 @@ async def test_an_operator_makes_a_worktree_watches_a_turn_stops_and_retries_it(
                 told = asyncio.create_task(heard_until(events, "I wait."))
                 await issue.says(f"@threadtree-bot plan Read | Wait\nsay I wait.\nwait {gate}\nsay Finished.")
                 heard = await told
-                assert (heard["turn-started"]["turn"], heard["turn-started"]["state"]) == (1, "running")
-                assert heard["turn-progress"]["turn"] == heard["turn-step"]["turn"] == 1
+                assert (heard["turn-started"]["turn"], heard["turn-started"]["state"]) == (2, "running")
+                assert heard["turn-progress"]["turn"] == heard["turn-step"]["turn"] == 2
                 assert heard["turn-step"]["words"].startswith("Wait for")
                 assert heard["turn-progress"]["plan"][0] == {"state": "completed", "text": "Read"}
-                assert (await api.post("/turns/1/stop")).status_code == 202
+                assert (await api.post("/turns/2/stop")).status_code == 202
                 await issue.hears("**Stopped** by the operator.")
                 gate.open()
-                assert (await api.post("/turns/1/retry")).status_code == 202
+                assert (await api.post("/turns/2/retry")).status_code == 202
                 await issue.hears("Finished.")
 
             await world.until("exists (select from counters where name = 'threadtree_github_rate_remaining')")
@@ -81,10 +81,10 @@ async def test_commands_on_threads_and_what_an_operator_asks_are_recorded_once_e
             gate = world.gate()
             await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
             await issue.sees_working()
-            assert (await api.post("/turns/2/stop")).status_code == 202
+            assert (await api.post("/turns/3/stop")).status_code == 202
             await issue.hears("**Stopped** by the operator.")
             gate.open()
-            assert (await api.post("/turns/2/retry")).status_code == 202
+            assert (await api.post("/turns/3/retry")).status_code == 202
             await issue.hears("Finished.")
             await issue.says("/stop")
             await issue.hears_all()
@@ -92,12 +92,12 @@ async def test_commands_on_threads_and_what_an_operator_asks_are_recorded_once_e
         told = [(one["person"], one["channel"], one["action"], one["target"], one["codebase"]) for one in found]
         assert told == [
             ("maria", "thread", "stop", "acme/shop#1", "acme/shop"),
-            ("admin-token", "API", "retry", "turn 2", "acme/shop"),
-            ("admin-token", "API", "stop", "turn 2", "acme/shop"),
+            ("admin-token", "API", "retry", "turn 3", "acme/shop"),
+            ("admin-token", "API", "stop", "turn 3", "acme/shop"),
             ("maria", "thread", "worktree reset", "acme/shop#1", "acme/shop"),
         ]
         assert [one["outcome"] for one in found[:3]] == ["answered on the thread", "done", "done"]
-        assert found[3]["outcome"] == await world.database.fetchval("select outcome from operations")
+        assert found[3]["outcome"].startswith("The worktree was reset. It is now on threadtree/issue-1-2, which starts")
 
 
 async def pruned(world: World, api: httpx.AsyncClient, **asked: object) -> dict[str, Any]:

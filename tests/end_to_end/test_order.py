@@ -42,6 +42,28 @@ async def test_no_more_turns_run_at_once_than_allowed(a_world: Worlds) -> None:
         await second.hears("Second.")
 
 
+async def test_a_turn_without_an_agent_takes_no_agents_place(a_world: Worlds) -> None:
+    async with a_world({"MAX_CONCURRENT_TURNS": "1", "MAX_TURNS_PER_PERSON_PER_DAY": "2"}) as world:
+        first, second = await world.maria.opens_issue("One"), await world.maria.opens_issue("Two")
+        await second.says("@threadtree-bot write a.txt: a")
+        await second.hears("1 file +1 −0")
+        gate = world.gate()
+        await first.says(f"@threadtree-bot wait {gate}\nsay First.")
+        await first.sees_working()
+
+        for command, words in {
+            "/pr": "/pull/3",
+            "/undo": "1 file +0 −1",
+            "/reset": "The worktree was reset.",
+            "/worktree remove": "The worktree was removed",
+        }.items():
+            await second.says(command)
+            await second.hears(words)
+
+        gate.open()
+        await first.hears("First.")
+
+
 async def test_a_later_comment_does_not_overtake_a_slow_decision(world: World) -> None:
     issue = await world.maria.opens_issue("Weather")
     world.faults.add(FailBefore(502), path="/repos/acme/shop/collaborators/*/permission", times=5)

@@ -47,11 +47,9 @@ async def test_pr_opens_one_with_what_the_agent_did_and_links_it_the_second_time
     [pull] = opened(world)
     asked = f"{world.github.server_url}/acme/shop/issues/1#issuecomment-{request.comment.id}"
     assert (pull.title, pull.draft, pull.base_ref) == ("Count empty carts", False, "main")
-    await world.quiet()
-    described = "<!-- threadtree:description -->\n{}\n\nRequested by maria ([request](" + asked + ")).\n\nCloses #1.\n"
-    described += "<!-- /threadtree:description -->"
-    assert pull.revisions[0].body == described.format("The total of an empty cart is 0 now, @\u2060olaf.")
-    assert pull.body == described.format("Changes `cart.py`. Nothing was run."), "the agent was asked after the answer"
+    described = "<!-- threadtree:description -->\nThe total of an empty cart is 0 now, @\u2060olaf.\n\n"
+    described += f"Requested by maria ([request]({asked})).\n\nCloses #1.\n<!-- /threadtree:description -->"
+    assert pull.body == described, "the agent left none"
     world.clock.move(1)
     await issue.says("/pr draft Another title")
     await issue.hears("The pull request [#2](", "is open for this branch already.")
@@ -72,30 +70,24 @@ async def test_pr_waits_for_the_running_request_and_follows_the_template_with_ti
     template = {".github/PULL_REQUEST_TEMPLATE.md": TEMPLATE, "docs/pull_request_template.md": "Not this one."}
     await world.maria.pushes("main", template)
     issue = await world.maria.opens_issue("Empty carts")
-    gate = world.gate()
-    await issue.says(f"@threadtree-bot wait {gate}\nwrite cart.py: total = 0\nsay It is 0 now. Fixes #9.")
+    gate, left = world.gate(), "describe Title: Count them\\n\\nAn empty cart has the total 0. Fixes #9."
+    await issue.says(f"@threadtree-bot wait {gate}\nwrite cart.py: total = 0\nsay It is 0 now.\n{left}")
     await issue.sees_working()
     await issue.says("/pr draft Carts: @olaf, count them")
-    await issue.hears("Queued: the pull request will be opened after the request ahead of it.")
+    await issue.sees("Queued. One request is ahead of this one.")
     gate.open()
     await issue.hears("**Changed**")
     await issue.hears("Opened the draft pull request [#2](")
 
     [pull] = opened(world)
-    await world.quiet()
     assert (pull.title, pull.draft) == ("Carts: olaf, count them", True), "a person gave the title"
-    text = "<!-- threadtree:description -->\n## Description\n\n{}Requested by maria ([request]("
+    begin = "<!-- threadtree:description -->\n## Description\n\nAn empty cart has the total 0. Fixes\u2060 #9.\n\n"
     end = (
         "<!-- What does it change? -->\n\n## Related issue\n\nFixes #1\n\n- [ ] Tests pass\n"
         "<!-- /threadtree:description -->"
     )
-    for described, words in (
-        (pull.revisions[0].body, "It is 0 now. Fixes\u2060 #9.\n\n"),
-        (pull.body, "Changes `cart.py`. "),
-    ):
-        assert described is not None
-        assert described.startswith(text.format(words).partition("Requested")[0])
-        assert described.endswith(end)
+    assert (pull.body or "").startswith(f"{begin}Requested by maria ([request](")
+    assert (pull.body or "").endswith(end)
     assert [one.number for one in world.maria.person.acts.closing_issues(pull)] == [1], "only the issue itself"
 
 
@@ -197,19 +189,17 @@ async def test_its_text_is_the_net_change_after_each_push_and_people_keep_what_t
         texts = list[str]()
 
         async def read(when: str) -> str:
-            await world.quiet()
             text = f"{pull.title}\n\n{pull.body}".replace(world.github.server_url, "https://github.example")
             texts.append(f"=== {when}\n{re.sub(r'#issuecomment-[0-9]+', '#issuecomment-1', text)}")
             return pull.body or ""
 
         await issue.says(
             "@threadtree-bot write session.py: SameSite=None\n"
-            "say Safari drops the cookie. I set `SameSite=None; Secure`, @olaf. Fixes #9.\n"
-            "describe with fail The model is away."
+            "say Safari drops the cookie. I set `SameSite=None; Secure`, @olaf. Fixes #9."
         )
         await issue.hears("**Changed**", "[Pull request #2](")
         [pull] = opened(world)
-        body = await read("the first push; the model fails, so the text is made from the answer and the commits")
+        body = await read("the first push; the agent left no text, so it is made from the answer and the commits")
         before, after = "For @olaf:\r\n\r\n", "\r\n\r\nDeploy on *Monday*,\ttogether with #9.  "
         await world.maria.person.edit(pull, before + body + after)
 
@@ -252,65 +242,72 @@ async def test_its_text_is_the_net_change_after_each_push_and_people_keep_what_t
         assert await world.turns("state") == ["done"] * 6
 
 
-async def test_the_answer_comes_before_the_text_and_the_next_request_after_it(a_world: Worlds) -> None:
+async def test_the_agent_is_asked_for_the_text_of_a_pull_request_that_the_bot_has_or_will_have(world: World) -> None:
+    await world.maria.pushes("main", {".github/PULL_REQUEST_TEMPLATE.md": TEMPLATE})
+    issue = await world.maria.opens_issue("Empty carts")
+    await issue.says("@threadtree-bot echo prompt")
+    prompt = await issue.hears("THREADTREE_OUT/pull_request.md")
+    assert "origin/main:.github/PULL_REQUEST_TEMPLATE.md" in prompt
+    await issue.says("@threadtree-bot /plan echo prompt")
+    assert "pull_request.md" not in await issue.hears("echo prompt")
+    await world.maria.pushes("topic", {"topic.txt": "topic"})
+    talk = await world.maria.opens_pull("Mine", head="topic")
+    await talk.says("@threadtree-bot echo prompt")
+    assert "pull_request.md" not in await talk.hears("echo prompt")
+
+
+MORE = "@threadtree-bot append cart.py: # more\nsay More.\ndescribe Title: Count carts\\n\\nCounts *all* carts."
+
+
+async def test_a_merge_of_the_base_keeps_the_text_and_a_push_without_one_lists_the_commits(a_world: Worlds) -> None:
     async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
-        issue = await changed(world)
-        await world.quiet()
+        issue = await changed(world, f"{WORK}\n{MORE.partition(chr(10))[2]}")
         [pull] = opened(world)
-        gate = world.gate()
-        await issue.says(f"@threadtree-bot append cart.py: # more\nsay More.\ndescribe with wait {gate}")
+        await world.maria.pushes("main", {"theirs.txt": "theirs\n"})
+        await issue.says("/update")
+        await issue.hears("Merged 1 commit of `main` without conflicts.")
+        assert "Counts *all* carts." in (pull.body or "")
+
+        await issue.says("@threadtree-bot append cart.py: # more\nsay More.")
         await issue.hears("More.")
-        assert "Changes `cart.py`." in (pull.body or "")
-        await issue.says("@threadtree-bot say Later.")
-        await issue.sees("Queued.")
-        gate.open()
-        await issue.hears("Later.")
-        assert "Commits:\n\n- `Empty carts`\n- `Empty carts`" in (pull.body or ""), "the agent gave no description"
+        assert "Commits:\n\n- `Empty carts`\n- `Empty carts`" in (pull.body or "")
+        assert pull.title == "Count carts"
 
 
 @pytest.mark.parametrize("fault", [DropAfter(), SecondaryRateLimit(retry_after=30)])
 async def test_a_failure_while_the_text_is_written_leaves_it_written_once(a_world: Worlds, fault: Fault) -> None:
     async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
+        issue = await changed(world)
         world.faults.add(fault, method="PATCH", path="/repos/acme/shop/pulls/2")
-        await changed(world)
-        await world.quiet()
+        await issue.says(MORE)
+        await issue.hears("More.", "[Pull request #2](")
         [pull] = opened(world)
-        assert "Changes `cart.py`." in (pull.body or "")
+        assert "Counts *all* carts." in (pull.body or "")
         assert len(pull.revisions) == 2
 
 
-async def test_a_text_that_github_refuses_for_good_holds_up_no_later_request(a_world: Worlds) -> None:
+async def test_a_text_that_github_refuses_or_that_cannot_be_read_holds_up_no_answer(a_world: Worlds) -> None:
     async with a_world({"AUTO_PULL_REQUEST": "ready"}) as world:
-        world.faults.add(FailBefore(403), method="PATCH", path="/repos/acme/shop/pulls/2", times=None)
         issue = await changed(world)
-        await issue.says("@threadtree-bot say Next.")
-        await issue.hears("Next.")
-        assert await world.database.fetchval("select array_agg(state) from operations") == ["failed"]
-
-
-async def test_an_agent_that_is_silent_has_its_text_made_from_the_commits_and_counts_nothing_twice(
-    a_world: Worlds,
-) -> None:
-    async with a_world({"AUTO_PULL_REQUEST": "ready", "TURN_IDLE_TIMEOUT_SECONDS": "2"}) as world:
-        issue = await changed(world, f"{WORK}\ncost 0.25\ndescribe with hang")
-        await world.quiet()
+        world.faults.add(FailBefore(403), method="PATCH", path="/repos/acme/shop/pulls/2", times=None)
+        await issue.says(MORE)
+        await issue.hears("More.", "[Pull request #2](")
+        world.faults.clear()
+        await issue.says("@threadtree-bot append cart.py: # last\nsay Last.\nout pull_request.md/file: no file")
+        await issue.hears("Last.", "Left out: the agent's description of the pull request.", "[Pull request #2](")
         [pull] = opened(world)
-        assert "The total of an empty cart is 0 now" in (pull.body or "")
-        await issue.says("@threadtree-bot append cart.py: # more\ncost 0.50\ndescribe with cost 0.75")
-        await issue.hears("$0.25")
-        await world.quiet()
-        assert await world.turns("cost_usd") == [0.25, 0.50], "the description belongs to the turn that pushed"
-        await issue.says("@threadtree-bot say Done.\ncost 1.00")
-        await issue.hears("$0.25")
+        assert "Commits:\n\n- " in (pull.body or "")
 
 
-async def test_who_describes_changes_no_file_and_the_worktree_is_purged_afterwards(
-    a_world: Worlds, caged_settings: dict[str, str]
+async def test_an_agent_that_mends_what_the_check_found_may_correct_its_text(
+    a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
-    more = {"AUTO_PULL_REQUEST": "ready", "WORKTREE_PURGE_ON_SUCCESS": "true"}
-    async with a_world({**caged_settings, **more}) as world:
-        await changed(world, f"{WORK}\ndescribe with append cart.py: evil")
-        await world.quiet()
+    async with a_world({**sandbox_settings, "AUTO_PULL_REQUEST": "ready"}) as world:
+        await world.maria.pushes("main", {".threadtree/check": "#!/bin/sh\ntest ! -e cart.py || test -e more.py\n"})
+        issue = await world.maria.opens_issue("Empty carts")
+        await issue.says(
+            f"{WORK}\ndescribe Title: Count\\n\\nCounts.\nmend write more.py: x\\ndescribe Counts more.\\nsay Mended."
+        )
+        await issue.hears("**After the check**\n\nMended.")
         [pull] = opened(world)
-        assert "The total of an empty cart is 0 now" in (pull.body or "")
-        assert await world.worktrees("state", "removal") == [("removed", "purged")], "it is clean"
+        assert "description -->\nCounts more.\n" in (pull.body or "")

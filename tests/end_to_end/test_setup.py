@@ -191,7 +191,6 @@ async def test_a_reset_runs_the_script_and_says_how_it_ended(a_world: Worlds, ca
 
         await issue.says("/reset")
 
-        await issue.sees("`.threadtree/setup` runs now. The next request waits for its end; `/stop` ends it.")
         assert "conversation with the agent.\n\n`.threadtree/setup` ran for 1 s." in (await issue.hears_all())[-1]
         path = await path_of(world)
         assert world.text_of(path, "made") == "set up\n"
@@ -217,8 +216,8 @@ async def test_a_script_that_fails_after_a_reset_is_shown_and_runs_again_at_the_
         assert "`.threadtree/setup` ended with exit status 3. The next request runs it again." in answer
         assert "left files that git does not ignore: `left`. They count as changes of the next request;" in answer
         assert "no compiler [redacted]" in answer[answer.index("The end of its output") :]
-        outcome = await world.database.fetchval("select outcome from operations")
-        assert outcome.endswith("an entry in .gitignore keeps them out.")
+        outcome = await world.database.fetchval("select answer from turns where not needs_agent")
+        assert outcome.endswith("an entry in `.gitignore` keeps them out.")
         assert await world.worktrees("setup_done") == [False]
         await has_script(world, "echo mended >> made\n")
         await issue.says("@threadtree-bot say Two.")
@@ -236,10 +235,10 @@ async def test_a_request_waits_for_the_script_of_a_reset_and_stop_ends_that(
         sleep = new_sleep()
         await has_script(world, f"echo begun >> made\n{sleep}\n")
         await issue.says("/reset")
-        await issue.hears("`.threadtree/setup` runs now.")
+        await issue.sees("Running `.threadtree/setup`.")
         await until_true(lambda: runs(sleep))
         await issue.says("@threadtree-bot append made: agent\nsay Two.")
-        await issue.sees("Queued. This starts when `.threadtree/setup` has ended.")
+        await issue.sees("Queued. One request is ahead of this one.")
         assert runs(sleep)
         await has_script(world, "echo set up >> made\n")
 
@@ -251,7 +250,7 @@ async def test_a_request_waits_for_the_script_of_a_reset_and_stop_ends_that(
         assert world.text_of(await path_of(world), "made") == "begun\nset up\nagent\n"
 
 
-@pytest.mark.parametrize("place", ["operation-noted", "worktree-set-up"])
+@pytest.mark.parametrize("place", ["outcome-saved", "worktree-set-up"])
 async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
     a_world: Worlds, caged: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -272,13 +271,13 @@ async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
         await issue.says("/reset")
 
         assert "`.threadtree/setup` ran for " in (await issue.hears_all())[-1]
-        assert (reached.count("reset-done"), reached.count("operation-noted")) == (1, 2)
+        assert (reached.count("reset-done"), reached.count("outcome-saved")) == (1, 1)
         runs_twice = "set up\n" * (2 if place == "worktree-set-up" else 1)
         assert world.text_of(await path_of(world), "made") == runs_twice
         assert len(issue.from_bot) == 2, "one comment tells of the reset"
 
 
-async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_operation_ends(
+async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_turn_ends(
     a_world: Worlds, caged: dict[str, str]
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -293,12 +292,12 @@ async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_operat
             asked = (await api.post("/worktrees", json={"conversation": f"acme/shop#{issue.number}"})).json()
             await world.quiet()
             delivery = (await api.get(f"/deliveries/{asked['delivery']}")).json()
-            operation = (await api.get(f"/operations/{delivery['operation']}")).json()
-            return str(operation["outcome"])
+            turn = (await api.get(f"/turns/{delivery['turn']}")).json()
+            return str(turn["answer"])
 
-        assert ", on threadtree/issue-1. .threadtree/setup ran for " in await outcome()
+        assert ", on `threadtree/issue-1`.\n\n`.threadtree/setup` ran for " in await outcome()
         assert world.text_of(await path_of(world), "made") == "set up\n"
-        assert (await outcome()).endswith(" .threadtree/setup was not run: it ran in this checkout before.")
+        assert (await outcome()).endswith("`.threadtree/setup` was not run: it ran in this checkout before.")
         await issue.says("@threadtree-bot append made: agent\nsay One.")
         await issue.hears("One.")
         assert world.text_of(await path_of(world), "made") == "set up\nagent\n"

@@ -3,17 +3,19 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bot import failpoints
 from bot.node.context import NodeContext
-from bot.operations import execute
-from bot.serve.parts import jobs_of_node, node_context
-from bot.store import operations
-from bot.store.operations import OperationKind, OperationStatus, RequestedBy
+from bot.serve.parts import node_context
+from bot.serve.turns import until_ended
+from bot.store import requests, turns
+from bot.store.turns import EndOfTurn
 from bot.thread import worktree_replies
+from bot.thread.formatting import plain
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.patience import until_true
@@ -133,9 +135,9 @@ async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> 
 
     said = await issue.says("/reset")
     await said.gets("👀")
-    assert answer(await issue.hears()) == "Queued: the worktree will be reset after the request ahead of it."
+    await issue.sees("Queued. One request is ahead of this one.")
     await issue.says("@threadtree-bot recall\nsay Later.")
-    await world.until("array_agg(state order by id) = '{running,queued}' from turns")
+    await world.until("array_agg(state order by id) = '{running,queued,queued}' from turns")
     gate.open()
 
     await issue.hears("Finished.")
@@ -144,18 +146,18 @@ async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> 
     assert (await world.worktrees("branch")) == ["threadtree/issue-1-2"]
 
 
-async def test_stop_all_keeps_a_queued_reset(world: World) -> None:
+async def test_stop_all_ends_a_queued_reset(world: World) -> None:
     issue = await world.maria.opens_issue("Stuck")
     await issue.says("@threadtree-bot write half.txt: half\nhang")
     await issue.sees_working()
     await issue.says("/worktree reset")
-    await issue.hears("Queued: the worktree will be reset after the request ahead of it.")
+    await issue.sees("Queued. One request is ahead of this one.")
 
     await issue.says("/stop all")
 
-    heard = await issue.hears_all()
-    assert "**Stopped**" in heard[0]
-    assert "The worktree was reset: `threadtree/issue-1` is at the tip of `main` again." in heard[1]
+    assert ["**Stopped**" in text for text in await issue.hears_all()] == [True, True]
+    [path] = await world.worktrees("path")
+    assert world.text_of(path, "half.txt") == "half\n"
 
 
 async def test_reset_names_the_other_threads_that_start_again(world: World) -> None:
@@ -307,7 +309,7 @@ async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world:
     assert not exists(f"{path}/inside")
 
 
-async def test_rescued_work_stays_rescued_if_newer_work_conflicts(world: World) -> None:
+async def test_rescued_work_stays_rescued_while_newer_work_conflicts(world: World) -> None:
     issue = await an_issue(world)
     await issue.says("/reset")
     await issue.hears("was reset")
@@ -319,6 +321,9 @@ async def test_rescued_work_stays_rescued_if_newer_work_conflicts(world: World) 
 
     await issue.hears("The rescued work was not restored", "half.txt", "It is still rescued.")
     assert world.text_of(path, "half.txt") == "other\n"
+    Path(path, "half.txt").unlink()  # noqa: ASYNC240
+    await issue.says("/retry")
+    await issue.hears("1 file was restored on `threadtree/issue-1-2`.")
 
 
 async def test_restore_on_a_closed_thread_says_what_to_do(world: World) -> None:
@@ -421,36 +426,36 @@ async def test_prune_removes_only_worktrees_of_closed_threads(world: World) -> N
 
 
 async def operate(
-    world: World, ctx: NodeContext, worktree: int, kind: OperationKind, said: list[str] | None = None
-) -> tuple[OperationStatus, list[str]]:
-    """Run an operation as `threadtree worktrees …` does; return its end and the progress shown, added to `said`."""
-    said = [] if said is None else said
+    world: World, ctx: NodeContext, worktree: int, verb: str, waits: list[str] | None = None
+) -> EndOfTurn:
+    """Ask as `threadtree worktrees …` does; return how it ended. `waits` hears that a worker is waited for."""
     async with ctx.pool.acquire() as connection, connection.transaction():
-        asked = await operations.enqueue(connection, worktree, kind, RequestedBy("the operator", ctx.clock()))
-    async with jobs_of_node(ctx, world.pair.settings.retention) as run_jobs:
-        return await execute.execute(ctx, run_jobs, asked, said.append), said
+        asked = verb, f"worktrees {verb} {worktree}", "the operator", ctx.clock()
+        turn = await requests.enqueue_for_operator(connection, worktree, *asked)
+    on_wait = partial((waits if waits is not None else []).append, "")
+    return await until_ended(ctx, world.pair.settings, lambda: turns.end_of(ctx.pool, turn), on_wait)
 
 
 async def test_an_operator_resets_removes_and_restores(world: World, database_url: str) -> None:
     await an_issue(world)
     [(worktree, path)] = await world.worktrees("id", "path")
     async with node_context(world.pair.settings, database_url) as ctx:
-        reset, _ = await operate(world, ctx, worktree, "reset")
+        reset = await operate(world, ctx, worktree, "reset")
         assert reset.state == "done"
-        assert "1 uncommitted file" in (reset.outcome or "")
+        assert "1 uncommitted file" in reset.words
         assert world.text_of(path, "half.txt") is None
 
-        removed, _ = await operate(world, ctx, worktree, "remove")
-        assert removed.outcome == "The worktree was removed. The next request makes a new one."
+        removed = await operate(world, ctx, worktree, "remove")
+        assert removed.words == "The worktree was removed. The next request makes a new one."
         assert not exists(path)
-        reset, _ = await operate(world, ctx, worktree, "reset")
-        assert (reset.state, reset.outcome) == (
+        reset = await operate(world, ctx, worktree, "reset")
+        assert (reset.state, reset.words) == (
             "failed",
             "The worktree was not reset: it is removed. The next request makes a new one.",
         )
 
-        restored, _ = await operate(world, ctx, worktree, "restore")
-        assert restored.outcome == "1 file was restored on threadtree/issue-1."
+        restored = await operate(world, ctx, worktree, "restore")
+        assert plain(restored.words) == "1 file was restored on threadtree/issue-1."
     assert (world.text_of(path, "half.txt"), world.text_of(path, "hello.txt")) == ("half\n", "hello\n")
     assert await world.worktrees("state", "branch", "conversations") == [("ready", "threadtree/issue-1", [1])]
 
@@ -462,53 +467,36 @@ async def test_an_operator_waits_for_the_running_request(world: World, database_
     await issue.sees_working()
 
     async with node_context(world.pair.settings, database_url) as ctx:
-        said: list[str] = []
-        resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
-        await until_true(lambda: said == [worktree_replies.WAITING])
+        waits: list[str] = []
+        resetting = asyncio.create_task(operate(world, ctx, 1, "reset", waits))
+        await until_true(lambda: bool(waits))
         assert await world.turns("state") == ["running"]
+        await issue.says("/status")
+        await issue.hears("Queued: `reset` (asked by the operator).")
         gate.open()
-        standing, said = await resetting
+        assert (await resetting).state == "done"
 
-    assert standing.state == "done"
-    assert said == [worktree_replies.WAITING], "once"
+    assert len(waits) == 1, "it is said once"
     await issue.hears("Finished.")
 
 
-async def test_an_operator_who_does_not_wait_withdraws_a_queued_operation(world: World, database_url: str) -> None:
-    gate = world.gate()
-    issue = await world.maria.opens_issue("Busy")
-    await issue.says(f"@threadtree-bot wait {gate}\nsay Finished.")
-    await issue.sees_working()
-
-    async with node_context(world.pair.settings, database_url) as ctx:
-        said: list[str] = []
-        resetting = asyncio.create_task(operate(world, ctx, 1, "reset", said))
-        await until_true(lambda: said == [worktree_replies.WAITING])
-        resetting.cancel()
-        await asyncio.gather(resetting, return_exceptions=True)
-    gate.open()
-
-    await issue.hears("Finished.")
-    await world.quiet()
-    assert [tuple(row) for row in await world.database.fetch("select state, outcome from operations")] == [
-        ("failed", "It was cancelled before it began.")
-    ]
-
-
-async def test_an_operator_continues_the_operation_of_a_dead_process(world: World, database_url: str) -> None:
+async def test_an_operator_goes_on_with_what_a_dead_process_began(world: World, database_url: str) -> None:
     issue = await world.maria.opens_issue("Dead")
     await issue.says("@threadtree-bot write half.txt: half\nfail too hard")
     await issue.hears("**Failed:**")
-    await world.database.execute(
-        "insert into operations (worktree_id, kind, requested_by, asked_at, state)"
-        " values (1, 'remove', 'somebody', now(), 'running')"
-    )
+    async with world.database.transaction():
+        asked = "remove", "worktrees remove 1", "somebody", world.clock()
+        await requests.enqueue_for_operator(world.database, 1, *asked)
+        await world.database.execute(
+            "update turns set state = 'running', claim = gen_random_uuid(), worker = 'gone', started_at = now()"
+            " where state = 'queued'"
+        )
 
     async with node_context(world.pair.settings, database_url) as ctx:
-        standing, _ = await operate(world, ctx, 1, "restore")
+        restored = await operate(world, ctx, 1, "restore")
 
-    assert standing.outcome == "1 file was restored on threadtree/issue-1."
-    assert [row["state"] for row in await world.database.fetch("select state from operations")] == ["done", "done"]
+    assert plain(restored.words) == "1 file was restored on threadtree/issue-1."
+    assert await world.database.fetchval("select array_agg(state order by id) from turns") == ["failed", "done", "done"]
 
 
 async def test_an_operator_can_work_without_credentials(world: World, database_url: str) -> None:
@@ -538,7 +526,7 @@ def cut_off_at(place: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     issue = await an_issue(world)
-    reached = cut_off_at("operation-carried-out", monkeypatch)
+    reached = cut_off_at("worktree-changed", monkeypatch)
     await issue.says("/reset")
 
     await issue.hears("It is now on `threadtree/issue-1-2`", "was rescued first: 1 uncommitted file")
@@ -549,7 +537,7 @@ async def test_an_interrupted_reset_ends_the_same(world: World, monkeypatch: pyt
     await issue.hears("1 file and 1 commit were restored on `threadtree/issue-1-2`.")
 
 
-@pytest.mark.parametrize("place", ["rescued", "operation-carried-out"])
+@pytest.mark.parametrize("place", ["rescued", "worktree-changed"])
 async def test_an_interrupted_removal_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     issue = await an_issue(world)
     [path] = await world.worktrees("path")
@@ -569,7 +557,7 @@ async def test_an_interrupted_restore_ends_the_same(world: World, monkeypatch: p
     [path] = await world.worktrees("path")
     await issue.says("/worktree remove")
     await issue.hears("The worktree was removed.")
-    reached = cut_off_at("operation-carried-out", monkeypatch)
+    reached = cut_off_at("worktree-changed", monkeypatch)
     await issue.says("/worktree restore")
 
     assert answer(await issue.hears()) in (

@@ -40,7 +40,8 @@ LISTS = [
     if method == "GET" and "{" not in path and path not in ("/api/events", "/api/costs", "/api/outcomes/sums")
 ]
 CHANGED = """
-select (select count(*) from operations), (select count(*) from deliveries), (select count(*) from outbox),
+select (select count(*) from operations), (select count(*) from turns), (select count(*) from deliveries),
+       (select count(*) from outbox),
        (select max(updated_at) from worktrees)
 """
 RESCUE = """
@@ -308,10 +309,9 @@ async def test_a_queued_turn_says_what_it_waits_for_in_the_words_of_its_comment(
     assert done is None
     await pool.execute("update turns set worktree_id = 1 where id = 3")
     assert await waits() == "Queued. This starts in a moment."
-    await pool.execute(
-        "insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now())"
-    )
+    await pool.execute("update worktrees set state = 'removing' where id = 1")
     assert await waits() == "Waiting. Its worktree is being removed, reset, restored or set up."
+    await pool.execute("update worktrees set state = 'ready' where id = 1")
     await pool.execute("update nodes set heartbeat_at = now() - interval '1 hour'")
     assert await waits() == (
         "Waiting. The node here gives no sign of life. A live node takes over its requests, if there is one."
@@ -387,7 +387,7 @@ async def test_what_is_wrong_with_a_call_is_said_and_changes_nothing(api: Api, p
         answer = await api.client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == status, answer.text
         assert list(answer.json()) == ["error"]
-        assert await pool.fetchval("select count(*) from operations") == 0
+        assert await pool.fetchval("select (select count(*) from turns) + (select count(*) from operations)") == 3
         assert await pool.fetchval("select count(*) from deliveries") == 2
 
 
@@ -412,7 +412,7 @@ async def test_a_bad_body_is_refused(api: Api, pool: Pool) -> None:
         assert await pool.fetchval("select count(*) from deliveries") == 2
 
 
-async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed(
+async def test_what_changes_a_worktree_is_a_turn_and_what_deletes_a_rescue_an_operation_of_its_node(
     api: Api, pool: Pool, rung: Rung
 ) -> None:
     asked = [
@@ -420,16 +420,16 @@ async def test_an_operation_is_queued_for_the_worktrees_node_and_can_be_followed
         await api("POST", "/api/worktrees/2/restore", 202, content=b"{}"),
         await api("DELETE", "/api/worktrees/1", 202),
         await api("POST", "/api/rescues/1/restore", 202),
-        await api("DELETE", "/api/rescues/2", 202),
     ]
-    rows = await pool.fetch("select id, worktree_id, kind, state, requested_by from operations order by id")
-    assert [row["id"] for row in rows] == [answer["operation"] for answer in asked]
-    operations = [(1, "reset"), (2, "restore"), (1, "remove"), (2, "restore"), (1, "drop")]
-    assert [(row["worktree_id"], row["kind"]) for row in rows] == operations
-    assert {(row["state"], row["requested_by"]) for row in rows} == {("queued", "the operator, by the API")}
-    assert await rung() == 5 * ["here"]
-    first = await api("GET", f"/api/operations/{rows[0]['id']}")
-    assert (first["kind"], first["state"], first["outcome"], first["turns_ahead"]) == ("reset", "queued", None, 0)
+    turns = [await api("GET", f"/api/turns/{answer['turn']}") for answer in asked]
+    rows = await pool.fetch("select worktree_id, verb from turns t join requests on turn_id = t.id where t.id > 3")
+    assert [tuple(row) for row in rows] == [(1, "reset"), (2, "restore"), (1, "remove"), (2, "restore")]
+    assert {(turn["state"], turn["requested_by"]) for turn in turns} == {("queued", "the operator, by the API")}
+    assert await rung() == 4 * ["here"]
+    dropped = (await api("DELETE", "/api/rescues/2", 202))["operation"]
+    drop = await api("GET", f"/api/operations/{dropped}")
+    assert (drop["kind"], drop["state"], drop["outcome"], drop["node"]) == ("drop", "queued", None, "here")
+    assert drop["requested_by"] == "the operator, by the API"
 
 
 async def test_each_node_with_files_is_asked_and_prunes_what_is_asked_of_all(api: Api, pool: Pool) -> None:
@@ -473,8 +473,8 @@ async def test_an_orphan_is_removed_and_restored_by_its_id_on_its_node(api: Api,
     for method, path, kind in (("DELETE", "", "remove"), ("POST", "/restore", "restore")):
         asked = await api(method, f"/api/worktrees/{orphan}{path}", 202)
         found = await api("GET", f"/api/operations/{asked['operation']}")
-        told = (found["kind"], found["node"], found["worktree"], found["details"])
-        assert told == (kind, "here", None, {"path": "worktrees/octo/hello/stray"})
+        told = (asked["turn"], found["kind"], found["node"], found["details"])
+        assert told == (None, kind, "here", {"path": "worktrees/octo/hello/stray"})
     for verb in ("reset", "touch"):
         await api("POST", f"/api/worktrees/{orphan}/{verb}", 409)
 

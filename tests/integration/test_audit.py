@@ -29,7 +29,7 @@ FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
 MORE = """
 insert into rescues (worktree_id, ref, conversations) values (1, 'refs/threadtree/rescue/1/1', '{1}');
 insert into orphans (node, path) values ('here', 'worktrees/octo/hello/stray');
-update turns set worktree_id = 1 where id = 3;
+update turns set worktree_id = 2 where id = 3;
 """
 
 
@@ -76,9 +76,8 @@ async def test_every_change_is_recorded_with_its_person_target_and_outcome(api: 
     ):
         answer = await api.request(method, path, json=body)
         assert answer.status_code in (200, 202), (path, answer.text)
-    await pool.execute(
-        "update operations set state = 'done', outcome = 'It was reset.', finished_at = now() where id = 1"
-    )
+    ended = "update turns set state = 'done', answer = 'It was reset.', finished_at = now() where id = 4"
+    assert await pool.execute(ended) == "UPDATE 1"
     found = await entries(api)
     assert {(one["person"], one["channel"]) for one in found} == {("admin-token", "API")}
     assert [(one["action"], one["target"], one["codebase"], one["outcome"]) for one in reversed(found)] == [
@@ -110,7 +109,7 @@ async def test_a_change_that_cannot_be_recorded_does_not_happen(
     monkeypatch.setattr(audit, "record", broken)
     for method, path in (("POST", "/worktrees/1/reset"), ("POST", "/turns/3/stop"), ("POST", "/turns/2/retry")):
         assert (await api.request(method, path, json={})).status_code == 500
-    assert await pool.fetchval("select count(*) from operations") == 0
+    assert await pool.fetchval("select count(*) from turns") == 3
     assert await pool.fetchval("select state from turns where id = 3") == "queued"
     assert await pool.fetchval("select count(*) from deliveries") == 2
 

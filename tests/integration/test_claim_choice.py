@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bot.store.database import Connection
-from tests.support.asks import asks
 from tests.support.turn_rows import NODE, NOON, TurnRows
 
 NODES = [NODE, NODE, NODE, "there"]
@@ -32,11 +31,9 @@ TURNS = st.lists(
         st.sampled_from(["queued", "queued", "queued", "running", "done"]),
         st.sampled_from([None, None, None, -1, 0, 1]),  # minutes until its time
         st.integers(1, 3),  # person
+        st.sampled_from([True, True, True, False]),  # whether it needs an agent
     ),
     max_size=14,
-)
-OPERATIONS = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from(["queued", "running", "done"]), st.integers(0, 14)), max_size=2
 )
 
 
@@ -47,11 +44,9 @@ async def db(database_url: str) -> AsyncIterator[Connection]:
     await connection.close()
 
 
-async def write(db: Connection, worktrees: list[Any], turns: list[Any], operations: list[Any], held: bool) -> None:
+async def write(db: Connection, worktrees: list[Any], turns: list[Any], held: bool) -> None:
     """Write such rows; what the schema forbids becomes something near that it allows."""
-    await db.execute(
-        "truncate turns, operations, conversations, worktrees, codebases, nodes, writers restart identity cascade"
-    )
+    await db.execute("truncate turns, conversations, worktrees, codebases, nodes, writers restart identity cascade")
     await db.executemany("insert into nodes (id) values ($1)", [(node,) for node in set(NODES)])
     await db.executemany(
         "insert into codebases (platform, repository_id, owner, name, folder, installation_id)"
@@ -71,30 +66,25 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], operatio
         " select 'github.com', 1, n, 'issue' from generate_series(1, 5) n"
     )
     running: set[int] = set()
-    for conversation, worktree, wanted, minutes, person in turns:
+    for conversation, worktree, wanted, minutes, person, needs_agent in turns:
         where = 1 + worktree % len(worktrees)
         state = "queued" if wanted == "running" and where in running else wanted
         running |= {where} if state == "running" else set()
         await db.execute(
-            "insert into turns (conversation_id, worktree_id, state, requested_by_id, not_before, claim, finished_at)"
-            " values ($1, $2, $3, $5, $4,"
+            "insert into turns (conversation_id, worktree_id, state, requested_by_id, not_before, needs_agent, claim,"
+            " finished_at) values ($1, $2, $3, $5, $4, $6,"
             " case when $3 = 'running' then gen_random_uuid() end, case when $3 = 'done' then now() end)",
             1 + conversation,
             where,
             state,
             None if minutes is None or state != "queued" else NOON + timedelta(minutes=minutes),
             person,
+            needs_agent,
         )
-    await db.execute(asks("turns"))
-    for number, (worktree, wanted, after_turn) in enumerate(operations):
-        await db.execute(
-            "insert into operations (worktree_id, kind, requested_by, asked_at, after_turn, state, outcome,"
-            " finished_at) values ($1, 'reset', 'ada', now(), $2, $3, case when $3 = 'done' then 'Done.' end,"
-            " case when $3 = 'done' then now() end)",
-            1 + worktree % len(worktrees),
-            after_turn,
-            "queued" if wanted == "running" and number else wanted,
-        )
+    await db.execute(
+        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)"
+        " select id, conversation_id, '', '', 'ada', now(), 'comment', 1 from turns"
+    )
     if held:
         await db.execute("insert into writers values ('github.com/5', $1)", NOON + timedelta(minutes=1))
 
@@ -103,14 +93,13 @@ async def expected(db: Connection, per_repository: int) -> int | None:
     """Return the turn to be claimed, by the rules as DESIGN.md tells them."""
     turns = await db.fetch("select * from turns where state in ('queued', 'running') order by id")
     worktrees = {row["id"]: row for row in await db.fetch("select * from worktrees")}
-    operations = await db.fetch("select * from operations")
     codebases = {row["repository_id"]: row for row in await db.fetch("select * from codebases")}
     held = {row["writer"] for row in await db.fetch("select * from writers where held_until > $1", NOON)}
     running = [turn for turn in turns if turn["state"] == "running"]
     busy = Counter(
         worktrees[turn["worktree_id"]]["repository_id"]
         for turn in running
-        if worktrees[turn["worktree_id"]]["node"] == NODE
+        if worktrees[turn["worktree_id"]]["node"] == NODE and turn["needs_agent"]
     )
 
     def can_run(turn: asyncpg.Record) -> bool:
@@ -120,9 +109,8 @@ async def expected(db: Connection, per_repository: int) -> int | None:
             turn["state"] == "queued"
             and (turn["not_before"] is None or turn["not_before"] <= NOON)
             and worktree["node"] == NODE
-            and worktree["state"] in ("reserved", "ready")
-            and writer not in held
-            and busy[worktree["repository_id"]] < per_repository
+            and worktree["state"] in ("reserved", "ready", *(() if turn["needs_agent"] else ("removed",)))
+            and not (turn["needs_agent"] and (writer in held or busy[worktree["repository_id"]] >= per_repository))
             and all(other["worktree_id"] != worktree["id"] for other in running)
             and all(other["conversation_id"] != turn["conversation_id"] or other["id"] >= turn["id"] for other in turns)
             and not any(
@@ -132,21 +120,24 @@ async def expected(db: Connection, per_repository: int) -> int | None:
                 for other in worktrees.values()
             )
             and not any(
-                operation["worktree_id"] == worktree["id"]
-                and (
-                    operation["state"] == "running"
-                    or (operation["state"] == "queued" and operation["after_turn"] < turn["id"])
-                )
-                for operation in operations
+                other["worktree_id"] == worktree["id"]
+                and other["id"] < turn["id"]
+                and not (other["needs_agent"] and turn["needs_agent"])
+                for other in turns
             )
         )
 
     choices = [
-        (busy[worktrees[turn["worktree_id"]]["repository_id"]], turn["round"], turn["id"])
+        (
+            turn["needs_agent"],
+            busy[worktrees[turn["worktree_id"]]["repository_id"]],
+            turn["round"],
+            turn["id"],
+        )
         for turn in turns
         if can_run(turn)
     ]
-    return min(choices)[2] if choices else None
+    return min(choices)[-1] if choices else None
 
 
 def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
@@ -154,25 +145,29 @@ def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(WORKTREES, TURNS, OPERATIONS, st.booleans(), st.integers(1, 3))
-@example([(1, NODE, "ready", 0)], [(0, 0, "queued", None, 1)], [(0, "queued", 0)], False, 1)
-@example([(1, NODE, "ready", 0), (1, NODE, "removing", 0)], [(0, 0, "queued", None, 1)], [], False, 1)
+@given(WORKTREES, TURNS, st.booleans(), st.integers(1, 3))
+@example([(1, NODE, "ready", 0)], [(0, 0, "queued", None, 1, False), (1, 0, "queued", None, 1, True)], False, 1)
+@example([(1, NODE, "ready", 0), (1, NODE, "removing", 0)], [(0, 0, "queued", None, 1, True)], False, 1)
 @example(
-    [(1, NODE, "ready", 0), (2, NODE, "ready", 0), (1, NODE, "lost", 0)], [(0, 0, "queued", None, 1)], [], False, 1
+    [(1, NODE, "ready", 0), (2, NODE, "ready", 0), (1, NODE, "lost", 0)], [(0, 0, "queued", None, 1, True)], False, 1
 )
-@example([(1, NODE, "ready", 0)], [(0, 0, "queued", 1, 1), (0, 0, "queued", None, 2)], [], False, 1)
-@example([(2, NODE, "ready", 0), (1, NODE, "ready", 0)], [(0, 0, "queued", 0, 1), (1, 1, "queued", 0, 2)], [], True, 1)
+@example([(1, NODE, "ready", 0)], [(0, 0, "queued", 1, 1, True), (0, 0, "queued", None, 2, True)], False, 1)
+@example(
+    [(2, NODE, "ready", 0), (1, NODE, "ready", 0)],
+    [(0, 0, "queued", 0, 1, True), (1, 1, "queued", 0, 2, True)],
+    True,
+    1,
+)
 @example(
     [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],
-    [(0, 0, "running", None, 1), (1, 1, "queued", 0, 1), (2, 2, "queued", 0, 1)],
-    [],
+    [(0, 0, "running", None, 1, True), (1, 1, "queued", 0, 1, True), (2, 2, "queued", 0, 1, True)],
     False,
     2,
 )
 async def test_the_claimed_turn_is_the_one_that_the_rules_name(
-    db: Connection, worktrees: list[Any], turns: list[Any], operations: list[Any], held: bool, per_repository: int
+    db: Connection, worktrees: list[Any], turns: list[Any], held: bool, per_repository: int
 ) -> None:
-    await write(db, worktrees, turns, operations, held)
+    await write(db, worktrees, turns, held)
 
     while True:
         wanted = await expected(db, per_repository)

@@ -104,9 +104,9 @@ async def answer(db: Connection, ctx: RequestContext, command: str) -> str:
         turns_before = await db.fetchval("select count(*) from turns")
         await run_command(ctx, Command(name, argument or None))
         said = [_first_words(row["content"]) for row in await db.fetch(FOUND, before)]
-        kinds = await db.fetch("select kind from operations where state = 'queued'")
-        later = [LATER[row["kind"]] for row in kinds]
-        if await db.fetchval("select count(*) from turns") > turns_before:
+        kinds = await db.fetch("select verb from requests join turns on id = turn_id where not needs_agent")
+        later = [LATER[row["verb"]] for row in kinds]
+        if not later and await db.fetchval("select count(*) from turns") > turns_before:
             later.append("the request runs again")
         if await db.fetchval("select exists (select from turns where state = 'stopped' or stop_reason is not null)"):
             later.append("**Stopped**")

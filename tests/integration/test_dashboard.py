@@ -45,8 +45,8 @@ update steps set output = 'SCRIPT';
 insert into steps (turn_id, place, words, output) select id, 2, 'SCRIPT', 'SCRIPT' from turns;
 insert into rescues (worktree_id, ref, conversations, branch, files, commits, bytes, created_at)
 values (1, 'refs/threadtree/rescue/1/1', '{9}', 'SCRIPT', 2, 1, 4096, '2026-05-02 12:00Z');
-insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, after_turn, finished_at)
-values (1, 'reset', 'SCRIPT', now(), 'failed', 'SCRIPT', 0, now());
+insert into operations (node, kind, details, requested_by, state, outcome, finished_at)
+select id, 'drop', '{"rescue": 1}', 'SCRIPT', 'failed', 'SCRIPT', now() from nodes;
 insert into audit (person, channel, action, target, codebase, details, outcome)
 values ('SCRIPT', 'API', 'SCRIPT', 'SCRIPT', 'SCRIPT', '{"SCRIPT": "SCRIPT"}', 'SCRIPT');
 """.replace("SCRIPT", SCRIPT)

@@ -1,13 +1,16 @@
-"""A process that was suspended during an operation, and whose operation another one carries out meanwhile."""
+"""A process that was suspended during a turn without an agent, which another one carries out meanwhile."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from bot.operations.execute import carry_out
-from bot.store import operations
-from bot.store.operations import OperationKind, RequestedBy
+from bot.store import turns
+from bot.store.claims import claim_next
+from bot.store.turns import ClaimedTurn
+from bot.turn.turn import run_turn
+from bot.turn.turn_run import TurnRun
+from tests.support import operator
 from tests.support.node import Node, prepared_node
 
 
@@ -17,24 +20,29 @@ async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
         yield made
 
 
-@pytest.mark.parametrize("kind", ["reset", "remove"])
-async def test_an_operation_that_another_process_carried_out_is_not_done_twice(node: Node, kind: OperationKind) -> None:
+async def claimed(node: Node) -> ClaimedTurn:
+    turn = await claim_next(node.db, node.ctx.node, "0123456789abcdef", 0, node.ctx.clock(), with_agent=False)
+    assert turn is not None
+    return turn
+
+
+@pytest.mark.parametrize("verb", ["reset", "remove"])
+async def test_what_another_process_carried_out_is_not_done_twice(node: Node, verb: str) -> None:
     worktree = await node.add(1)
     (node.path(1) / "draft").write_text("not committed\n")
-    asked = RequestedBy("the operator", node.ctx.clock())
-    operation = await operations.enqueue(node.db, worktree, kind, asked)
-    suspended = await operations.begin(node.db, node.ctx.node, worktree)
-    again = await operations.begin(node.db, node.ctx.node, worktree)
-    assert suspended is not None
-    assert again is not None
+    await operator.ask(node.ctx, worktree, verb)
+    ctx = operator.for_turns(node.ctx)
+    suspended = TurnRun(ctx, await claimed(node))
+    assert await turns.requeue(node.db, suspended.turn.claim, crashed=True)
 
-    await carry_out(node.ctx, again)
+    await run_turn(TurnRun(ctx, await claimed(node)))
 
-    assert (await operations.status_of(node.db, operation)).state == "done"
+    end = await turns.end_of(node.ctx.pool, suspended.turn.id)
+    assert end is not None
+    assert end.state == "done"
     assert not (node.path(1) / "draft").exists()
-    if kind == "reset":
+    if verb == "reset":
         (node.path(1) / "draft").write_text("written since\n")
-    outcome = (await operations.status_of(node.db, operation)).outcome
-    await carry_out(node.ctx, suspended)
-    assert (node.path(1) / "draft").exists() == (kind == "reset")
-    assert (await operations.status_of(node.db, operation)).outcome == outcome
+    await run_turn(suspended)
+    assert (node.path(1) / "draft").exists() == (verb == "reset")
+    assert await turns.end_of(node.ctx.pool, suspended.turn.id) == end

@@ -28,7 +28,7 @@ insert into outbox (writer, conversation_id, kind, urgency, target_kind, content
 values ('github.com/token', 1, 'comment', 0, 'issue', 'late', 'failed', now() - interval '2 minutes');
 insert into writers (writer, held_until) values ('github.com/token', now() + interval '10 minutes');
 insert into rescues (worktree_id, ref, conversations, bytes) values (2, 'refs/threadtree/rescue/2/1', '{9}', 4096);
-insert into operations (worktree_id, kind, requested_by, asked_at) values (1, 'reset', 'ada', now());
+insert into operations (node, kind, requested_by) values ('here', 'prune', 'ada');
 update nodes set disk = '{"clones": 7000, "homes": 0}';
 insert into procrastinate_jobs (task_name, queue_name, args) values ('decide', 'decide', '{}')
 """
@@ -116,7 +116,7 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "turn_seconds_bucket", le="120.0") == 0
     assert of(found, "turn_seconds_bucket", le="600.0") == of(found, "turn_seconds_bucket", le="+Inf") == 2
     assert of(found, "deliveries", state="failed") == 1
-    assert of(found, "operations", kind="reset", state="queued") == 1
+    assert of(found, "operations", kind="prune", state="queued") == 1
     assert of(found, "outbox", state="waiting") == 4
     assert of(found, "outbox", state="failed") == 1
     assert 110 < of(found, "outbox_oldest_seconds", state="failed") < 200

@@ -13,19 +13,17 @@ import pytest
 from bot.care.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
-from bot.operations.execute import carry_out
 from bot.sandbox.cage import sandbox_for
-from bot.store import nodes, operations
+from bot.store import nodes
 from bot.store.database import Pool, database
-from bot.store.operations import RequestedBy
 from bot.tree import move_in
 from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.clone.clone import clone_lock
 from bot.tree.create import Created, create, recreate
+from tests.support import operator
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
-from tests.support.worktree_jobs import begin_operation
 
 
 @pytest.fixture
@@ -234,9 +232,5 @@ async def test_a_worktree_that_a_move_lost_is_pruned_and_restored_with_its_commi
     assert list((node.ctx.data_dir / "repos/octo/hello.git/worktrees").glob("*")) == []
     assert list((node.ctx.data_dir / "private").glob("*")) == []
     worktree = await node.db.fetchval("select id from worktrees")
-    await operations.enqueue(node.db, worktree, "restore", RequestedBy("an operator", node.ctx.clock()))
-    claimed = await begin_operation(node.db, node.ctx.node, worktree)
-    assert claimed is not None
-    await carry_out(node.ctx, claimed)
-    assert (await operations.status_of(node.db, claimed.id)).state == "done"
+    assert (await operator.done(node.ctx, worktree, "restore")).state == "done"
     assert head_of(node) == commit

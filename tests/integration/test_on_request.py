@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bot.care import on_request_rows as rows
 from bot.care.on_request import work_on_node
+from bot.care.on_request_rows import OperationKind
 from bot.care.repair import repair
 from bot.care.retention_rules import RetentionPolicy
-from bot.store import operations, rescues
-from bot.store.operations import NodeOperationKind, by_operator
+from bot.store import rescues, turns
 from bot.store.scope import EVERYTHING
+from tests.support import operator
 from tests.support.node import NODE, Node, prepared_node
-from tests.support.worktree_jobs import do_all
 
 
 @pytest_asyncio.fixture
@@ -25,22 +26,20 @@ async def node(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
         yield prepared
 
 
-async def done(node: Node, what: NodeOperationKind, /, **details: object) -> dict[str, Any]:
+async def done(node: Node, what: OperationKind, /, **details: object) -> dict[str, Any]:
     """Ask the node, do its jobs, and return how the operation ended."""
 
     def policy_at(_: datetime, age: timedelta | None) -> RetentionPolicy:
         return node.policy(older_than=age)
 
     async with node.db.transaction():
-        asked = by_operator("API", node.ctx.clock())
-        [operation] = await operations.enqueue_on_nodes(node.db, what, details, asked)
+        [operation] = await rows.enqueue(node.db, what, details, "the operator, by the API")
     await work_on_node(node.ctx, policy_at, operation)
-    await do_all(node.ctx)
-    ended = await operations.described(node.db, operation, scope=EVERYTHING)
+    ended = await rows.described(node.db, operation, scope=EVERYTHING)
     assert ended is not None
     ended["report"] = json.loads(ended["report"] or "null")
     await work_on_node(node.ctx, policy_at, operation)
-    again = await operations.described(node.db, operation, scope=EVERYTHING)
+    again = await rows.described(node.db, operation, scope=EVERYTHING)
     assert again is not None
     assert again["finished_at"] == ended["finished_at"], "a job that runs again changes nothing"
     return ended
@@ -103,9 +102,23 @@ async def test_an_orphan_is_rescued_and_removed_when_it_is_asked(node: Node) -> 
 async def test_an_orphan_comes_back_as_the_worktree_of_its_thread(node: Node) -> None:
     ended = await done(node, "restore", path=await an_orphan(node))
     assert ended["state"] == "done", ended["outcome"]
-    assert "1 file was restored" in ended["outcome"]
+    await operator.run_due(node.ctx)
+    restored = await turns.end_of(node.ctx.pool, ended["turn"])
+    assert restored is not None
+    assert "1 file was restored" in restored.words
     assert (node.path(1) / "new.txt").read_text() == "not committed\n"
-    assert await node.states() == {ended["worktree"]: "ready"}
+    assert await node.states() == {restored.worktree_id: "ready"}
+
+
+async def test_a_rescue_is_dropped_and_one_that_is_gone_already_is_done(node: Node) -> None:
+    worktree = await node.add(1, days=0)
+    (node.path(1) / "new.txt").write_text("not committed\n")
+    await operator.done(node.ctx, worktree, "remove")
+    [rescue] = await rescues.latest(node.db)
+    for _ in range(2):
+        assert (await done(node, "drop", rescue=rescue.id))["state"] == "done"
+        assert await rescues.latest(node.db) == []
+    assert await node.git.clone.commit_at(rescue.ref or "") is None
 
 
 async def test_what_nothing_tells_whose_it_is_is_not_restored(node: Node) -> None:

@@ -131,9 +131,7 @@ async def test_a_worktree_with_a_turn_is_never_pruned(node: Node, state: str) ->
 
     report = await node.sweep(force=True)
 
-    assert [(line.id, line.why) for line in report.skipped] == [
-        (worktree, "A turn or an operation is waiting or running.")
-    ]
+    assert [(line.id, line.why) for line in report.skipped] == [(worktree, "A turn is waiting or running.")]
     assert node.path(1).is_dir()
 
 
@@ -322,16 +320,12 @@ async def test_a_worktree_used_since_the_check_stays(node: Node) -> None:
     assert await TurnRows(node.db).claim() is not None, "it is used again as if nothing had been"
 
 
-async def test_a_worktree_with_an_operation_waits_for_it(node: Node) -> None:
-    worktree = await node.add(1)
-    await node.db.execute(
-        "insert into operations (worktree_id, kind, requested_by, asked_at) values ($1, 'reset', 'maria', now())",
-        worktree,
-    )
+async def test_a_worktree_that_an_operator_asked_to_reset_waits_for_that(node: Node) -> None:
+    await TurnRows(node.db).ask_alone(await node.add(1))
 
     report = await node.sweep()
 
-    assert [line.why for line in report.skipped] == ["A turn or an operation is waiting or running."]
+    assert [line.why for line in report.skipped] == ["A turn is waiting or running."]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from bot.ask import to_json
+from bot.care import on_request_rows
 from bot.care import upkeep_rows as upkeep
 from bot.operator.api import listings
 from bot.store import (
@@ -20,7 +21,6 @@ from bot.store import (
     fixes,
     jobs,
     messages,
-    operations,
     pull_requests,
     removals,
     requests,
@@ -67,9 +67,10 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
 select 'github.com/token', 1 + n % 10000, 'comment', n, 1, 1, 'issue', 'Done.', 'sent', nullif(n - 1, 0),
        now() - n * interval '10 minutes'
 from generate_series(1, 10000) n;
-insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
-select n, 'reset', 'ada', now(), case when n % 500 = 0 then 'queued' else 'done' end, 'It was reset.',
-       case when n % 500 = 0 then null else now() end from generate_series(1, 10000) n;
+insert into operations (node, kind, requested_by, state, outcome, finished_at)
+select 'here', 'prune', 'ada', case when n % 500 = 0 then 'queued' else 'done' end,
+       case when n % 500 = 0 then null else '1 removed.' end, case when n % 500 = 0 then null else now() end
+from generate_series(1, 10000) n;
 insert into rescues (worktree_id, ref, removal, conversations)
 select n, 'refs/threadtree/rescue/' || n || '/1', 'closed', array[n] from generate_series(1, 10000) n;
 insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
@@ -83,7 +84,8 @@ ALL, SOME = ("", None), ("github.com", [7, 8])
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON)),
+    "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, True, False)),
+    "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, False, False)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
     "look again": (turns.stop_requested.sql, (5, TOKEN)),
     "end a turn": (turns.end.sql, (5, TOKEN, "done", None, None)),
@@ -131,18 +133,15 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
     "let a worktree go": (conversations._release.sql, (50, "closed")),
     "status": (conversations.overview.sql, (5, 30)),
-    "begin an operation": (operations.BEGIN, (NODE, 50)),
-    "read the operation that is carried out": (operations.begun.sql, (NODE, 50)),
-    "where an operation stands": (operations.described.sql, (500, 30, *ALL)),
-    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
-    "end an operation": (operations.FINISH, (500, 500, "done", "It was reset.")),
+    "where an operation stands": (on_request_rows.described.sql, (500, 30, *ALL)),
+    "how a turn ended": (turns.end_of.sql, (5,)),
+    "what may rescue": (requests.may_rescue.sql, (50,)),
     "the newest worktrees": (listings.NEWEST.format("worktrees", ""), (51, None, None)),
     "one worktree": (listings.find_worktree.sql, (NODE, 50, [])),
     "old sessions": (retention.OLD_SESSIONS, (NOON, None, False)),
     "ring for work": (jobs.ring_for_work.sql, (NODE,)),
-    "withdraw operations": (operations.withdraw.sql, (5, NOON, "Closed.")),
-    "restore before a turn": (operations.RESTORE_BEFORE, (5,)),
-    "what is to be brought back": (rescues.pending_restore.sql, (5,)),
+    "withdraw a turn": (requests.withdraw.sql, (5, "Closed.")),
+    "what is to be brought back": (rescues.pending_restore.sql, (5, 99)),
     "rescues of a thread": (rescues.of_conversation.sql, (5, 1)),
     "rescues of a worktree": (rescues.of_worktree.sql, (5,)),
     "revive a worktree": (worktrees.reserve_again.sql, (50, [5])),
@@ -158,13 +157,13 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
     "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
+    "the description left for a branch": (pull_requests.description_left.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),
     "what nobody needs of a home": (retention.unused_homes.sql, ([5, 6, 7],)),
     **{f"old {what}": (statement, (timedelta(days=365), 100)) for what, statement in upkeep.DELETE_OLD.items()},
     "what names a turn": ("select from outbox where turn_id = $1", (5,)),
     "what waits for a comment": ("select from outbox where waits_for = $1", (5,)),
-    "operations before a turn": ("select from operations where turn_id = $1", (5,)),
-    "operations told in a comment": ("select from operations where reply_id = $1", (5,)),
+    "what goes on as a turn": ("select from operations where turn_id = $1", (5,)),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", NOON, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", NOON, 3)),
     "comments within an hour": (outbox.silent_until.sql, (5, 30, NOON)),
@@ -190,8 +189,8 @@ AFTER_A_FLOOD: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "the next write": (outbox.next_to_send.sql, ("github.com/token", LATER, False, [])),
     "when to write next": (outbox.next_due.sql, ("github.com/token", LATER, 3)),
-    "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, LATER)),
-    "ask for an operation": (operations.ENQUEUE, (50, "reset", 50, "comment", 5, "ada", NOON, None, None, None)),
+    "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, LATER, True, False)),
+    "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, LATER, False, False)),
 }
 FILTERED_BY_INDEX: dict[str, tuple[str, tuple[Any, ...]]] = {
     "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),

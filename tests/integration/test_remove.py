@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from bot.care.removing import delete_trashed, remove_now
 from bot.model import Rescue
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
-from bot.operations.remove import delete_trashed, remove_now
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store import conversations, removals, rescues
@@ -308,7 +308,7 @@ async def test_a_failed_removal_succeeds_when_it_is_retried(place: Place, monkey
     assert await place.row() == ("ready", "closed")
     await remove_all(place.ctx)
     assert (await place.row())[0] == "ready", "not again at once"
-    monkeypatch.setattr("bot.operations.remove.TRY_AGAIN_AFTER", timedelta(0))
+    monkeypatch.setattr("bot.care.removing.TRY_AGAIN_AFTER", timedelta(0))
 
     await remove_all(place.ctx)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from bot.care.asked import Repairing
 from bot.care.clones import care_for_clones
 from bot.care.reconcile_rules import Action
 from bot.care.repair import repair
 from bot.model import IssueBranch
-from bot.operations.asked import Repairing
 from bot.store import conversations, rescues, turns
 from bot.tasks import concurrently
 from bot.tree import trash

@@ -2,20 +2,16 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bot.care.prune import make_room
 from bot.node import room
-from bot.operations import execute
-from bot.store import operations
-from bot.store.operations import RequestedBy
 from bot.tree.clone import trash
+from tests.support import operator
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node
-from tests.support.worktree_jobs import do_all
 
 
 @pytest.fixture(params=SANDBOXES)
@@ -55,7 +51,6 @@ async def test_an_operator_cannot_make_a_worktree_while_the_disk_is_short(node: 
     worktree = await node.add(1, days=0)
     await node.db.execute("update worktrees set state = 'reserved'")
     short = replace(node.ctx, disk_reserve_bytes=10**18)
-    operation = await operations.enqueue(node.db, worktree, "create", RequestedBy("the operator", node.ctx.clock()))
-    done = await execute.execute(short, partial(do_all, short), operation, lambda _: None)
-    assert done.state == "failed"
-    assert "nearly full" in (done.outcome or "")
+    end = await operator.done(short, worktree, "create")
+    assert end.state == "failed"
+    assert "nearly full" in end.words

@@ -13,9 +13,8 @@ from bot.handlers.parsing import Request
 from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
-from bot.store import conversations, operations, requests, sharing, turns
+from bot.store import conversations, requests, sharing, turns
 from bot.store.database import Connection, Pool
-from bot.store.operations import RequestedBy
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices
 from bot.thread.authority import Policy
@@ -114,10 +113,10 @@ async def test_a_running_request_of_the_issue_keeps_its_worktree(world: TurnRows
     assert await placed(world) == [(PULL, "pr-9", None, [own(SharingRefused(ISSUE, "busy"))])]
 
 
-async def test_a_queued_operation_keeps_the_worktree(world: TurnRows) -> None:
+async def test_what_an_operator_asked_of_the_worktree_keeps_it(world: TurnRows) -> None:
     await made(world)
     [worktree] = await world.db.fetch("select id from worktrees")
-    await operations.enqueue(world.db, worktree["id"], "reset", RequestedBy("an operator", NOON))
+    await world.ask_alone(worktree["id"])
 
     await asks(world.db, PULL, head="feature")
 
@@ -373,8 +372,7 @@ async def test_a_run_that_lost_its_claim_changes_nothing(world: TurnRows) -> Non
 async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(world: TurnRows) -> None:
     turn = await to_switch(world)
     await asks(world.db, PULL, head="feature")
-    asker = RequestedBy("ada", NOON, turn.conversation.id, Target("comment", 5))
-    await operations.enqueue(world.db, turn.worktree.id, "reset", asker)
+    await world.ask_alone(turn.worktree.id, "reset", turn.conversation.id)
     await asks(world.db, ISSUE)
 
     async with world.db.transaction():
@@ -383,10 +381,9 @@ async def test_a_thread_goes_elsewhere_with_all_that_waits_there_in_its_order(wo
     assert await placed(world) == [
         (PULL, "pr-9", "feature", ["why"]),
         (PULL, "pr-9", "feature", []),
+        (PULL, "pr-9", None, []),
         (ISSUE, "issue-1", None, []),
     ]
-    operated = await world.db.fetchval("select w.path from operations join worktrees w on w.id = worktree_id")
-    assert operated == "/worktrees/pr-9"
     again = await world.claimed()
     assert (again.id, again.so_far.resuming, again.worktree.is_made) == (turn.id, False, False)
     with pytest.raises(ClaimLostError):

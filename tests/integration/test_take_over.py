@@ -2,14 +2,14 @@
 
 import pytest
 
-from bot.model import HeadBranch, Target
-from bot.store import conversations, operations, removals, requests, takeover, turns
+from bot.care import on_request_rows
+from bot.model import HeadBranch
+from bot.store import conversations, removals, requests, takeover, turns
 from bot.store.claims import claims_of_node
 from bot.store.conversations import own_live_worktree
-from bot.store.operations import RequestedBy
-from bot.store.scope import EVERYTHING
+from bot.store.database import Pool
 from tests.support.turn_rows import NOON, TurnRows
-from tests.support.worktree_jobs import begin_operation, begin_removal
+from tests.support.worktree_jobs import begin_removal
 
 TIMEOUT = 60
 NOTICE = "The machine is silent."
@@ -86,68 +86,43 @@ async def test_a_turn_that_ran_there_begins_anew_and_its_old_claim_is_lost(world
     assert await world.db.fetchval("select end_reason from sessions") == "node-lost"
 
 
-async def test_a_reset_of_a_silent_node_whose_script_may_still_run_is_not_ended_and_begins_anew_elsewhere(
-    world: TurnRows,
-) -> None:
+async def test_a_reset_that_a_thread_asked_of_a_silent_node_begins_anew_elsewhere(world: TurnRows) -> None:
     await world.worktree(node="here")
     thread, worktree = await world.home(node="there")
-    asked = RequestedBy("ada", NOON, thread, Target("comment", 11))
-    operation = await operations.enqueue(world.db, worktree, "reset", asked)
-    await world.db.execute("update operations set state = 'running', outcome = 'The worktree was reset.'")
+    await world.ask_alone(worktree, "reset", thread)
+    ran = await world.claimed(node="there")
+    await turns.save_answer(world.db, ran.claim, "The worktree was reset.", (), ())
     await silent(world, "there")
 
-    assert await takeover.unanswered(world.db, TIMEOUT) == []
-
-    await world.ask(thread)
     successor = await moved(world, worktree)
-    [row] = await world.db.fetch("select id, worktree_id, state, outcome from operations")
-    assert tuple(row) == (operation, successor, "queued", None)
+
+    again = await world.claimed(node="here")
+    assert (again.id, again.worktree.id) == (ran.id, successor)
+    assert (again.so_far.answer, again.so_far.notices) == (None, (NOTICE,))
 
 
-async def test_a_command_for_a_silent_node_is_answered_unless_a_request_takes_it_along(world: TurnRows) -> None:
-    await world.worktree(node="here")
-    (alone, idle), (asking, busy) = [await world.home(node="there") for _ in range(2)]
-    asked = [
-        await operations.enqueue(
-            world.db, worktree, "reset", RequestedBy("ada", NOON, conversation, Target("comment", 11))
-        )
-        for conversation, worktree in ((alone, idle), (asking, busy))
-    ]
-    by_operator = await operations.enqueue(world.db, idle, "reset", RequestedBy("the operator", NOON))
-    await world.ask(asking)
-    assert await takeover.unanswered(world.db, TIMEOUT) == []
+async def test_what_an_operator_asked_of_a_silent_node_ends_unless_it_runs_there(world: TurnRows, pool: Pool) -> None:
+    words = (pool, TIMEOUT, "The node ", " is silent.")
+    _, worktree = await world.home(node="there")
+    await world.db.execute("update nodes set name = 'far'")
+    runs, waits = [await world.ask_alone(worktree) for _ in range(2)]
+    await world.claimed(node="there")
+    [asked] = await on_request_rows.enqueue(world.db, "prune", {}, "the operator", "there")
     await silent(world, "there")
+    assert await takeover.stranded(world.db, TIMEOUT) == [], "no thread waits there"
+    assert await takeover.give_up_operators(*words) == [], "a command line there would have begun"
+    assert await on_request_rows.give_up_silent(*words) == []
 
-    [found] = await takeover.unanswered(world.db, TIMEOUT)
-    assert found.thread_ref is not None
-    assert (found.id, found.thread_ref.conversation_id, found.kind, found.node_name) == (asked[0], alone, "reset", "")
-    described = await operations.described(world.db, by_operator, scope=EVERYTHING)
-    assert described is not None
-    assert described["waits_for"] == ""
-    await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
-    both = [(one.id, one.thread_ref is None) for one in await takeover.unanswered(world.db, TIMEOUT)]
-    assert both == [(asked[0], False), (by_operator, True)], "a command line there would have begun"
-    told = await conversations.overview(world.db, alone)
-    assert (told.silent_node, told.silent_since is not None) == ("", True)
-    successor = await moved(world, busy)
-    rows = await world.db.fetch("select id, worktree_id, state from operations order by id")
-    assert [tuple(row) for row in rows] == [
-        (asked[0], idle, "queued"),
-        (asked[1], successor, "queued"),
-        (by_operator, idle, "queued"),
-    ]
+    for table in ("turns", "operations"):
+        await world.db.execute(f"update {table} set created_at = now() - interval '2 minutes'")  # noqa: S608 -- names above
+    assert await takeover.give_up_operators(*words) == [waits]
+    assert await on_request_rows.give_up_silent(*words) == [asked]
 
-
-async def test_what_is_asked_of_a_whole_node_that_is_silent_ends_like_other_operations(world: TurnRows) -> None:
-    await world.worktree(node="there")
-    [asked] = await operations.enqueue_on_nodes(world.db, "prune", {}, RequestedBy("the operator", NOON), "there")
-    await silent(world, "there")
-    assert await takeover.unanswered(world.db, TIMEOUT) == [], "a command line there would begin it"
-    await world.db.execute("update operations set created_at = now() - interval '2 minutes'")
-    [found] = await takeover.unanswered(world.db, TIMEOUT)
-    assert (found.id, found.kind, found.thread_ref, found.target) == (asked, "prune", None, None)
-    await operations.abandon(world.db, asked, "It does not answer.")
-    assert await operations.begin_on_node(world.db, asked, "there") is None, "a node that is back leaves it"
+    end = await turns.end_of(pool, waits)
+    assert end is not None
+    assert (end.state, end.words) == ("failed", "The node far is silent.")
+    assert await world.state("turns", runs) == "running"
+    assert await on_request_rows.begin(world.db, asked, "there") is None, "a node that is back leaves it"
 
 
 async def test_a_node_that_is_back_in_time_keeps_its_work(world: TurnRows) -> None:
@@ -199,15 +174,10 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     third = await moved(world, second, to="there")
     path = await world.db.fetchval("select path from worktrees where id = $1", third)
     assert path == await world.db.fetchval("select path from worktrees where id = $1", lost)
-    asked = RequestedBy("ada", NOON, conversation, Target("comment", 11))
-    fourth = await conversations.worktree_of(world.db, conversation)
-    assert fourth is not None
-    await operations.enqueue(world.db, fourth, "create", asked)
     pull = await world.worktree(node="there", start=HeadBranch("threadtree/issue-2"))
     other = await world.ask(await world.thread(worktree=pull))
 
     assert await world.claim(node="there") is None, "the removal of the directory would take that of the run with it"
-    assert await begin_operation(world.db, "there") is None
     await world.db.execute("update worktrees set updated_at = now() - interval '2 minutes' where id = $1", lost)
     assert await takeover.let_go(world.db, "there", []) == [lost]
     removal = await begin_removal(world.db, "there")

@@ -220,6 +220,7 @@ async def test_the_last_request_that_was_not_done_can_be_asked_again(world: Turn
 async def test_an_answer_finds_its_thread(world: TurnRows, turn: ClaimedTurn) -> None:
     place = await turns.of_thread(world.db, turn.id)
 
+    assert place is not None
     assert place.thread_ref == ThreadRef(turn.worktree.repository, turn.conversation.id)
     assert (place.worktree_id, place.ask.target) == (turn.worktree.id, Target("comment", 11))
 

@@ -67,10 +67,10 @@ values ('github.com/token', 1, 'comment', 1, 'issue', 'linked', 'sent', now() - 
        ('github.com/token', 1, 'comment', 1, 'issue', 'linked, too', 'sent', now() - interval '366 days', null),
        ('github.com/token', 1, 'comment', 1, 'issue', 'links', 'waiting', now() - interval '366 days', 4),
        ('github.com/token', 1, 'comment', 1, 'issue', 'links', 'sent', now() - interval '364 days', 5);
-insert into operations (worktree_id, kind, requested_by, asked_at, state, outcome, finished_at)
-values (1, 'reset', 'ada', now(), 'done', 'Reset.', now() - interval '366 days'),
-       (1, 'reset', 'ada', now(), 'done', 'Reset.', now() - interval '364 days'),
-       (1, 'reset', 'ada', now() - interval '366 days', 'queued', null, null);
+insert into operations (node, kind, requested_by, state, outcome, finished_at)
+values ('here', 'prune', 'ada', 'done', '1 removed.', now() - interval '366 days'),
+       ('here', 'prune', 'ada', 'done', '1 removed.', now() - interval '364 days'),
+       ('here', 'prune', 'ada', 'queued', null, null);
 insert into effects (key, seen_at) values ('old', now() - interval '366 days'), ('new', now() - interval '364 days');
 """
 

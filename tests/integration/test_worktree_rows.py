@@ -7,14 +7,13 @@ from datetime import timedelta
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
-from bot.store import conversations, jobs, operations, removals, requests, turns, worktrees
+from bot.store import conversations, jobs, removals, requests, turns, worktrees
 from bot.store.database import Pool
-from bot.store.operations import RequestedBy
 from bot.store.pull_requests import record_push
 from bot.store.turns import ClaimLostError
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
-from tests.support.worktree_jobs import begin_operation, begin_removal, decide_and_begin
+from tests.support.worktree_jobs import begin_removal, decide_and_begin
 
 WORKER = "0123456789abcdef"
 LATER = NOON + timedelta(minutes=1)
@@ -300,17 +299,15 @@ async def test_a_worktree_at_rest_is_claimed_for_removal_with_all_it_takes(world
     assert await conversations.worktree_of(world.db, conversation) == worktree
 
 
-@pytest.mark.parametrize("what", ["queued turn", "running turn", "queued operation", "running operation", "other node"])
+@pytest.mark.parametrize("what", ["queued turn", "running turn", "queued reset", "running reset", "other node"])
 async def test_a_worktree_that_is_needed_is_not_claimed_for_removal(world: TurnRows, what: str) -> None:
     conversation, worktree = await world.home()
     if what.endswith("turn"):
         await world.ask(conversation)
-    if what == "running turn":
+    if what.endswith("reset"):
+        await world.ask_alone(worktree)
+    if what.startswith("running"):
         await world.claimed()
-    if what.endswith("operation"):
-        await operations.enqueue(world.db, worktree, "reset", RequestedBy("ada", NOON))
-    if what == "running operation":
-        assert await begin_operation(world.db, NODE) is not None
 
     node = "there" if what == "other node" else NODE
 
@@ -333,23 +330,22 @@ async def test_a_request_during_the_claim_of_a_removal_is_seen(world: TurnRows, 
     assert not await pruning
 
 
-async def test_an_operation_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: TurnRows) -> None:
+async def test_a_turn_removes_before_what_waits_behind_it_which_makes_the_worktree_again(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
-    await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await begin_operation(world.db, NODE)
+    await world.ask_alone(worktree, "remove")
+    removing = await world.claimed()
     asked = await world.ask(conversation)
-    assert operation is not None
     assert not await removals.decide(world.db, NODE, worktree, "command")
 
-    removal = await decide_and_begin(world.db, NODE, worktree, "command", operation.id)
+    removal = await decide_and_begin(world.db, NODE, worktree, "command", removing.id)
 
     assert removal is not None
     assert await world.claim() is None
     await removals.finish(world.db, removal, NODE)
     assert await world.state("worktrees", worktree) == "reserved"
     assert await conversations.worktree_of(world.db, conversation) == worktree
-    await operations.finish(world.db, operation, "done", "Removed.", NODE)
+    await world.end(removing.claim)
     turn = await world.claimed()
     assert (turn.id, turn.worktree.is_made) == (asked, False)
 
@@ -390,18 +386,17 @@ async def test_what_was_asked_during_a_removal_goes_on_in_the_same_row(world: Tu
     other = await world.thread(worktree=worktree)
     await world.make(worktree)
     path = await world.db.fetchval("select path from worktrees where id = $1", worktree)
-    await operations.enqueue(world.db, worktree, "remove", RequestedBy("ada", NOON))
-    operation = await begin_operation(world.db, NODE)
-    assert operation is not None
+    await world.ask_alone(worktree, "remove")
+    removing = await world.claimed()
     if why == "command":
         await world.ask(other)
-    removal = await decide_and_begin(world.db, NODE, worktree, why, operation.id)
+    removal = await decide_and_begin(world.db, NODE, worktree, why, removing.id)
     assert removal is not None
     await conversations.use_worktree(world.db, thread, await world.worktree(path=path))
     asked = await world.ask(thread)
 
     await removals.finish(world.db, removal, NODE)
-    await operations.finish(world.db, operation, "done", "Removed.", NODE)
+    await world.end(removing.claim)
 
     assert await world.state("worktrees", worktree) == "reserved"
     assert {await conversations.worktree_of(world.db, one) for one in (thread, other)} == {worktree}

@@ -276,7 +276,7 @@ class OpenPullRequest(Scenario):
     """A command opens a pull request."""
 
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
+        self.issue = await self.here.ask(f"{MINE}\ndescribe Title: Mine\\n\\nThis is mine.")
         await self.here.answered(self.issue, "Ready.")
         await self.quiet()
 
@@ -287,9 +287,28 @@ class OpenPullRequest(Scenario):
         await self.answers(self.issue, "Ready.", "Opened the pull request [#2]")
         [pull] = self.here.repository.pulls
         assert pull.head_ref == "threadtree/issue-1"
-        assert "Changes `mine.txt`." in (pull.body or "")
-        assert len(pull.revisions) == 2, "it was rewritten once"
+        assert "This is mine." in (pull.body or "")
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
+
+
+class Describe(OpenPullRequest):
+    """A request pushes to the branch of the bot's pull request, which is described anew."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await super().act()
+        await self.here.answered(self.issue, "Opened the pull request [#2]")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.here.ask(f"{HELLO}\ndescribe Title: Ours\\n\\nThis is ours.", self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Opened the pull request [#2]", "Here it is.")
+        [pull] = self.here.repository.pulls
+        assert pull.title == "Ours"
+        assert "This is ours." in (pull.body or "")
+        assert len(pull.revisions) == 2, "it was rewritten once"
 
 
 class CloseIssue(WithWork):
@@ -501,7 +520,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "clone-remade": BrokenClone,
     "clone-set-aside": BrokenClone,
     "commits-restored": Restore,
-    "description-written": OpenPullRequest,
+    "description-written": Describe,
     "entry-dropped": CloseIssue,
     "files-restored": Restore,
     "history-arrived": Create,
@@ -513,8 +532,8 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "told-of-check": Checked,
     "metadata-deleted": CloseIssue,
     "next-branch-checked-out": Merged,
-    "operation-carried-out": Reset,
-    "operation-noted": ResetAndSetUp,
+    "worktree-changed": Reset,
+    "outcome-saved": ResetAndSetUp,
     "removal-decided": Prune,
     "message-taken": Told,
     "pull-request-created": OpenPullRequest,

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from bot.care.asked import PruneReport, Pruning
 from bot.care.prune import prune
 from bot.care.retention_rules import RetentionPolicy
 from bot.model import DetachedHead, IssueBranch, Repository, Start, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
-from bot.operations.asked import PruneReport, Pruning
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store import conversations

@@ -76,6 +76,14 @@ class TurnRows:
         worktree = await conversations.worktree_of(self.db, conversation)
         return (await requests.enqueue(self.db, conversation, worktree, request(text, **changes), NOON, notices)).id
 
+    async def ask_alone(self, worktree: int, verb: str = "reset", conversation: int | None = None) -> int:
+        """Ask for a turn without an agent, as an operator or in a thread; return its id."""
+        words = f"worktrees {verb} {worktree}"
+        if conversation is None:
+            return await requests.enqueue_for_operator(self.db, worktree, verb, words, "the operator", NOON)
+        asked = request(words, verb=verb)
+        return (await requests.enqueue(self.db, conversation, worktree, asked, NOON, needs_agent=False)).id
+
     async def line(self, *turn_ids: int, now: datetime | None = None) -> list[tuple[int, str | None]]:
         """Return for those of the turns that wait how many go before, and what the first of these waits for."""
         rows = await requests.why_turns_wait(self.db, turn_ids, now or NOON, 60)
@@ -90,7 +98,9 @@ class TurnRows:
         now: datetime | None = None,
     ) -> ClaimedTurn | None:
         """Claim as a worker of the node does when the doorbell rings."""
-        return await claims.claim_next(db or self.db, node, "0123456789abcdef", per_repository, now or NOON)
+        where, at = (node, "0123456789abcdef", per_repository), now or NOON
+        alone = await claims.claim_next(db or self.db, *where, at, with_agent=False)
+        return alone or await claims.claim_next(db or self.db, *where, at, with_agent=True)
 
     async def claimed(self, **options: Any) -> ClaimedTurn:
         """Claim a turn that must exist."""

@@ -1,13 +1,17 @@
 """The title and the description of a pull request, from what the agent did and from the repository's template."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.redaction import Redactor
-from bot.store.operations import PullRequestAsked
 from bot.thread import pull_requests
-from bot.thread.pull_requests import Answer, Described
-from bot.verbs.registry import pull_request_asked
+from bot.thread.pull_requests import Answer, Described, read_described
+from bot.turn import thread_answers
+from bot.turn.pull_request import LARGEST_FILE_BYTES, LEFT, read_left
+from bot.verbs.pull_request import Asked, asked
 
 SERVER = "https://github.example"
 ASKED = f"{SERVER}/acme/shop/issues/7#issuecomment-3"
@@ -75,13 +79,27 @@ def test_what_people_write_around_the_marks_stays_byte_for_byte() -> None:
     assert pull_requests.digest("Mine.") is None
 
 
-def test_the_agents_answer_needs_a_title_and_a_description() -> None:
-    assert pull_requests.read_described("Here it is:\n\n**Title:** Count\n\nCounts.") == Described("Count", "Counts.")
-    assert pull_requests.read_described("```markdown\nTitle: Count\n\n```\na\n```\n```") == Described(
-        "Count", "```\na\n```"
-    )
-    for answer in ("Counts.", "Title: Count", "Title: Count\n\n", "**Which one?**"):
-        assert pull_requests.read_described(answer) is None
+def test_what_the_agent_left_begins_with_a_title_if_it_names_one() -> None:
+    assert read_described("\n**Title:** Count\n\nCounts.\n") == Described("Count", "Counts.")
+    assert read_described("Counts.\n\nTitle: Count\n") == Described(None, "Counts.\n\nTitle: Count")
+    for left in ("", " \n", "Title: Count", "Title: Count\n\n"):
+        assert read_described(left) is None
+
+
+def test_only_a_text_of_some_size_is_read_of_what_the_agent_left(tmp_path: Path) -> None:
+    thread_answers.make_folder(tmp_path, again=False)
+    left = tmp_path / LEFT
+    assert read_left(tmp_path) == ""
+    left.write_text("Counts.\0 ü")
+    assert read_left(tmp_path) == "Counts. ü"
+    for content in (b"x" * (LARGEST_FILE_BYTES + 1), b"\xff"):
+        left.write_bytes(content)
+        with pytest.raises((OSError, UnicodeDecodeError)):
+            read_left(tmp_path)
+    left.unlink()
+    left.symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="link"):
+        read_left(tmp_path)
 
 
 def test_a_description_is_never_empty_and_shows_no_secret() -> None:
@@ -129,11 +147,6 @@ def test_a_title_is_as_asked_for_else_the_agents_else_the_issues() -> None:
 
 
 def test_the_words_after_pr_are_its_kind_and_its_title() -> None:
-    assert (
-        pull_request_asked(None)
-        == pull_request_asked("please")
-        == pull_request_asked("ready")
-        == PullRequestAsked(draft=False, title=None)
-    )
-    assert pull_request_asked("Draft: Count empty carts") == PullRequestAsked(draft=True, title="Count empty carts")
-    assert pull_request_asked("drafts of letters") == PullRequestAsked(draft=False, title="drafts of letters")
+    assert asked("") == asked("please") == asked("ready") == Asked(draft=False, title=None)
+    assert asked("Draft: Count empty carts") == Asked(draft=True, title="Count empty carts")
+    assert asked("drafts of letters") == Asked(draft=False, title="drafts of letters")

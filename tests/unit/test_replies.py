@@ -1,7 +1,6 @@
 """What people read."""
 
 from datetime import UTC, datetime, timedelta
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from bot.model import Actor, Overview, Repository, Target
 from bot.thread import notices, reasons, replies, tracking, worktree_replies
 from bot.thread.formatting import inline_code, inline_text
 from bot.thread.tracking import PlanEntry, TurnResult
-from bot.thread.worktree_replies import WorktreeVerb
+from bot.verbs import KINDS
 from bot.verbs.registry import HANDLERS
 from tests.support.rendered import html
 
@@ -74,6 +73,6 @@ def test_a_branch_named_like_markup_stays_a_name() -> None:
     )
 
 
-@pytest.mark.parametrize("verb", get_args(WorktreeVerb))
-def test_every_operation_has_words_for_its_failure(verb: WorktreeVerb) -> None:
+@pytest.mark.parametrize("verb", [kind.name for kind in KINDS.values() if kind.carry_out])
+def test_every_verb_without_an_agent_has_words_for_its_failure(verb: str) -> None:
     assert worktree_replies.not_done(verb, "it broke").endswith(": it broke. Nothing was lost. Try again later.")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from bot.care.asked import Pruning, age_of
 from bot.care.retention_rules import Facts, Kind, describe, exceeds_safety_limit, kind_of, reason_to_keep
 from bot.model import DetachedHead, HeadBranch, IssueBranch
-from bot.operations.asked import Pruning, age_of
 from tests.support.retention import policy_for
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -29,7 +29,7 @@ from bot.thread import (
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
-from bot.verbs import plan, undo, update
+from bot.verbs import create, plan, remove, reset, restore, undo, update
 from bot.verbs.fix import words as fixes
 from bot.verbs.registry import HANDLERS
 from bot.verbs.review import words as reviews
@@ -433,11 +433,10 @@ COMMENTS: dict[str, str | TurnResult] = {
     "unknown-command": replies.unknown_command("hlep", HANDLERS),
     "delivery-failed": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958"),
     "delivery-waited": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958", waited=True),
-    "removed": worktree_replies.was_removed(Saved(1, 0), ()),
-    "restored": worktree_replies.was_restored(Saved(1, 2), "threadtree/issue-7", []),
+    "removed": remove.was_removed(Saved(1, 0), ()),
+    "restored": restore.was_restored(Saved(1, 2), "threadtree/issue-7", []),
     "not-restored": worktree_replies.not_restored("changes", ["src/cart.py"]),
     "not-reset": worktree_replies.not_done("reset", "fatal: unable to access 'https://github.example/': 502"),
-    "thread-closed": worktree_replies.thread_was_closed("reset"),
     "switched": worktree_replies.was_switched(4, "threadtree/issue-3", "farewell"),
     "worktree-list": worktree_replies.worktree_list(
         WORKTREE,
@@ -454,8 +453,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "pull-request-refused": pull_requests.refused(
         "Resource not accessible by integration", f"{SERVER}/acme/shop/compare/main...threadtree/issue-7?quick_pull=1"
     ),
-    "reset-queued": worktree_replies.in_line("reset", 2),
-    "reset-done": worktree_replies.was_reset("threadtree/issue-7", "threadtree/issue-7-2", "main", Saved(1, 2), (9,)),
+    "reset-done": reset.was_reset("threadtree/issue-7", "threadtree/issue-7-2", "main", Saved(1, 2), (9,)),
 }
 
 
@@ -521,14 +519,13 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
             UnfinishedTurn(29, "queued", by(foreign, Target("comment", 1)), 9, None, None),
         ),
         status(Overview(pushed_to=foreign, removal_error=foreign), wait=reasons.trouble(other)),
-        worktree_replies.node_silent_for_operator(foreign),
         replies.delivery_failed(foreign),
         replies.delivery_unreadable(foreign),
         worktree_replies.worktree_list(line, [RESCUE], NOON),
         worktree_replies.worktree_list(replace(line, detached=True), [], NOON),
-        worktree_replies.was_made(foreign),
-        worktree_replies.was_reset(foreign, other, foreign, saved, (9,)),
-        worktree_replies.was_restored(saved, foreign, [other, foreign]),
+        create.was_made(foreign),
+        reset.was_reset(foreign, other, foreign, saved, (9,)),
+        restore.was_restored(saved, foreign, [other, foreign]),
         worktree_replies.kept_whole(foreign),
         worktree_replies.not_restored("changes", [foreign, other]),
         worktree_replies.not_done("reset", foreign),

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar, 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.operations.asked import REPOSITORY, Asked, Id, Repository
+from bot.care.asked import REPOSITORY, Asked, Id, Repository
 from bot.operator.api.rows import Row
 from bot.store import audit
 from bot.store.database import DATABASE_AWAY, Connection, Pool
-from bot.store.operations import Channel
+from bot.store.requests import Channel
 from bot.store.scope import EVERYTHING, Scope
 
 CALLS_AT_ONCE: Final = 2
@@ -270,7 +270,8 @@ async def _entry(call: Call, change: Endpoint[A, R], asked: A, answer: R) -> aud
     return audit.Entry(
         *(caller.person, caller.channel, change.words.verb),
         *(target, codebase, details),
-        operations=tuple(done.get("operations", [done[name] for name in ("operation",) if name in done])),
+        turn=done.get("turn") if "operation" in done else None,
+        operations=tuple(done.get("operations", filter(None, [done.get("operation")]))),
         delivery=done.get("delivery"),
         outcome=None if done.keys() & {"operation", "operations", "delivery"} else getattr(answer, "words", "done"),
     )

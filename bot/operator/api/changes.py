@@ -1,22 +1,24 @@
 """What can be done. The API changes rows only: the node that owns a worktree carries out what is asked of it."""
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from bot.care import on_request_rows
+from bot.care.asked import Pruning, Repairing, SessionPruning, age_of
+from bot.care.on_request_rows import OperationKind
 from bot.model import Rescue
-from bot.operations.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.operator.api import listings
 from bot.operator.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, change
 from bot.operator.api.rows import (
     AskedDelivery,
     AskedOfNodes,
     AskedOperation,
+    AskedTurn,
     PrunedSessions,
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, fixes, operations, requests, rescues, retention, turns
-from bot.store.operations import NodeOperationKind, OperationKind
+from bot.store import deliveries, fixes, requests, rescues, retention, turns
 from bot.store.turns import TurnOfThread
 
 
@@ -47,8 +49,8 @@ async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     "Worktree {id} will be removed.",
     is_dangerous=True,
 )
-async def remove_worktree(call: Call, asked: ById) -> AskedOperation:
-    return await _operate(call, asked.id, "remove")
+async def remove_worktree(call: Call, asked: ById) -> AskedTurn:
+    return await _ask(call, asked.id, "remove")
 
 
 @change(
@@ -62,8 +64,8 @@ async def remove_worktree(call: Call, asked: ById) -> AskedOperation:
     "Worktree {id} will be reset.",
     is_dangerous=True,
 )
-async def reset_worktree(call: Call, asked: ById) -> AskedOperation:
-    return await _operate(call, asked.id, "reset")
+async def reset_worktree(call: Call, asked: ById) -> AskedTurn:
+    return await _ask(call, asked.id, "reset")
 
 
 @change(
@@ -75,8 +77,8 @@ async def reset_worktree(call: Call, asked: ById) -> AskedOperation:
     "The latest rescue comes back into the worktree, if nothing was changed there since.",
     "The latest rescue of worktree {id} will be restored.",
 )
-async def restore_worktree(call: Call, asked: ById) -> AskedOperation:
-    return await _operate(call, asked.id, "restore")
+async def restore_worktree(call: Call, asked: ById) -> AskedTurn:
+    return await _ask(call, asked.id, "restore")
 
 
 @change(
@@ -127,11 +129,10 @@ async def repair_worktrees(call: Call, asked: Repairing) -> AskedOfNodes:
 
 
 async def _ask_nodes(
-    call: Call, kind: NodeOperationKind, details: dict[str, object], node: str | None = None
+    call: Call, kind: OperationKind, details: dict[str, object], node: str | None = None
 ) -> AskedOfNodes:
-    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
     async with call.connection.transaction():
-        ids = await operations.enqueue_on_nodes(call.connection, kind, details, by, node)
+        ids = await on_request_rows.enqueue(call.connection, kind, details, _by(call), node)
     if not ids:
         raise CallError(409, "No node has started yet: start a worker.")
     return AskedOfNodes(operations=ids)
@@ -166,12 +167,12 @@ async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
     "with changes is left as it is.",
     "Rescue {id} will be restored.",
 )
-async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
+async def restore_rescue(call: Call, asked: ById) -> AskedTurn:
     rescue = await _rescue(call, asked.id)
     newer = await rescues.newer(call.connection, rescue)
     if newer is not None:
         raise CallError(409, f"Rescue {newer.id} of the same worktree is newer; only the latest can be restored.")
-    return await _operate(call, await rescues.home(call.connection, rescue.id), "restore", rescue.id)
+    return await _ask(call, await rescues.home(call.connection, rescue.id), "restore", rescue.id)
 
 
 @change(
@@ -186,22 +187,25 @@ async def restore_rescue(call: Call, asked: ById) -> AskedOperation:
 )
 async def drop_rescue(call: Call, asked: ById) -> AskedOperation:
     rescue = await _rescue(call, asked.id)
-    return await _enqueue(call, rescue.worktree_id, "drop", rescue.id)
+    return AskedOperation(operation=(await _ask_nodes(call, "drop", {"rescue": rescue.id}, rescue.node)).operations[0])
 
 
-async def _operate(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None = None) -> AskedOperation:
+async def _ask(
+    call: Call, worktree_id: int, verb: Literal["remove", "reset", "restore"], rescue_id: int | None = None
+) -> AskedTurn:
     found = await _worktree(call, worktree_id)
-    if not operations.fits(kind, found.state):
+    if found.state == "orphan" and (verb == "remove" or verb == "restore"):
+        asked = await _ask_nodes(call, verb, {"path": found.path}, found.node)
+        return AskedTurn(operation=asked.operations[0])
+    if found.state not in ("reserved", "ready") and (verb, found.state) != ("restore", "removed"):
         raise CallError(409, f"Worktree {found.id} is {found.state}.")
-    if found.state == "orphan" and (kind == "remove" or kind == "restore"):
-        return AskedOperation(operation=(await _ask_nodes(call, kind, {"path": found.path}, found.node)).operations[0])
-    return await _enqueue(call, found.id, kind, rescue_id)
+    words = f"worktrees {verb} {found.id}" if rescue_id is None else f"rescues restore {rescue_id}"
+    for_turn = verb, words, _by(call), call.ctx.clock(), rescue_id
+    return AskedTurn(turn=await requests.enqueue_for_operator(call.connection, found.id, *for_turn))
 
 
-async def _enqueue(call: Call, worktree_id: int, kind: OperationKind, rescue_id: int | None) -> AskedOperation:
-    by = operations.by_operator(call.caller.channel, call.ctx.clock(), call.caller.login)
-    operation = await operations.enqueue(call.connection, worktree_id, kind, by, rescue_id=rescue_id)
-    return AskedOperation(operation=operation)
+def _by(call: Call) -> str:
+    return requests.operator(call.caller.channel, call.caller.login)
 
 
 async def _worktree(call: Call, worktree_id: int) -> listings.FoundWorktree:
@@ -238,8 +242,8 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
         place = await _turn_of_thread(call, asked.id)
         stopped = await stop_turns(
             call.connection,
-            place.thread_ref,
-            place.conversation.number,
+            place.thread_ref if place is not None else None,
+            place.conversation.number if place is not None else 0,
             call.ctx.server_url,
             reasons.stopped_by(call.caller.login) if call.caller.login else reasons.STOPPED_BY_OPERATOR,
             # By GitHub's clock, which may be ahead of ours.
@@ -248,7 +252,8 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
             turn_id=asked.id,
         )
         # A run rings at its end; what waited has none.
-        await fixes.ring(call.connection, place.thread_ref.conversation_id, autofix=True)
+        if place is not None:
+            await fixes.ring(call.connection, place.thread_ref.conversation_id, autofix=True)
     if not stopped:
         raise CallError(409, f"Turn {asked.id} has ended, or is being stopped already.")
     return StoppedTurn(turn=asked.id)
@@ -266,8 +271,10 @@ async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
 async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
     """Ask a worker, as `/retry` on the thread does: GitHub may have to be asked about the thread."""
     place = await _turn_of_thread(call, asked.id)
-    last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
-    if last is None or last[1] != asked.id:
+    last = None
+    if place is not None:
+        last = await requests.last_not_done(call.connection, place.thread_ref.conversation_id)
+    if place is None or last is None or last[1] != asked.id:
         raise CallError(
             409, f"Turn {asked.id} is not the last unfinished one of its conversation, or its text has expired."
         )
@@ -284,7 +291,7 @@ async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery
     return AskedDelivery(delivery=made.guid)
 
 
-async def _turn_of_thread(call: Call, turn_id: int) -> TurnOfThread:
+async def _turn_of_thread(call: Call, turn_id: int) -> TurnOfThread | None:
     if await listings.turn(call.connection, turn_id, call.caller.scope) is None:
         raise CallError(404, f"There is no turn {turn_id}.")
     return await turns.of_thread(call.connection, turn_id)

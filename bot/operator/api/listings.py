@@ -256,11 +256,11 @@ async def conversation(connection: Connection, conversation_id: int, limit: int,
 
 
 @statement("""
-select l.*, d.operation_id as operation from listed_deliveries l join deliveries d using (guid)
+select l.*, d.turn_id as turn from listed_deliveries l join deliveries d using (guid)
 where guid = $1 and threadtree_sees($2, $3, l.platform, l.repository_id)
 """)
 async def delivery(connection: Connection, guid: str, scope: Scope) -> dict[str, Any] | None:
-    """Return a delivery as in the list, with the operation that it became, or None."""
+    """Return a delivery as in the list, with the turn that it became, or None."""
 
 
 @statement("""

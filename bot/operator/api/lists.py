@@ -1,4 +1,4 @@
-"""What can be read: worktrees, sessions, conversations, turns, deliveries, rescues, nodes, costs, operations."""
+"""What can be read: worktrees, sessions, conversations, turns, deliveries, rescues, nodes, costs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from asyncpg import Record
 
+from bot.care import on_request_rows
 from bot.model import TurnState
 from bot.operator.api import listings, rows
 from bot.operator.api.calls import (
@@ -29,8 +30,8 @@ from bot.operator.api.calls import (
 )
 from bot.store import audit as stored_audit
 from bot.store import costs as stored_costs
-from bot.store import operations, requests
 from bot.store import outcomes as stored_outcomes
+from bot.store import requests
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import tracking
 from bot.thread.formatting import plain
@@ -204,9 +205,9 @@ async def audit(call: Call, asked: AuditQuery) -> rows.Page[rows.AuditEntry]:
     return _page(rows.AuditEntry, await stored_audit.newest(call.connection, asked.limit + 1, *filters), asked)
 
 
-@get("/operations/{id}", "What was asked of a worktree or of a node")
+@get("/operations/{id}", "What was asked of a node")
 async def operation(call: Call, asked: ById) -> rows.Operation:
-    row = await operations.described(call.connection, asked.id, scope=call.caller.scope)
+    row = await on_request_rows.described(call.connection, asked.id, scope=call.caller.scope)
     return _one(rows.Operation, row, f"operation {asked.id}")
 
 

@@ -10,10 +10,10 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Json, computed_field
 from rich.filesize import decimal
 
+from bot.care.asked import PruneLine, PruneReport, Repaired
 from bot.model import DeliveryState, EndReason, ThreadKind, TurnState, WorktreeState
-from bot.operations.asked import PruneLine, PruneReport, Repaired
 from bot.thread.commit_message import ADDRESSED, split_subject
-from bot.thread.formatting import format_count, format_duration, one_line
+from bot.thread.formatting import format_count, format_duration, one_line, plain
 from bot.thread.tracking import EntryState
 
 ListedWorktreeState = Literal["not-removed", WorktreeState, "missing", "orphan"]
@@ -127,7 +127,8 @@ class Turn(Row):
     EMPTY = "No turns yet."
 
     id: int
-    conversation: str
+    conversation: str | None
+    """Null where an operator asked, of a worktree."""
     state: TurnState
     reason: str | None
     """Why it ended so."""
@@ -158,7 +159,7 @@ class Turn(Row):
     @property
     def about(self) -> str:
         """What it is, in a few words."""
-        return f"{self.name}: {self.conversation}, asked by {self.requested_by}"
+        return f"{': '.join(filter(None, (self.name, self.conversation)))}, asked by {self.requested_by}"
 
     @property
     def name(self) -> str:
@@ -308,7 +309,7 @@ class Delivery(Row):
 class OneDelivery(Delivery):
     """A delivery by itself."""
 
-    operation: int | None
+    turn: int | None
     """What makes the worktree that an operator asked for; null before a worker has looked at the thread."""
 
 
@@ -529,25 +530,24 @@ class AuditEntry(Row):
     codebase: str | None
     details: Json[dict[str, Any]]
     """What else was asked."""
-    outcome: str
+    outcome: Annotated[str, BeforeValidator(plain)]
 
 
 class Operation(Row):
-    """What was asked of a worktree or of a node."""
+    """What was asked of a node, of an orphan or of a rescue there."""
 
     id: int
     kind: str
-    worktree: int | None
-    """Null where a node was asked."""
     node: str
     state: OperationState
     details: Json[dict[str, Any]]
-    """What exactly was asked of the node."""
+    """What exactly was asked."""
     outcome: str | None
     report: Json[PruneReport | list[Repaired]] | None
     """What a prune or a repair did."""
     requested_by: str
-    turns_ahead: int
+    turn: int | None
+    """The turn that goes on with it: an orphan that is restored is a worktree's."""
     waits_for: str | None
     """The name of its machine while that gives no sign of life."""
     beside: list[int]
@@ -559,6 +559,13 @@ class Operation(Row):
     def lines(self) -> list[tuple[str, PruneLine]]:
         """The worktrees that a prune tells of, each with what became of it."""
         return self.report.lines if isinstance(self.report, PruneReport) else []
+
+
+class AskedTurn(Row):
+    """The turn that carries out a change; of an orphan, which no turn has, the operation of its node."""
+
+    turn: int | None = None
+    operation: int | None = None
 
 
 class AskedOperation(Row):

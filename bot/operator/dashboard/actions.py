@@ -4,7 +4,7 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
-from bot.operations.asked import Asked
+from bot.care.asked import Asked
 from bot.operator.api import lists
 from bot.operator.api.calls import ByGuid, ById, CallError, Endpoint, ListQuery
 from bot.operator.api.changes import CHANGES
@@ -12,6 +12,7 @@ from bot.operator.api.rows import (
     AskedDelivery,
     AskedOfNodes,
     AskedOperation,
+    AskedTurn,
     Delivery,
     Rescue,
     StoppedTurn,
@@ -63,7 +64,13 @@ def _fields(asks: type[Asked]) -> list[dict[str, Any]]:
 def _page_of(answer: object) -> str:
     """Return the page on which the end of a change will be seen."""
     match answer:
-        case AskedOperation(operation=operation) | AskedOfNodes(operations=[operation, *_]):
+        case AskedTurn(turn=int(turn)):
+            return f"/turns/{turn}"
+        case (
+            AskedOperation(operation=operation)
+            | AskedTurn(operation=operation)
+            | AskedOfNodes(operations=[operation, *_])
+        ):
             return f"/operations/{operation}"
         case AskedDelivery(delivery=guid):
             return f"/deliveries/{guid}"

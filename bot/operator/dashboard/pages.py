@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from bot.care.asked import PruneReport
 from bot.model import TurnState
-from bot.operations.asked import PruneReport
 from bot.operator.api import listings, lists
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.operator.api.rows import Costs, ListedDeliveryState

@@ -6,19 +6,19 @@ tests. The request is the last block of the prompt, without a leading `@name`. E
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)
     remember WORD        recall                env (names only)   echo prompt
-    describe TEXT        describe with COMMAND     mend COMMANDS
+    describe TEXT        out NAME: TEXT            mend COMMANDS
     save prompt FILE     look PATH             wait FILE          permission
     hang                 hang deaf
     fail TEXT            crash STATUS          stop REASON        empty
     junk                 stderr TEXT             busy STATUS
 
-Asked to describe a pull request, it answers with the TEXT, in which a backslash and an `n` end a line, or obeys the
-COMMAND; by itself it names the files of the diff. Told that a check fails, here or on GitHub, it obeys the COMMANDS of
-`mend`, with ends of lines as in a TEXT. `look` says how large a file is. `wait` ends when it exists; `hang` ends when
-cancelled, `hang deaf` only when killed; `junk` goes to stdout; `busy` is a model that answers with this HTTP status.
-With `--steering`, it obeys what it is told meanwhile after the line at hand. Other lines are ignored. A request without
-an answer is acknowledged with its first line. Sessions are kept in `$HOME/.scripted-agent/<session id>.json`. The agent
-runs git, and no program of its working directory.
+`out` writes a file for the host, `describe` the description of the pull request, in which a backslash and an `n` end a
+line. Told that a check fails, here or on GitHub, it obeys the COMMANDS of `mend`, with such ends of lines. `look` says
+how large a file is. `wait` ends when it exists; `hang` ends when cancelled, `hang deaf` only when killed; `junk` goes
+to stdout; `busy` is a model that answers with this HTTP status. With `--steering`, it obeys what it is told meanwhile
+after the line at hand. Other lines are ignored. A request without an answer is acknowledged with its first line.
+Sessions are kept in `$HOME/.scripted-agent/<session id>.json`. The agent runs git, and no program of its working
+directory.
 
 The protocol is implemented on the standard library, and on those of its modules that load quickly (no argparse,
 dataclasses or uuid; subprocess only for git): tests start this program often, so it must start fast.

@@ -15,13 +15,11 @@ class Session:
         name: str,
         history: Iterable[tuple[str, str]] = (),
         remembered: Iterable[str] = (),
-        describes: Iterable[str] = (),
         mends: Iterable[str] = (),
     ) -> None:
         self.id = name
         self.history = list(history)
         self.remembered = list(remembered)
-        self.describes = list(describes)
         self.mends = list(mends)
 
     def save(self, folder: Path) -> None:
@@ -39,7 +37,7 @@ class Session:
             raise not_found(session_id)
         stored = json.loads(path.read_text())
         history = [(request, answer) for request, answer in stored["history"]]
-        return cls(session_id, history, stored["remembered"], stored.get("describes", ()), stored.get("mends", ()))
+        return cls(session_id, history, stored["remembered"], stored.get("mends", ()))
 
 
 def not_found(session_id: str) -> RequestError:

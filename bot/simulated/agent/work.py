@@ -15,7 +15,6 @@ from bot.simulated.agent.wire import RequestError, Wire
 PLAY_DEAD = signal.SIGUSR1
 _WAIT_SECONDS = 0.02
 _MENTION = r"@[\w-]+(\[bot\])?[\s,:]*"
-_DESCRIBE = "# The description of the pull request"
 _MEND = ("# The repository's check fails", "The check that is told above", "The checks that are told above")
 _JUNK = b'not json\n42\n"text"\n[1]\n{"id": [], "result": 1}\n{"jsonrpc": "2.0"}\n\xff\xfe\n\n'
 _GIT = (
@@ -70,9 +69,7 @@ class Work:
 
     def obey(self, request: str) -> None:
         """Obey the lines of the request. Raises CancelledError, GoneError, RequestError (`fail`)."""
-        if request.startswith(_DESCRIBE):
-            request = self._description()
-        elif request.startswith(_MEND):
+        if request.startswith(_MEND):
             request = next(iter(self.session.mends), "say I see nothing to mend.").replace("\\n", "\n")
         text = re.sub(rf"\A\s*{_MENTION}", "", request)
         self._obey_lines(text.removeprefix("/review "), last=True)
@@ -102,8 +99,9 @@ class Work:
             case "write" | "append" if edit := re.fullmatch(r"([^:]+): ?(.*)", rest):
                 self._edit(self.cwd / edit[1], edit[2] + "\n", mode="a" if word == "append" else "w")
             case "out" if edit := re.fullmatch(r"([^:]+): ?(.*)", rest):
-                # It tells what environment it was given.
-                self._edit(Path(os.environ["THREADTREE_OUT"]) / edit[1], edit[2] + "\n", mode="w")  # noqa: TID251
+                self._leave(edit[1], edit[2])
+            case "describe" if rest:
+                self._leave("pull_request.md", rest.replace("\\n", "\n"))
             case "commit" if rest:
                 self._git(f"Commit “{rest}”", ("add", "-A"), ("commit", "-m", rest))
             case "switch" if rest:
@@ -136,8 +134,6 @@ class Work:
                 self._say(f"I will remember {rest}.")
             case "mend", _ if rest:
                 self.session.mends = [rest]
-            case "describe", _ if rest:
-                self.session.describes = [rest]
             case "recall", "":
                 self._say(f"I remember: {', '.join(self.session.remembered) or 'nothing'}.")
             case "env", "":
@@ -202,17 +198,6 @@ class Work:
             ]
             self._tell("plan", entries=plan)
 
-    def _description(self) -> str:
-        """Return the commands that answer the request for a description of a pull request."""
-        wanted = next(iter(self.session.describes), "")
-        if wanted.startswith("with "):
-            return wanted.removeprefix("with ").replace("\\n", "\n")
-        subject = re.search(r"oldest first\">\n(.*)", self.blocks[0])
-        files = ", ".join(f"`{name}`" for name in re.findall(r"^\+\+\+ b/(.*)", "\n".join(self.blocks), re.MULTILINE))
-        title = subject[1] if subject else "A change"
-        self._say((wanted or f"Title: {title}\\n\\nChanges {files}. Nothing was run.").replace("\\n", "\n"))
-        return ""
-
     def _start_tool(self, title: str, kind: str) -> str:
         self.tool_calls += 1
         call = f"call-{len(self.session.history)}-{self.tool_calls}"
@@ -236,6 +221,10 @@ class Work:
             self._end_tool(call, f"Could not edit {path}: {error.strerror}.")
         else:
             self._end_tool(call, None)
+
+    def _leave(self, name: str, text: str) -> None:
+        # It tells what environment it was given.
+        self._edit(Path(os.environ["THREADTREE_OUT"]) / name, text + "\n", mode="w")  # noqa: TID251
 
     def _git(self, title: str, *commands: tuple[str, ...]) -> None:
         call, printed = self._start_tool(title, "execute"), ""

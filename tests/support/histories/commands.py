@@ -4,12 +4,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from bot.handlers.parsing import Command
-from bot.operations import execute
 from bot.verbs import stop as closing
-from tests.support.histories.database import NODE
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
-from tests.support.worktree_jobs import begin_operation, remove_all
+from tests.support.worktree_jobs import remove_all
 
 
 class CommandRules(TurnRules):
@@ -60,17 +58,11 @@ class CommandRules(TurnRules):
         self.ask(talk, Command("worktree", verb))
 
     def carry_out(self) -> None:
-        """Do the work of a worker that is not a turn: operations, then removals."""
+        """Do the work of a worker that needs no agent: turns, then removals."""
 
         async def all_that_waits() -> None:
-            ground = self.ground
-            while True:
-                async with ground.pool.acquire() as connection:
-                    operation = await begin_operation(connection, NODE)
-                if operation is None:
-                    break
-                await execute.carry_out(ground.ctx, operation)
-            await remove_all(ground.ctx)
+            await self.ground.run_alone()
+            await remove_all(self.ground.ctx)
 
         self.bot(all_that_waits(), index_too=True)
         live = self.live_paths()

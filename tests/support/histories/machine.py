@@ -27,7 +27,7 @@ order by id
 """
 RESETS = """
 select worktree_id, array_agg(id || state order by id) as states, bool_or(state = 'running') as runs
-from operations where kind = 'reset' group by worktree_id
+from turns join requests on turn_id = id where verb = 'reset' group by worktree_id
 """
 WARNED_OF = ("turn-failed", "turn-crashed", "publish-failed", "commits-not-imported")
 """Log events of problems that a history does not cause."""

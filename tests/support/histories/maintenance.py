@@ -12,10 +12,10 @@ from hypothesis.stateful import rule
 
 import bot
 from bot import failpoints
+from bot.care.asked import Pruning
 from bot.care.clones import care_for_clones
 from bot.care.prune import prune
 from bot.care.repair import repair
-from bot.operations.asked import Pruning
 from tests.support.failpoints import KilledError
 from tests.support.histories.commands import CommandRules
 from tests.support.histories.database import NODE

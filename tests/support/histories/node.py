@@ -238,7 +238,7 @@ class HistoryNode:
         """Claim the next turn and begin it; None if none can run now."""
         mine = worker or self.worker
         async with self.pool.acquire() as connection:
-            claimed = await claims.claim_next(connection, NODE, mine.name, 10, self.ctx.clock())
+            claimed = await claims.claim_next(connection, NODE, mine.name, 10, self.ctx.clock(), with_agent=True)
         if claimed is None:
             return None
         place = str(self.ctx.directory(claimed.worktree.path))
@@ -251,6 +251,16 @@ class HistoryNode:
         run = Run(claimed, mine, arrival, turn_run, asyncio.create_task(run_turn(turn_run)))
         self.runs.append(run)
         return run
+
+    async def run_alone(self) -> None:
+        """Run the turns that need no agent, one after the other, as long as there are any."""
+        while True:
+            mine = NODE, self.worker.name, 10, self.ctx.clock()
+            async with self.pool.acquire() as connection:
+                claimed = await claims.claim_next(connection, *mine, with_agent=False)
+            if claimed is None:
+                return
+            await run_turn(TurnRun(self.ctx, claimed))
 
     async def at_work(self, run: Run) -> bool:
         """Wait until the agent is at work; return False if the turn ended before. Raises the error that ended it."""

@@ -5,14 +5,13 @@ The last text of a user that has commands is the request. One command a line; a 
     write PATH: TEXT     append PATH: TEXT     run COMMAND        tell (the result of the last tool)
     ask QUESTION         say TEXT             long BYTES         remember WORD
     propose PLAN
-    recall               hang                 empty              describe TEXT
+    recall               hang                 empty              describe TEXT (of the pull request)
     use TOOL
     mend COMMANDS        answer TEXT (in the thread of the inline comment that this is a line of)
     fail STATUS [RETRY-AFTER]
 
-Asked for the description of a pull request, it answers with the last TEXT, in which a backslash and an `n` end a line.
-Told by the bot that a check fails or to merge, it obeys the last COMMANDS, with ends of lines as in a TEXT. Asked to
-finish, it does.
+A backslash and an `n` end a line of a description. Told by the bot that a check fails or to merge, it obeys the last
+COMMANDS, with such ends of lines. Asked to finish, it does.
 `hang` gives no answer until the agent disconnects, `fail` an HTTP status, `empty` an empty message.
 Other lines are ignored. A file is written with the agent's own tool, a command runs in its own shell.
 """
@@ -27,7 +26,6 @@ from bot.prompt.remarks import FINISH_NOW
 
 BYTES_PER_TOKEN = 4
 Role = Literal["user", "model", "tool"]
-DESCRIBE = "# The description of the pull request"
 MEND = (
     "# The repository's check fails",
     *("The check that is told above has failed", "The checks that are told above have failed"),
@@ -113,8 +111,6 @@ def tokens(text: str) -> int:
 def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
     """Return the model's answer to this conversation; acts whose results are in it are done."""
     newest = next((at for at in range(len(conversation), 0, -1) if conversation[at - 1].role != "user"), 0)
-    if any(text.text.startswith(DESCRIBE) for text in conversation[newest:]):
-        return Answer(_description(conversation))
     if any(FINISH_NOW in text.text for text in conversation[newest:]):
         return Answer(FINISHED)
     request = _request(conversation)
@@ -139,7 +135,7 @@ def next_step(conversation: Sequence[Text], *, has_tools: bool) -> Step:
                 said.append(f"I remember: {', '.join(_remembered(conversation[:request])) or 'nothing'}.")
             case "tell", _:
                 said.append(given_back[acts - 1] if acts else "nothing")
-            case (("describe" | "mend"), _):
+            case "mend", _:
                 pass
             case "remember", word:
                 said.append(f"I will remember {word}.")
@@ -168,12 +164,6 @@ def _meant(conversation: Sequence[Text]) -> str:
     texts = (command for text in conversation if text.role == "user" for command in _commands(text.text))
     mends = [command[1] for command in texts if isinstance(command, tuple) and command[0] == "mend"]
     return mends[-1].replace("\\n", "\n") if mends else "say Nothing to mend."
-
-
-def _description(conversation: Sequence[Text]) -> str:
-    texts = (command for text in conversation if text.role == "user" for command in _commands(text.text))
-    described = [command[1] for command in texts if isinstance(command, tuple) and command[0] == "describe"]
-    return described[-1].replace("\\n", "\n") if described else "Nothing."
 
 
 def _remembered(conversation: Sequence[Text]) -> Iterator[str]:
@@ -205,6 +195,9 @@ def _commands(text: str, plan_file: str = "") -> Iterator[Act | Refuse | Hang | 
         if word == "answer" and rest:
             answers = json.dumps([{"comment_id": comment, "body": rest}])
             command = Run(f'printf %s {_quoted(answers)} > "$THREADTREE_OUT/threads.json"')
+        if word == "describe" and rest:
+            left = rest.replace("\\n", "\n")
+            command = Run(f'printf %s {_quoted(left)} > "$THREADTREE_OUT/pull_request.md"')
         if word == "propose" and rest:
             yield Write(plan_file, rest + "\n")
             command = Propose()
@@ -224,7 +217,7 @@ def _command(word: str, rest: str) -> Act | Refuse | Hang | tuple[str, str] | No
             return Use(rest)
         case "ask", _ if rest:
             return Ask(rest)
-        case (("say" | "remember" | "describe" | "mend"), _) if rest:
+        case (("say" | "remember" | "mend"), _) if rest:
             return word, rest
         case (("recall" | "tell" | "empty"), ""):
             return word, ""

@@ -10,14 +10,13 @@ import structlog
 
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
-from bot.model import Saved, WorktreeRow
+from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
-from bot.operations.shared import Outcome, failed, merged_head, record_rescue, rescue_size
-from bot.store import conversations, removals, rescues, retention
+from bot.store import conversations, removals, retention
 from bot.store.database import Connection
 from bot.store.failures import is_transient
-from bot.store.operations import Operation
 from bot.store.removals import DecidedRemoval, Removal
 from bot.thread import reasons, thread_comments, tracking, worktree_replies
 from bot.tree.clone import trash
@@ -76,27 +75,6 @@ async def remove_idle(
     return result
 
 
-async def remove_worktree(ctx: NodeContext, lock: CloneLock, operation: Operation, merged: str | None) -> Outcome:
-    """Remove the worktree that the operation names, unless an earlier attempt did."""
-    trashed: tuple[Path, ...] = ()
-    if operation.worktree.state != "removed":
-        worktree_id = operation.worktree.id
-        if not await persist(ctx.pool, removals.decide, ctx.node, worktree_id, "command", operation.id):
-            return failed(operation, worktree_replies.IN_USE)
-        result = await _remove(ctx, lock, worktree_id, merged)
-        if isinstance(result, NotRemoved):
-            return failed(operation, result.why)
-        trashed = result.trashed
-    saved = await persist(ctx.pool, _rescued_since, operation)
-    return Outcome("done", worktree_replies.was_removed(saved, operation.others), trashed=trashed)
-
-
-async def _rescued_since(connection: Connection, operation: Operation) -> Saved | None:
-    """Return what was rescued since the operation was enqueued, also by an earlier attempt."""
-    found = await rescues.of_worktree(connection, operation.worktree.id)
-    return found[0].saved if found and found[0].created_at >= operation.created_at else None
-
-
 async def remove_now(ctx: NodeContext, worktree_id: int, reason_to_keep: Check | None = None) -> Removed | NotRemoved:
     """Remove a worktree whose removal is decided, after a rescue; one that is purged only where it needs none.
 
@@ -109,12 +87,13 @@ async def remove_now(ctx: NodeContext, worktree_id: int, reason_to_keep: Check |
         return USED_AGAIN
     merged = await merged_head(ctx, decided.worktree)
     async with clone_lock(ctx.clone(decided.worktree.folder)) as lock:
-        return await _remove(ctx, lock, worktree_id, merged, reason_to_keep)
+        return await take_now(ctx, lock, worktree_id, merged, reason_to_keep)
 
 
-async def _remove(
+async def take_now(
     ctx: NodeContext, lock: CloneLock, worktree_id: int, merged: str | None, reason_to_keep: Check | None = None
 ) -> Removed | NotRemoved:
+    """See `remove_now`; `merged` is the last commit that was merged of its branch."""
     # The lock is held until the rows tell the end: no other process removes it a second time.
     removal = await persist(ctx.pool, removals.begin, ctx.node, worktree_id)
     if removal is None:

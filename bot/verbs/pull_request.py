@@ -1,0 +1,98 @@
+"""`/pr`: a pull request for the thread's branch is opened, once; it may be a draft, and a title may follow."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from bot.handlers.agent_request import queue_alone
+from bot.handlers.context import Handler, RequestContext
+from bot.node.transactions import persist
+from bot.store import pull_requests as rows
+from bot.thread import pull_requests
+from bot.thread.tracking import TurnResult
+from bot.tree.clone.clone import clone_lock
+from bot.tree.proposal import NothingNew, NotOnGitHub, proposal_of
+from bot.turn.alone import not_done, save_done
+from bot.turn.kind import Kind
+from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
+from bot.turn.restoring import fetch_for
+from bot.turn.turn_run import TurnRun
+
+SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
+_POLITE: Final = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})
+"""No title, but what people add to a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `/pr` asks for; `title` is None where the bot finds one."""
+
+    draft: bool
+    title: str | None
+
+
+def asked(words: str) -> Asked:
+    """Return what the command asks for; without a word for it the pull request is ready for review."""
+    argument = words.removeprefix("/pr").strip()
+    first, _, rest = argument.partition(" ")
+    kind = first.casefold().rstrip(":,")
+    title = (rest if kind in ("draft", "ready") else argument).strip()
+    is_title = bool(title) and title.casefold().strip(" .,!") not in _POLITE
+    return Asked(draft=kind == "draft", title=title if is_title else None)
+
+
+async def _open(run: TurnRun) -> str | TurnResult:
+    """Open the pull request, or link the one that is open, or say why there is none to open.
+
+    GitHub allows no second one, so every step can be repeated. Raises StoppedError, ClaimLostError, GitError,
+    GitHubError, InvalidNameError, OSError.
+    """
+    ctx, turn, worktree = run.ctx, run.turn, run.turn.worktree
+    wanted, github, about = asked(turn.ask.text), ctx.github, turn.conversation
+    if (branch := worktree.branch) is None:
+        return not_done(pull_requests.NO_BRANCH)
+    async with clone_lock(ctx.clone(worktree.folder), run.stop) as lock:
+        await fetch_for(ctx, lock, worktree)
+        found = await proposal_of(lock.clone, branch, worktree.base_branch, worktree.repository.default_branch)
+    pulls = await github.pulls_of(worktree.repository, branch)
+    thread = IssueThread(worktree.repository, about.id, about.number, about.title)
+    if (pull := open_one(pulls)) is not None:
+        me = await github.identity()
+        # A process that was killed may have opened it for this very turn.
+        is_new = pull.author_id == me.id and pull.created_at >= turn.ask.at
+        return await _opened(run, thread, branch, Opened(pull, is_new, is_new and wanted.draft and not pull.is_draft))
+    tip = None if isinstance(found, NotOnGitHub) else found.tip
+    if (merged := next((one for one in pulls if one.merged_at and tip in (None, one.head_sha)), None)) is not None:
+        return not_done(pull_requests.was_merged(merged.number, merged.url, branch))
+    if isinstance(found, NotOnGitHub):
+        return not_done(pull_requests.not_on_github(branch))
+    if isinstance(found, NothingNew):
+        return not_done(pull_requests.nothing_new(branch, found.base))
+    new = await describe(ctx, thread, branch, found, wanted.title)
+    result = await open_once(ctx, github, thread, new, draft=wanted.draft)
+    if not isinstance(result, Opened):
+        return not_done(result)
+    return await _opened(run, thread, branch, result)
+
+
+async def _opened(run: TurnRun, thread: IssueThread, branch: str, opened: Opened) -> str:
+    pull, wanted = opened.pull, asked(run.turn.ask.text)
+    await adopt(run.ctx, thread, branch, pull, is_titled=wanted.title is not None)
+    await persist(run.ctx.pool, rows.record_pull_request, thread.conversation_id, pull.number)
+    if opened.is_new:
+        more = {"draft": pull.is_draft, "drafts_refused": opened.drafts_refused}
+        return await save_done(run, pull_requests.opened(pull.number, pull.url, **more))
+    return await save_done(run, pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft))
+
+
+async def _run(ctx: RequestContext, argument: str | None) -> None:
+    is_pull, worktree_id = await rows.thread_to_open_for(ctx.connection, ctx.conversation_id)
+    if is_pull:
+        await ctx.reply(pull_requests.IS_PULL_REQUEST)
+    elif worktree_id is None:
+        await ctx.reply(pull_requests.NO_BRANCH)
+    else:
+        await queue_alone(ctx, "pull-request", f"/pr {argument or ''}".rstrip(), worktree_id)
+
+
+COMMAND = Handler("pr", lambda words: (words or None, ""), summary=SUMMARY, run=_run)
+PULL_REQUEST = Kind("pull-request", "command", agent="never", writes=False, carry_out=_open)
