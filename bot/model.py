@@ -320,7 +320,7 @@ class Overview:
 
     `pushed_to` is the branch where work was pushed last, and `net` what it then was against `base_branch`: changed
     files, commits ahead and behind. `agent` and what follows are of the session, None without one. `rescues` were not
-    restored. `cost_usd` is what is known of the `turns`; of the `untold` that is nothing, or not all. `not_posted` is
+    restored. `cost_usd` is what is known of the `turns`; of the `untold` that is nothing. `not_posted` is
     the last turn whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
     `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
     """

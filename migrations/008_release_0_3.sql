@@ -19,20 +19,17 @@ create index outbox_comments on outbox (conversation_id, posted_at) where kind =
 
 -- Cost.
 
-alter table turns add column cost_is_part boolean not null default false; -- the agent has used more than it told the cost of
-
 -- With all that is summed over days, which reads no rows then.
 drop index turns_by_end;
 create index turns_by_end on turns (finished_at)
-    include (id, state, started_at, needs_agent, cost_usd, cost_is_part, tokens, queue_platform, queue_repository_id,
-             requested_by_id)
+    include (id, state, started_at, needs_agent, cost_usd, tokens, queue_platform, queue_repository_id, requested_by_id)
     where finished_at is not null;
 
 -- What each request that began has cost, as far as that is known: null where its agent told nothing. Every sum is of
 -- this. Without an agent it costs nothing.
 create view turn_costs as
 select id as turn_id, conversation_id, requested_by_id, queue_platform as platform, queue_repository_id as repository_id,
-       state, cost_usd, tokens, cost_usd is null or cost_is_part as untold, finished_at
+       state, cost_usd, tokens, cost_usd is null as untold, finished_at
 from turns where started_at is not null and needs_agent;
 
 -- A request counts for the day (UTC) on which it ended; until then for today.

@@ -20,6 +20,7 @@ _STATUSES: dict[str, Literal["pending", "in_progress", "completed"]] = {
     "in_progress": "in_progress",
     "completed": "completed",
 }
+_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _DONE = (None, "end_turn", "stop_sequence")
 COST_TOLD = "threadtree_cost"
 """The kind of message that tells what the session has cost so far: the answer to a request of our own."""
@@ -47,6 +48,8 @@ class ClaudeProgress(PromptProgress[Item]):
         super().__init__()
         self._session = session
         self._model: str | None = None
+        self._tokens: int | None = None
+        """Those of all results: a prompt to which more was told has several."""
 
     def is_work(self, item: Item) -> bool:
         """Return whether Claude works. It retries a failing API for minutes; its reports of that are not work."""
@@ -61,11 +64,11 @@ class ClaudeProgress(PromptProgress[Item]):
                 subtype=subtype, data={"usage": {"session": {"total_cost_usd": float() | int() as cost}}}
             ) if subtype == COST_TOLD:
                 yield Usage(None, cost, self._model)
-            case sdk.ResultMessage(total_cost_usd=cost):
-                yield Usage(None, cost, self._model)  # the model's own answers tell the tokens
-            case Interim(result=sdk.ResultMessage(total_cost_usd=cost)):
+            case sdk.ResultMessage():
+                yield self._used(item)
+            case Interim(result=result):
                 self._questions = ()  # what it was told may be the answer
-                yield Usage(None, cost, self._model)
+                yield self._used(result)
             case sdk.AssistantMessage(content=content, parent_tool_use_id=None, error=None):
                 for block in content:
                     yield from self._block(block)
@@ -97,6 +100,12 @@ class ClaudeProgress(PromptProgress[Item]):
                 return Failed(reasons.agent_error(f"{subtype}: {_error_text(item)}"))
             case _:
                 return None
+
+    def _used(self, result: sdk.ResultMessage) -> Usage:
+        told = [count for name in _TOKENS if isinstance(count := (result.usage or {}).get(name), int)]
+        if told:
+            self._tokens = (self._tokens or 0) + sum(told)
+        return Usage(self._tokens, result.total_cost_usd, self._model)
 
     def _block(self, block: sdk.ContentBlock) -> Iterator[AgentEvent]:
         match block:

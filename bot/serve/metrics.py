@@ -27,7 +27,7 @@ HELP: Final = {
     "turns_oldest_seconds": "Age of the oldest one",
     "turns_ended": "Turns by their end",
     "cost_usd": "Cost of turns in US dollars, as far as it is known",
-    "tokens": "Tokens of turns, as their models count them",
+    "tokens": "Tokens of turns, as their agents tell them",
     "operations": "What operators asked of nodes",
     "outbox": "Writes to GitHub that wait, are sent or failed",
     "outbox_oldest_seconds": "How long the oldest one is due",

@@ -45,7 +45,7 @@ async def by_repository(
 ) -> list[dict[str, Any]]:
     """Return what the requests cost since that day (UTC), by day and repository.
 
-    `untold`: those that began, and whose cost is not known, or not all of it.
+    `untold`: those that began, and whose cost is not known.
     """
 
 

@@ -32,15 +32,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The cost of a turn in US dollars, as its agent tells it, its tokens, and the model; None where it is unknown.
-
-    `cost_is_part`: the agent used more than it told the cost of.
-    """
+    """The cost of a turn in US dollars and its tokens, as its agent tells them, and the model; None where unknown."""
 
     cost_usd: float | None = None
     tokens: int | None = None
     model: str | None = None
-    cost_is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class SoFar:
 
 SO_FAR = """
 t.answer, t.notices, t.read, array(select words from steps where turn_id = t.id order by place) as steps,
-t.thread_answers, t.kept, t.agent, t.cost_usd, t.tokens, t.model, t.cost_is_part, t.resuming,
+t.thread_answers, t.kept, t.agent, t.cost_usd, t.tokens, t.model, t.resuming,
 t.not_before is not null as was_put_back, t.waiting_since
 """
 CONVERSATION = """
@@ -291,8 +287,7 @@ async def use_session(connection: Connection, claim: Claim, session_id: int) -> 
 
 
 @under_claim("""
--- Agents report the cost of the session so far: the cost of the turn is what its runs added to that. Else the model's
--- answers may tell what they cost ($6, of the turn so far).
+-- Agents report the cost of the session so far: the cost of the turn is what its runs added to that.
 with session as (
     select s.id, s.cost_usd as before from turns t join sessions s on s.id = t.session_id
     where t.id = $1 and t.claim = $2 and $3::double precision is not null for update of s
@@ -300,9 +295,9 @@ with session as (
     update sessions s set cost_usd = greatest(before, $3) from session where s.id = session.id
 )
 update turns t set tokens = coalesce($4, t.tokens), model = coalesce($5, t.model),
-                   cost_usd = coalesce(t.cost_usd + added, added, $6, t.cost_usd), cost_is_part = $7
+                   cost_usd = coalesce(t.cost_usd + added, added, t.cost_usd)
 from (select (select greatest($3 - before, 0) from session) as added) as told
-where t.id = $1 and t.claim = $2 returning t.cost_usd, t.tokens, t.model, t.cost_is_part
+where t.id = $1 and t.claim = $2 returning t.cost_usd, t.tokens, t.model
 """)
 async def record_use(
     connection: Connection,
@@ -310,14 +305,10 @@ async def record_use(
     session_cost_usd: float | None,
     tokens: int | None,
     model: str | None,
-    cost_usd: float | None = None,
-    *,
-    is_part: bool = False,
 ) -> Use:
     """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost.
 
-    None is what is not known: what is recorded stays. `cost_usd` is of the turn, where the agent tells none. May be
-    repeated. `is_part`: see `Use`.
+    None is what is not known: what is recorded stays. May be repeated.
     """
 
 
@@ -343,7 +334,7 @@ async def save_steps(
 
 
 @statement("""
-update turns set plan = $3, latest_words = $4, phase = $5, tokens = $6, model = $7, cost_is_part = $8
+update turns set plan = $3, latest_words = $4, phase = $5, tokens = $6, model = $7
 where id = $1 and claim = $2
 """)
 async def save_progress(
@@ -354,10 +345,9 @@ async def save_progress(
     phase: str | None,
     tokens: int | None,
     model: str | None,
-    cost_is_part: bool,
 ) -> None:
     """Write the agent's plan, each entry after its state and a space, the end of what it says, the phase before, and
-    the tokens so far with the model, and whether the cost lacks some of them.
+    the tokens so far with the model.
     """
 
 

@@ -134,7 +134,6 @@ class TurnResult:
     asked: AskedBy | None = None
     duration: timedelta | None = None
     cost_usd: float | None = None
-    cost_is_part: bool = False
     tokens: int | None = None
     model: str | None = None
     last_words: str = ""
@@ -386,7 +385,7 @@ def _facts(result: TurnResult) -> list[str]:
     if result.read and result.read != NOTHING_NEW and not _tells_read(result):
         facts.append(f"read {inline_text(', '.join(result.read))}")
     if result.cost_usd is not None:
-        facts.append(f"{'≥ ' if result.cost_is_part else ''}{format_dollars(result.cost_usd)}")
+        facts.append(format_dollars(result.cost_usd))
     elif result.tokens is not None:
         facts.append(f"{result.tokens:,} tokens")
     if result.model:

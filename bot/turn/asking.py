@@ -64,7 +64,7 @@ async def ask_agent(run: TurnRun, ready: Ready, thread: Awaitable[Collected | No
         reset = answers.until
     # Without a database this waits: by then the agent is gone.
     if not isinstance(prompt, TurnResult):
-        await record_use(run, is_whole=isinstance(outcome, AgentDone) and run.cap is None)
+        await record_use(run)
     gave_up = ""
     if (is_busy or reset is not None) and isinstance(outcome, (TurnResult, Failed, TimedOut)):
         # An agent gives up after some attempts, or is silent until the limit's end.

@@ -26,22 +26,10 @@ RECORD_EVERY_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-async def record_use(run: TurnRun, *, is_whole: bool = False) -> None:
-    """Record what the agent and its model used so far. Raises ClaimLostError.
-
-    `is_whole`: the agent ended by itself, so it told the whole cost.
-    """
-    progress = run.progress
-    use, session_cost = progress.use, progress.usage.session_cost_usd
-    progress.use = await run.write(
-        turns.record_use,
-        run.turn.claim,
-        session_cost,
-        use.tokens,
-        use.model,
-        progress.charged_usd,
-        is_part=progress.cost_is_part and not is_whole,
-    )
+async def record_use(run: TurnRun) -> None:
+    """Record what the agent told of its use so far. Raises ClaimLostError."""
+    use, cost = run.progress.use, run.progress.usage.session_cost_usd
+    run.progress.use = await run.write(turns.record_use, run.turn.claim, cost, use.tokens, use.model)
 
 
 @asynccontextmanager
@@ -103,6 +91,7 @@ async def _finish(run: TurnRun, agent: AgentDriver, reached: CapReached) -> Agen
     limits = run.ctx.limits
     if agent.is_open:
         limits = replace(limits, total_seconds=min(FINISH_SECONDS, limits.total_seconds))
+        run.progress.agent_goes_on()
         ended = await agent.prompt((remarks.FINISH_NOW,), limits, run.stop, run.progress.note)
         if isinstance(ended, AgentDone):
             return ended

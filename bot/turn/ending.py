@@ -49,7 +49,6 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         read=run.read,
         steps=tuple(run.progress.steps),
         cost_usd=run.progress.use.cost_usd,
-        cost_is_part=run.progress.use.cost_is_part,
         tokens=run.progress.use.tokens,
         model=run.progress.use.model or (None if needed_no_agent else ctx.rules.agent),
         asked=run.asked,

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from bot.agents.driver import AgentEvent, PlanChanged, Said, ToolEnded, ToolStarted, Usage
 from bot.model import ThreadRef
-from bot.sandbox.net.model_answers import MOST_DOLLARS, MOST_TOKENS, ModelAnswers, is_model_name
+from bot.sandbox.net.model_answers import ModelAnswers, is_model_name
 from bot.store import turns
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.failures import database_failed
@@ -31,6 +31,9 @@ MAX_OUTPUT_CHARACTERS = 8 * 1024
 _MOST_UNSAVED_CHARACTERS = 256 * 1024
 # Keep more than is shown, so that a secret that is cut in two is still recognised.
 _HEARD_CHARACTERS = 16 * 1024
+# A figure above these is wrong.
+MOST_TOKENS = 10**9
+MOST_DOLLARS = 1e6
 _FIRST_WORD = re.compile(r"\A\S*")
 
 
@@ -47,12 +50,7 @@ class Progress:
         self._earlier_use = earlier_use or Use()
         self.use = self._earlier_use
         self.usage = Usage()
-        """As the agent tells it."""
-        self._counted = 0
-        self._counted_when_told = 0
-        """The tokens of which the agent told the cost."""
-        self.charged_usd: float | None = None
-        """What the turn's model told of its cost, where the agent tells none."""
+        """As the agent tells it, of this prompt."""
         self.cost_changed = asyncio.Event()
         self.plan: tuple[PlanEntry, ...] = ()
         self._steps = dict(enumerate(earlier_steps, 1))
@@ -93,8 +91,8 @@ class Progress:
         self._changed.set()
 
     def agent_goes_on(self) -> None:
-        """Show that the agent works again, as another process: what it used until now is counted."""
-        self._earlier_use, self._counted, self._counted_when_told, self.usage = self.use, 0, 0, Usage()
+        """Show that the agent works on another prompt: what it used until now is counted."""
+        self._earlier_use, self.usage = self.use, replace(self.usage, tokens=None)
         self.enter(None)
 
     async def until_agent_begins(self) -> None:
@@ -102,28 +100,16 @@ class Progress:
         await self._agent_began.wait()
 
     def model_answered(self, answers: ModelAnswers) -> None:
-        """Show whether the agent waits for its model, and count what its answers cost."""
+        """Show whether the agent waits for its model, and note which it is."""
         if self.agent_began:
             self.enter(tracking.MODEL_REFUSES if answers.refuses else None)
-        self._counted = answers.tokens
-        if answers.cost_usd is not None and self.usage.session_cost_usd is None:
-            self.charged_usd = (self._earlier_use.cost_usd or 0) + answers.cost_usd
-            self.cost_changed.set()
         self._set_use(answers.model)
 
     def _set_use(self, model: str | None) -> None:
-        """Count the model's own figures where they are seen, else those of the agent."""
-        before, tokens = self._earlier_use.tokens, self._counted or self.usage.tokens
+        before, tokens = self._earlier_use.tokens, self.usage.tokens
         both = (before or 0) + tokens if tokens else before
         self.use = replace(self.use, tokens=both, model=model or self.use.model)
         self._save_soon()
-
-    @property
-    def cost_is_part(self) -> bool:
-        """Whether the agent used more than it told the cost of, where it tells one."""
-        if self.usage.session_cost_usd is None:
-            return self._earlier_use.cost_is_part
-        return self._counted > self._counted_when_told
 
     @property
     def steps(self) -> list[str]:
@@ -156,7 +142,6 @@ class Progress:
                     cost if cost is not None and 0 <= cost <= MOST_DOLLARS else known.session_cost_usd,
                 )
                 if cost is not None:
-                    self._counted_when_told = self._counted
                     self.cost_changed.set()
                 self._set_use(self.use.model or (model if model and is_model_name(model) else None))
                 return
@@ -230,9 +215,8 @@ class Progress:
                 self._is_saved = True
                 plan = [f"{entry.state} {entry.text}" for entry in self.plan]
                 words = latest_words(self._heard, self._redact)
-                used = self.use.tokens, self.use.model, self.cost_is_part
                 phase = None if self.phase is None else self._redact(plain(self.phase))
-                await turns.save_progress(pool, turn.claim, plan, words, phase, *used)
+                await turns.save_progress(pool, turn.claim, plan, words, phase, self.use.tokens, self.use.model)
         except DATABASE_AWAY as problem:
             self._is_saved = is_saved
             database_failed(problem)

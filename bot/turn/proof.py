@@ -180,7 +180,7 @@ class Proof:
             outcome = await ctx.go_on(*asked, ending, run.progress.note, run.disk_overflowed)
         if outcome is None:
             return False
-        await record_use(run, is_whole=isinstance(outcome, AgentDone) and run.cap is None)
+        await record_use(run)
         if run.stop.is_set() and isinstance(outcome, Cancelled):
             raise StoppedError
         run.notices += [notices.cost_limit_reached(run.cap)] if run.cap is not None else []

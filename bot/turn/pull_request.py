@@ -16,8 +16,7 @@ from bot.sandbox.untrusted_files import read_untrusted
 from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
 from bot.thread import notices, pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
-from bot.tree import refs
-from bot.tree.git.errors import GitError
+from bot.tree import GitError, refs
 from bot.tree.git.refs import InvalidNameError
 from bot.tree.proposal import Proposal, proposal_of, template_on
 from bot.turn.checkout import Ready
@@ -46,7 +45,7 @@ async def asked_of_agent(run: TurnRun, ready: Ready, fence: Fence, *, convention
         return ""
     if turn.conversation.kind != "issue" and await own_pull(run.ctx.pool, repository, branch) is None:
         return ""
-    template = await template_on(run.ctx.clone(turn.worktree.folder), default)
+    template = await template_on(run.tree.clone, default)
     file = f"{refs.remote(default)}:{template.path}" if template is not None else None
     return ask_for_description(fence, branch, base, file, conventional=conventional)
 
@@ -166,7 +165,7 @@ async def _keep_true(run: TurnRun, ready: Ready, branch: str, pull: Pull | None)
             first = await run.write(tell_once, repository, pull.number)
             run.notices += [pull_requests.edited_by_hand(pull.number)] if first is not None else []
             return
-        found = await proposal_of(ctx.clone(turn.worktree.folder), branch, pull.base, repository.default_branch)
+        found = await proposal_of(run.tree.clone, branch, pull.base, repository.default_branch)
         if isinstance(found, Proposal):
             await keep_true(ctx, ctx.github, replace(thread, number=own.closes), branch, own, found)
     except (GitError, GitHubError, InvalidNameError) as problem:

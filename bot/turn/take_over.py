@@ -70,7 +70,6 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         steps=left.steps,
         asked=asked,
         cost_usd=left.use.cost_usd,
-        cost_is_part=left.use.cost_is_part,
         tokens=left.use.tokens,
         model=left.use.model or left.agent,
     )

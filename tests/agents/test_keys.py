@@ -33,7 +33,7 @@ async def test_the_proxy_puts_the_real_key_into_requests_to_the_gateways_path(
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         seen = await environment(world, issue)
-        [(tokens, model)] = await world.turns("tokens", "model")
+        [model] = await world.turns("model")
     assert SECRET not in seen
     assert address in seen or agent == "codex", "the agent is led to the proxy"
     asked = [one for one in models.requests if one.path.startswith(GATEWAY + path) and b"env | sort" in one.body]
@@ -41,7 +41,6 @@ async def test_the_proxy_puts_the_real_key_into_requests_to_the_gateways_path(
     assert all(one.headers[header].removeprefix("Bearer ") == SECRET for one in asked)
     assert any("some-model-7" in one.path or json.loads(one.body).get("model") == "some-model-7" for one in asked)
     assert model == "some-model-7"
-    assert tokens > 100, "the answers are counted, whatever their form"
 
 
 async def test_keys_that_sign_each_request_work_inside_the_sandbox(

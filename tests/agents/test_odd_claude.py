@@ -52,7 +52,7 @@ async def outcome_of(launch: Launch, heard: Heard | None = None) -> Outcome:
 async def test_the_cost_of_the_session_is_told(odd: Callable[[Plan], Launch]) -> None:
     heard = Heard()
     await outcome_of(odd({"prompt": [INIT, text("hi"), result(total_cost_usd=0.5)]}), heard)
-    assert heard[-1] == Usage(None, 0.5)
+    assert heard[-1] == Usage(12, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -209,27 +209,23 @@ async def test_a_model_that_asks_to_slow_down_is_told_of_and_waited_for(
         busy = "Waiting. The agent's model takes no requests at the moment. The agent continues at "
         limit = "Waiting. The usage limit of the agent's model is reached. The agent continues at "
         await issue.sees(limit if " " in refusal else busy)
-        [(tokens, model)] = await world.turns("tokens", "model")
-        assert tokens > 0, "what it used before is counted"
-        assert model is not None
+        assert await world.turns("model") != [None]
         await issue.says("/stop")
         assert "**Stopped**" in "".join(await issue.hears_all())
 
 
-@pytest.mark.parametrize(("agent", "limit"), [("claude", "0.0001"), ("opencode", "0.0001"), ("codex", "1")])
+@pytest.mark.parametrize("agent", ["claude", "opencode"])
 async def test_at_the_cost_limit_it_is_told_to_finish_and_its_work_is_pushed(
-    agent: str, limit: str, models: SimulatedModels, database_url: str, tmp_path: Path
+    agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
-    """Codex tells no cost: here each answer of its model does, as those of routers do."""
-    models.cost_usd = 0.6 if agent == "codex" else None
-    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "MAX_COST_USD_PER_TURN": limit}
+    more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap", "MAX_COST_USD_PER_TURN": "0.0001"}
     async with open_world(database_url, tmp_path, more) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot\nwrite notes.txt: hello\nrun true\nrun sleep 1000")
         await issue.hears("for one request was reached", "1 file +", FINISHED)
         assert (await world.files((await world.branches())["threadtree/issue-1"]))["notes.txt"] == "hello"
         [(state, cost)] = await world.turns("state", "cost_usd")
-        assert (state, cost >= float(limit)) == ("done", True)
+        assert (state, cost >= 0.0001) == ("done", True)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -305,8 +301,6 @@ async def test_a_session_continues_after_a_restart_and_stop_leaves_no_process(
             [stopped] = [said.body for said in issue.comments_by(github.bot) if "**Stopped**" in said.body]
             if agent in REPORT_COST:
                 assert re.search(r"· \$\d\.\d\d · ", stopped), stopped
-            else:
-                assert re.search(r"· [\d,]+ tokens · ", stopped), stopped
             assert f"· {agent} ·" not in stopped, "the model is named"
 
         async def none_is_left() -> bool:

@@ -44,7 +44,7 @@ async def test_a_step_that_is_just_written_when_the_agent_ends_is_written_once(
     assert [row["words"] for row in await world.db.fetch("select words from steps")] == ["Read a.txt"]
 
 
-async def test_what_the_model_counts_is_in_the_row_before_the_turn_ends_and_later_runs_add_to_it(
+async def test_what_the_agent_tells_is_in_the_row_before_the_turn_ends_and_later_runs_add_to_it(
     pool: Pool, world: TurnRows
 ) -> None:
     """A process that is killed at any moment leaves what it knew a second before."""
@@ -52,16 +52,19 @@ async def test_what_the_model_counts_is_in_the_row_before_the_turn_ends_and_late
     await world.ask(conversation)
     turn = await world.claimed()
     answers, progress = ModelAnswers(), Progress(str)
-    answers.count("a-model", 30)
+    answers.named("a-model", 1)
     async with asyncio.timeout(PATIENCE_SECONDS):
         async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
             progress.model_answered(answers)
-            await eventually(partial(world.db.fetchval, "select tokens from turns"))
+            progress.note(Usage(tokens=20))
+            progress.note(Usage(tokens=30))
+            await eventually(partial(world.db.fetchval, "select tokens = 30 from turns"))
     left = Use(*await world.db.fetchrow("select cost_usd, tokens, model from turns"))
     assert left == Use(None, 30, "a-model")
     resumed = Progress(str, (), left)
-    answers.count("a-model", 40)
-    resumed.model_answered(answers)
+    resumed.note(Usage(tokens=40))
+    resumed.agent_goes_on()
+    resumed.note(Usage(tokens=30))
     assert resumed.use == Use(None, 100, "a-model")
 
 
@@ -81,27 +84,6 @@ async def test_the_cost_of_a_turn_is_what_its_runs_added_to_the_session(world: T
         await turns.record_use(world.db, replace(turn.claim, token=uuid4()), 9.0, 9, None)
 
 
-async def test_a_cost_is_a_part_while_the_model_worked_on_since_it_was_told(pool: Pool, world: TurnRows) -> None:
-    """A process that is killed leaves that in the row, too, and a later run that hears the whole cost corrects it."""
-    conversation, _ = await world.home()
-    await world.ask(conversation)
-    turn = await world.claimed()
-    answers, progress = ModelAnswers(), Progress(str)
-    answers.count("a-model", 10)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
-            progress.model_answered(answers)
-            progress.note(Usage(session_cost_usd=0.5))
-            assert not progress.cost_is_part
-            answers.count("a-model", 10)
-            progress.model_answered(answers)
-            await eventually(partial(world.db.fetchval, "select cost_is_part from turns"))
-    resumed = Progress(str, (), Use(0.5, 20, "a-model", cost_is_part=True))
-    assert resumed.cost_is_part
-    resumed.note(Usage(session_cost_usd=0.75))
-    assert not resumed.cost_is_part
-
-
 async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes(world: TurnRows) -> None:
     here, _ = await world.home()
     there, _ = await world.home(node="other")
@@ -111,7 +93,8 @@ async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes
     assert await day() == costs.SpentToday(0, 0)
     for node, cost in ((NODE, 1.5), ("other", 2.5)):
         turn = await world.claimed(node=node)
-        await turns.record_use(world.db, turn.claim, None, 10, None, cost)
+        await turns.use_session(world.db, turn.claim, await turns.start_session(world.db, turn.claim, "claude", node))
+        await turns.record_use(world.db, turn.claim, cost, 10, None)
     assert await day() == costs.SpentToday(4, 4)
 
 

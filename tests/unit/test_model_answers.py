@@ -1,4 +1,4 @@
-"""What the answers of models tell: when a limit ends, the tokens, the model's name."""
+"""What the answers of models tell: when a limit ends, and the model's name."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.sandbox.net import model_answers
 from bot.sandbox.net.model_answers import ModelAnswers, reset_of
 from tests.support.models.anthropic import Messages
-from tests.support.models.bedrock import Invoke
-from tests.support.models.gemini import GenerateContent
 from tests.support.models.openai import ChatCompletions, Responses
 from tests.support.models.script import Text
 from tests.support.models.wire import Api, Asked, Told
@@ -21,96 +18,44 @@ from tests.support.models.wire import Api, Asked, Told
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR = NOW + timedelta(hours=1)
 EPOCH = int(HOUR.timestamp())
-EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
-FRAMES = {"content-type": Invoke.media_type}
-JSON = {"content-type": "application/json"}
 ASKED = Asked((Text("user", "four tokens here"),), frozenset(), "a-model/x-1", streams=True)
-TOLD = Told(1, 'Two "usage": {"input_tokens": 9} more.', None)
-TOKENS = ASKED.input_tokens + TOLD.output_tokens
+TOLD = Told(1, 'Of "model": "another" or "error": {"type": "overloaded_error"}', None)
 
 
-def passed(answers: ModelAnswers, headers: dict[str, str], *chunks: bytes, status: int = 200) -> None:
+def passed(answers: ModelAnswers, *chunks: bytes, status: int = 200) -> None:
     """Let an answer pass."""
-    answer = answers.begin("/v1/messages", status, headers)
+    answer = answers.begin("/v1/messages", status, {})
     for chunk in chunks:
         answer.feed(chunk)
     answer.end()
 
 
-@pytest.mark.parametrize("api", [Messages(), Responses(), ChatCompletions(), GenerateContent(), Invoke()])
+@pytest.mark.parametrize("api", [Messages(), Responses(), ChatCompletions()])
 @given(cuts=st.lists(st.integers(0, 3000)))
-def test_tokens_and_model_are_counted_wherever_a_stream_is_cut(api: Api, cuts: list[int]) -> None:
-    stream = b"".join(api.events(ASKED, TOLD))
-    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+def test_the_model_is_named_wherever_an_answer_is_cut(api: Api, cuts: list[int]) -> None:
+    for whole in (b"".join(api.events(ASKED, TOLD)), json.dumps(api.whole(ASKED, TOLD)).encode()):
+        places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+        answers = ModelAnswers()
+        passed(answers, *(whole[start:end] for start, end in pairwise(places)))
+        assert (answers.model, answers.refuses) == ("a-model/x-1", False)
+
+
+def test_the_model_of_the_longest_answer_is_named() -> None:
     answers = ModelAnswers()
-    headers = FRAMES if isinstance(api, Invoke) else EVENTS
-    passed(answers, headers, *(stream[start:end] for start, end in pairwise(places)))
-    assert (answers.tokens, answers.model) == (TOKENS, "a-model/x-1")
-
-
-@pytest.mark.parametrize("api", [Messages(), Responses(), ChatCompletions(), GenerateContent()])
-def test_the_tokens_of_an_answer_in_one_piece_are_counted(api: Api) -> None:
-    answers = ModelAnswers()
-    whole = json.dumps(api.whole(ASKED, TOLD)).encode()
-    passed(answers, JSON, whole[:50], whole[50:])
-    passed(answers, JSON, b"[" + whole + b"," + whole + b"]")  # Gemini's stream without events: sums so far
-    assert (answers.tokens, answers.model) == (2 * TOKENS, "a-model/x-1")
-
-
-def test_claudes_input_counts_before_the_answer_ends_and_the_cache_counts_too() -> None:
-    usage = {"input_tokens": 3, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 500, "output_tokens": 1}
-    start = {"type": "message_start", "message": {"model": "claude-x", "usage": usage}}
-    answers = ModelAnswers()
-    answer = answers.begin("/v1/messages", 200, EVENTS)
-    answer.feed(b"event: message_start\ndata: " + json.dumps(start).encode() + b"\n\n")
-    assert (answers.tokens, answers.model) == (544, "claude-x")
-    answer.feed(b'data: {"type": "message_delta", "usage": {"output_tokens": 7}}\n')
-    assert answers.tokens == 550
-
-
-def test_the_cost_of_an_answer_is_counted_once_where_it_is_told() -> None:
-    """https://openrouter.ai/docs/use-cases/usage-accounting"""
-    answers = ModelAnswers()
-    passed(answers, JSON, b'{"usage": {"total_tokens": 5}}')
-    assert answers.cost_usd is None
-    told = [b'data: {"usage": {"total_tokens": 5, "cost": %s}}\n' % cost for cost in (b"0.25", b"0.25", b"0.5")]
-    passed(answers, EVENTS, *told)
-    assert answers.cost_usd == 0.5
-    for odd in (b"-1", b'"1"', b"1e9", b"true", b"null"):
-        passed(answers, JSON, b'{"usage": {"total_tokens": 5, "cost": %s}}' % odd)
-    assert answers.cost_usd == 0.5
-
-
-def test_the_model_that_worked_most_is_named() -> None:
-    answers = ModelAnswers()
-    for name, tokens in (("large", 90), ("small", 50), ("small", 30), ("\u0000odd", 9999)):
-        passed(answers, JSON, json.dumps({"model": name, "usage": {"total_tokens": tokens}}).encode())
-    assert (answers.model, answers.tokens) == ("large", 10169)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"usage": 1}',
-        b'{"usage": {"input_tokens": -5, "output_tokens": "many", "total_tokens": 1e3}}',
-        b'{"usage": {"total_tokens": 10000000000}}',
-        b'"usage',
-        b'["usage", 1, {"usage": null}]',
-        b'{"error": {"type": {"usage": 1}}}',
-        b'{"usage": {"total_tokens": 5}, "long": "' + b"x" * model_answers.MOST_LINE_BYTES + b'"}',
-    ],
-)
-def test_what_is_no_count_or_too_long_counts_nothing(body: bytes) -> None:
-    answers = ModelAnswers()
-    passed(answers, JSON, body)
-    passed(answers, EVENTS, b"data: " + body + b'\ndata: {"usage": {"total_tokens": 2}}\n')
-    assert answers.tokens == 2, "what follows is read again"
-
-
-def test_a_refused_request_counts_nothing() -> None:
-    answers = ModelAnswers()
-    passed(answers, JSON, b'{"usage": {"total_tokens": 5}}', status=500)
-    assert answers.tokens == 0
+    for name, length in (("large", 900), ("small", 500), ("odd\0", 9000), ("larger", 901)):
+        passed(answers, json.dumps({"model": name, "text": "x" * length}).encode())
+    assert answers.model == "larger"
+    for path, name in (
+        ("/v1beta/models/gemini-x:streamGenerateContent", "gemini-x"),
+        ("/model/us.a-model-v1:0/invoke-with-response-stream", "us.a-model-v1:0"),
+        ("/v1/models/a-model", "us.a-model-v1:0"),
+    ):
+        answer = answers.begin(path, 200, {})
+        answer.feed(b"\0frames" * 200 * len(path))
+        answer.end()
+        assert answers.model == name
+    passed(answers, b'{"model": "refused"}' + b"x" * 999_999, status=500)
+    assert answers.model == "us.a-model-v1:0"
 
 
 @pytest.fixture
@@ -124,12 +69,12 @@ def test_a_busy_model_is_heard_of_at_once_and_so_is_its_next_answer(
     heard: tuple[ModelAnswers, list[bool]], status: int
 ) -> None:
     answers, news = heard
-    answers.begin("/v1/messages", status, JSON)
+    answers.begin("/v1/messages", status, {})
     assert news == [True]
-    answers.begin("/v1/messages/count_tokens", 200, JSON)
-    answers.begin("/v1/messages", 500, JSON)
+    answers.begin("/v1/messages/count_tokens", 200, {})
+    answers.begin("/v1/messages", 500, {})
     assert news == [True]
-    answers.begin("/v1/messages", 200, EVENTS)
+    answers.begin("/v1/messages", 200, {})
     assert news == [True, False]
 
 
@@ -142,16 +87,16 @@ def test_a_busy_model_is_heard_of_at_once_and_so_is_its_next_answer(
 )
 def test_a_stream_that_ends_because_the_model_is_busy_is_a_refusal(event: dict[str, object]) -> None:
     answers = ModelAnswers()
-    passed(answers, EVENTS, b"data: " + json.dumps(event).encode() + b"\n\n")
+    passed(answers, b'data: {"model": "m"}\n\ndata: ' + json.dumps(event).encode() + b"\n\n")
     assert answers.refuses
 
 
 def test_gemini_goes_on_with_another_model() -> None:
     answers = ModelAnswers()
-    answers.begin("/v1beta/models/pro:streamGenerateContent", 429, JSON)
-    answers.begin("/v1beta/models/flash:generateContent", 200, JSON)
+    answers.begin("/v1beta/models/pro:streamGenerateContent", 429, {})
+    answers.begin("/v1beta/models/flash:generateContent", 200, {})
     assert answers.refuses
-    answers.begin("/v1beta/models/flash:streamGenerateContent", 200, EVENTS)
+    answers.begin("/v1beta/models/flash:streamGenerateContent", 200, {})
     assert not answers.refuses
 
 

@@ -222,7 +222,6 @@ COMMENTS: dict[str, str | TurnResult] = {
         answer="The total of an empty cart is `0` now. Left: a test for it.",
         notices=(notices.cost_limit_reached(CapReached("turn", 5.117, 5)),),
         cost_usd=5.117,
-        cost_is_part=True,
     ),
     "answer-at-the-cost-limit-of-the-day": replace(
         RAN,

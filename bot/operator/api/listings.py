@@ -270,13 +270,13 @@ select (coalesce(finished_at, now()) at time zone 'UTC')::date as day, count(fin
        count(*) filter (where state = 'stopped') as stopped,
        count(*) filter (where state not in ('queued', 'running', 'done', 'stopped')) as failed,
        coalesce(sum(cost_usd), 0) as cost_usd,
-       count(*) filter (where started_at is not null and (cost_usd is null or cost_is_part)) as untold,
+       count(*) filter (where started_at is not null and cost_usd is null) as untold,
        percentile_cont(array[0.5, 0.95]) within group (order by extract(epoch from finished_at - started_at)::float8)
            as seconds
-from (select finished_at, started_at, state, cost_usd, cost_is_part, queue_platform, queue_repository_id
+from (select finished_at, started_at, state, cost_usd, queue_platform, queue_repository_id
       from turns where finished_at >= $1::date::timestamp at time zone 'UTC'
       union all
-      select finished_at, started_at, state, cost_usd, cost_is_part, queue_platform, queue_repository_id
+      select finished_at, started_at, state, cost_usd, queue_platform, queue_repository_id
       from turns where state in ('queued', 'running') and started_at is not null) t
 where threadtree_sees($2, $3, queue_platform, queue_repository_id)
 group by grouping sets ((1), ())

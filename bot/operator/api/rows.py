@@ -452,7 +452,7 @@ class Costs(Row):
     """Who asked, by the login; then `codebase` is null."""
     turns: int
     untold: int
-    """Those whose cost is not known, or not all of it."""
+    """Those whose cost is not known."""
     cost_usd: float | None
     tokens: int | None
 

@@ -1,6 +1,5 @@
-"""What the answers of an agent's model tell, whatever agent asks: its usage limit, the tokens it counts, its name."""
+"""What the answers of an agent's model tell, whatever agent asks: its usage limit, and its name."""
 
-import base64
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,26 +12,19 @@ LONGEST = timedelta(days=8)
 MOST_BODY_BYTES = 64 * 1024
 BUSY_STATUSES = (429, 529)
 """Too many requests, and a vendor's "overloaded"."""
-MOST_LINE_BYTES = 1 << 20
-"""A longer event of a stream, or a longer answer in one piece, is passed on without a look at it."""
 
-# A stream that began well can end in one of these:
+# A stream that began well can end in one of these. In the model's own words, quotation marks follow a backslash.
 # https://docs.claude.com/en/api/errors · https://platform.openai.com/docs/guides/error-codes
-_BUSY_ERRORS = ("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_is_overloaded", "slow_down")
-# Amazon's frames hold events of the Messages API:
-# https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_PayloadPart.html
-_FRAMED = re.compile(rb'"bytes":\s?"((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)"')
-_TELLS = re.compile(rb'"usage|overloaded|rate_limit|slow_down')
-# https://docs.claude.com/en/api/messages · https://platform.openai.com/docs/api-reference · https://ai.google.dev/api
-_SUMS = ("total_tokens", "totalTokenCount")
-_PARTS = (
-    *("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"),
-    *("prompt_tokens", "completion_tokens"),
+_BUSY_ERROR = re.compile(
+    rb'"error":\s?\{[^{}]{0,300}?"(?:type|code)":\s?'
+    rb'"(?:overloaded_error|rate_limit_error|rate_limit_exceeded|server_is_overloaded|slow_down)"'
 )
-MOST_TOKENS = 10**9
-"""The most that one answer, or one prompt, can cost."""
-MOST_DOLLARS = 1e6
-"""A cost above this is wrong, whoever tells it."""
+# https://docs.claude.com/en/api/messages · https://platform.openai.com/docs/api-reference
+_MODEL = re.compile(rb'"model":\s?"([\w./:@+\[\]-]{1,100})"')
+# https://ai.google.dev/api · https://docs.aws.amazon.com/bedrock/latest/APIReference, whose streams are frames
+_MODEL_IN_PATH = re.compile(r"/models?/([\w./:@+\[\]-]{1,100})(?::[A-Za-z]+|/invoke[a-z-]*)")
+_OVERLAP_BYTES = 512
+"""What is looked for is shorter, and can be cut between two chunks."""
 _MODEL_NAME = re.compile(r"[\w./:@+\[\]-]{1,100}")
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 
@@ -49,10 +41,9 @@ class ModelAnswers:
         self._on_change = on_change
         self._resets: dict[str, datetime] = {}
         self._refused: set[str] = set()
-        self._tokens: dict[str | None, int] = {}
-        """By the model's name."""
-        self.cost_usd: float | None = None
-        """What the answers that tell their cost add up to."""
+        self.model: str | None = None
+        """The model of the longest answer: agents ask smaller ones for titles and summaries."""
+        self._longest = -1
 
     @property
     def refuses(self) -> bool:
@@ -64,16 +55,6 @@ class ModelAnswers:
         """The latest reset of a kind of request that was refused and has not succeeded since."""
         return max(self._resets.values(), default=None)
 
-    @property
-    def tokens(self) -> int:
-        """All tokens, also those read from the vendor's cache and written to it."""
-        return sum(self._tokens.values())
-
-    @property
-    def model(self) -> str | None:
-        """The model that worked most; agents ask smaller ones for titles and summaries."""
-        return max((name for name in self._tokens if name), key=lambda name: self._tokens[name], default=None)
-
     def begin(self, path: str, status: int, headers: Mapping[str, str]) -> "ModelAnswer":
         """Take in the head of an answer; the names of `headers` are in lower case."""
         kind = path.rpartition(":")[2]  # Gemini's paths name the model, and its CLI goes on with another one
@@ -82,7 +63,8 @@ class ModelAnswers:
         elif 200 <= status < 300 and kind in self._refused:
             self._refused.discard(kind)
             self._on_change(self)
-        return ModelAnswer(self, kind, status, headers)
+        named = _MODEL_IN_PATH.search(path)
+        return ModelAnswer(self, kind, status, headers, named[1] if named else None)
 
     def ended(self, kind: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Take in the whole of an answer, of which only a refusal has a body here."""
@@ -96,108 +78,50 @@ class ModelAnswers:
         self._refused.add(kind)
         self._on_change(self)
 
-    def count(self, model: str | None, tokens: int) -> None:
-        """Note more tokens of a model."""
-        self._tokens[model] = self._tokens.get(model, 0) + tokens
-        self._on_change(self)
-
-    def charge(self, dollars: float) -> None:
-        """Note what an answer cost."""
-        self.cost_usd = (self.cost_usd or 0) + dollars
-        self._on_change(self)
+    def named(self, model: str, length: int) -> None:
+        """Note the model of an answer that is this long so far."""
+        if length > self._longest:
+            is_news, self.model, self._longest = model != self.model, model, length
+            if is_news:
+                self._on_change(self)
 
 
 class ModelAnswer:
-    """One answer while it passes: it is read by events, and none is kept."""
+    """One answer while it passes. Only the beginning of a refusal is kept."""
 
-    def __init__(self, all_answers: ModelAnswers, kind: str, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, all_answers: ModelAnswers, kind: str, status: int, headers: Mapping[str, str], model: str | None
+    ) -> None:
         self._all = all_answers
         self._kind, self._status, self._headers = kind, status, headers
-        kind_of_body = headers.get("content-type", "")
-        self._is_stream = kind_of_body.startswith("text/event-stream")
-        self._is_framed = kind_of_body.startswith("application/vnd.amazon.eventstream")
-        self._line = bytearray()
-        self._is_long = False
-        self._model: str | None = None
-        self._told: dict[str, int] = {}
-        self._counted = 0
-        self._charged = 0.0
+        self._is_refused = not 200 <= status < 300
+        self._kept = b""
+        self._length = 0
+        self._model = model
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next piece of the body."""
-        if self._is_framed:
-            self._add(chunk)
-            events = list(_FRAMED.finditer(self._line))
-            for event in events:
-                self._read_json(base64.b64decode(event[1]))
-            del self._line[: events[-1].end() if events else 0]
+        if self._is_refused:
+            self._kept += chunk[: MOST_BODY_BYTES - len(self._kept)]
             return
-        first, *others = chunk.split(b"\n") if self._is_stream else [chunk]
-        self._add(first)
-        for piece in others:
-            self._read_line()
-            self._add(piece)
+        self._length += len(chunk)
+        seen = self._kept + chunk
+        self._kept = seen[-_OVERLAP_BYTES:]
+        if _BUSY_ERROR.search(seen):
+            self._all.busy(self._kind)
+        if self._model is None and (found := _MODEL.search(seen)):
+            self._model = found[1].decode()
+        if self._model is not None:
+            self._all.named(self._model, self._length)
 
     def end(self) -> None:
         """Take in the end of the body."""
-        body = bytes(self._line[:MOST_BODY_BYTES])
-        self._read_line()
-        self._all.ended(self._kind, self._status, self._headers, body)
-
-    def _add(self, piece: bytes) -> None:
-        self._is_long = self._is_long or len(self._line) + len(piece) > MOST_LINE_BYTES
-        if self._is_long:
-            self._line.clear()
-        else:
-            self._line += piece
-
-    def _read_line(self) -> None:
-        line, self._line, self._is_long = self._line, bytearray(), False
-        self._read_json(line)
-
-    def _read_json(self, line: bytes | bytearray) -> None:
-        if not 200 <= self._status < 300 or _TELLS.search(line) is None:
-            return
-        try:
-            value = orjson.loads(line.removeprefix(b"data:"))
-        except orjson.JSONDecodeError:
-            return
-        # Gemini streams a list where it is not asked for events.
-        for one in value if isinstance(value, list) else [value]:
-            for part in (one, *(one.get(name) for name in ("message", "response"))) if isinstance(one, dict) else ():
-                if isinstance(part, dict):
-                    self._read(part)
-
-    def _read(self, told: dict[str, object]) -> None:
-        error = told.get("error")
-        if isinstance(error, dict) and any(error.get(name) in _BUSY_ERRORS for name in ("type", "code")):
-            self._all.busy(self._kind)
-        name = told.get("model") or told.get("modelVersion")
-        if isinstance(name, str) and is_model_name(name):
-            self._model = name
-        usage = told.get("usage") or told.get("usageMetadata")
-        if isinstance(usage, dict):
-            # A later event of the same answer has sums of the whole answer, though not always all of them.
-            self._told |= {name: usage[name] for name in (*_SUMS, *_PARTS) if _is_count(usage.get(name))}
-            whole = next((self._told[name] for name in _SUMS if name in self._told), None)
-            tokens = sum(self._told.get(name, 0) for name in _PARTS) if whole is None else whole
-            if tokens > self._counted:
-                self._all.count(self._model, tokens - self._counted)
-                self._counted = tokens
-            # In US dollars, of the whole answer: https://openrouter.ai/docs/use-cases/usage-accounting
-            cost = usage.get("cost")
-            if isinstance(cost, float | int) and cost is not True and self._charged < cost <= MOST_DOLLARS:
-                self._all.charge(cost - self._charged)
-                self._charged = cost
+        self._all.ended(self._kind, self._status, self._headers, self._kept if self._is_refused else b"")
 
 
 def is_model_name(text: str) -> bool:
     """Return whether this can be the name of a model, from wherever it comes."""
     return _MODEL_NAME.fullmatch(text) is not None
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= MOST_TOKENS
 
 
 def reset_of(headers: Mapping[str, str], body: bytes, now: datetime) -> datetime | None:

@@ -76,7 +76,6 @@ class Responses:
             "output_tokens": told.output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": asked.input_tokens + told.output_tokens,
-            **({} if told.cost_usd is None else {"cost": told.cost_usd}),
         }
         return {
             "id": f"resp_{told.number}",

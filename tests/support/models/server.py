@@ -43,8 +43,6 @@ class SimulatedModels:
     requests: list[LoggedRequest] = field(default_factory=list)
     only_key: str | None = None
     """The only one with which it lists its models; None for any."""
-    cost_usd: float | None = None
-    """What each answer of OpenAI's APIs tells of its cost."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -111,7 +109,7 @@ class SimulatedModels:
                 headers = {"retry-after": seconds} if seconds else {}
                 return JSONResponse(api.error(status, f"The prompt asked for status {status}."), status, headers)
             case Answer():
-                answer = told(next(self._numbers), step, asked, self.cost_usd)
+                answer = told(next(self._numbers), step, asked)
                 return _in_form(api, asked, gemini.as_json(answer) if gemini.wants_json(body) else answer)
             case _:
                 assert_never(step)

@@ -30,8 +30,6 @@ class Told:
     number: int
     text: str
     call: Call | None
-    cost_usd: float | None = None
-    """In the usage fields of OpenAI's APIs, as routers of models tell it."""
 
     @property
     def call_id(self) -> str:
@@ -62,9 +60,9 @@ class Api(Protocol):
         ...
 
 
-def told(number: int, answer: Answer, asked: Asked, cost_usd: float | None = None) -> Told:
+def told(number: int, answer: Answer, asked: Asked) -> Told:
     """Make the answer's call concrete. Raises LookupError, see `call_for`."""
-    return Told(number, answer.text, None if answer.act is None else call_for(answer.act, asked.tools), cost_usd)
+    return Told(number, answer.text, None if answer.act is None else call_for(answer.act, asked.tools))
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
