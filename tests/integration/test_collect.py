@@ -179,16 +179,6 @@ async def test_what_the_bot_pushed_after_a_request_that_waited_is_no_news(
     assert (found.pull.head_sha, found.pull.pushed_since) == (pull.head_sha, False)
 
 
-async def test_an_edited_text_says_when_it_was_edited(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
-    issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
-    comment = await maria.comment(issue, "before")
-    await maria.edit(comment, "after")
-
-    [text] = (await collected(github, shop, issue.number)).thread.comments
-
-    assert (text.body, text.edited_at is not None) == ("after", True)
-
-
 async def test_a_part_that_github_refuses_is_named_and_fails_nothing(
     simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
 ) -> None:
@@ -210,22 +200,6 @@ async def test_a_person_whose_permission_is_unknown_may_not_write(
     simulated.faults.add(FailBefore(500), path="*/permission", times=None)
 
     assert (await collected(github, shop, issue.number)).writers == frozenset()
-
-
-async def test_whoever_is_known_to_write_is_not_asked_about(
-    simulated: SimulatedGitHub, github: GitHub, shop: SimulatedRepository, maria: Person
-) -> None:
-    issue = await maria.open_issue(shop, "Wrong total", "It says 0.")
-    moment = Moment(datetime.now(UTC), bot_id=0, writer_id=maria.id)
-
-    assert (await collected(github, shop, issue.number, moment)).writers == {maria.id}
-    assert [request.path for request in simulated.requests] == ["/graphql"]
-
-
-async def test_a_thread_that_is_gone_is_nothing(github: GitHub, shop: SimulatedRepository) -> None:
-    repository = Repository("github", shop.id, shop.owner.login, shop.name)
-
-    assert await collect(github, repository, 404, Moment(datetime.now(UTC), bot_id=0)) is None
 
 
 SECRET = "canary-8f2c61d0-77aa"

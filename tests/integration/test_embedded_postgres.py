@@ -146,13 +146,6 @@ async def test_an_empty_directory_becomes_a_server_for_both_drivers(tmp_path: Pa
     assert not has_server(tmp_path / "a b,c")
 
 
-async def test_stored_rows_are_there_at_the_next_start(tmp_path: Path) -> None:
-    async with embedded_postgres(tmp_path, None, FAST) as url:
-        await execute(url, "create table kept as select 42 as answer")
-    async with embedded_postgres(tmp_path, None, FAST) as url:
-        assert await value(url, "select answer from kept") == 42
-
-
 async def test_only_the_last_user_stops_the_server(tmp_path: Path) -> None:
     async with embedded_postgres(tmp_path, None, FAST) as first:
         async with user_process(tmp_path) as (second, _):
@@ -291,16 +284,6 @@ async def test_root_runs_it_as_another_user_below_a_directory_closed_to_that_use
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     assert pwd.getpwuid(int(fields["Uid"].split()[0])).pw_name in ("postgres", "nobody")
     assert int(fields["CapEff"], 16).bit_count() == 1
-
-
-@AS_ROOT
-async def test_root_grants_no_capability_where_every_user_may_pass(open_directory: Path) -> None:
-    bin_dir = find_binaries(None, Files(open_directory))
-    if not all(parent.stat().st_mode & 0o001 for parent in (bin_dir, *bin_dir.parents)):
-        pytest.skip("the programs themselves are out of reach")
-    async with embedded_postgres(open_directory, None, FAST):
-        status = Path(f"/proc/{postmaster(open_directory)}/status").read_text()
-    assert int(dict(line.split(":\t", 1) for line in status.splitlines())["CapEff"], 16) == 0
 
 
 @AS_ROOT

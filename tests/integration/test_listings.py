@@ -166,8 +166,9 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
     assert done == {
         "id": 1,
         "conversation": "octo/hello#1",
-        "title": "Login loops",
-        "summary": "one",
+        "verb": "work",
+        "title": "one",
+        "thread_title": "Login loops",
         "state": "done",
         "reason": None,
         "waiting": None,
@@ -220,12 +221,16 @@ async def test_without_a_terminal_each_row_of_a_table_is_one_line(cli: Cli) -> N
 
 @pytest.mark.usefixtures("a_past")
 @pytest.mark.parametrize(
-    ("name", "change"), [("turns", "requests set text"), ("conversations", "conversations set title")]
+    ("name", "change"),
+    [
+        ("turns", "requests set ask = jsonb_set(ask, '{text}', to_jsonb('%s'::text))"),
+        ("conversations", "conversations set title = '%s'"),
+    ],
 )
 async def test_a_terminal_shows_the_beginning_of_a_long_text_in_one_line(
     cli: Cli, database_url: str, name: str, change: str
 ) -> None:
-    await execute(database_url, f"update {change} = 'Set SameSite on the session cookie, so that Safari keeps it'")
+    await execute(database_url, f"update {change}" % "Set SameSite on the session cookie, so that Safari keeps it")
     cli.environment |= {"FORCE_COLOR": "1", "COLUMNS": "80"}
     lines = [line for line in (await cli(name, "list")).stdout.splitlines() if "octo/" in line]
     assert len(lines) == len(await cli.json(name, "list"))

@@ -199,14 +199,6 @@ async def test_a_tracking_comment_is_posted_once_and_edited_in_place(bench: Benc
     assert (await bench.row(row))["comment_url"].endswith(str(comment.id))
 
 
-async def test_the_same_text_again_edits_nothing(bench: Bench) -> None:
-    turn = await bench.turn()
-    for _ in range(2):
-        await bench.wish(turn, "Queued.")
-        await bench.drain_until_empty()
-    assert [comment.edits for comment in bench.said] == [[]]
-
-
 @pytest.mark.parametrize("fault", [FailAfter(502), DropAfter(), Garble(), FailBefore(502), DropBefore()])
 async def test_exactly_one_comment_when_a_post_breaks(bench: Bench, fault: Fault) -> None:
     turn = await bench.turn()
@@ -292,19 +284,6 @@ async def test_a_text_that_changes_during_a_request_is_sent_too(bench: Bench) ->
         assert (await bench.row(row))["state"] == "sending"
         await outbox.sent(connection, row, taken.version, 1, "https://github.example/1", bench.time.now)
     assert (await bench.row(row))["state"] == "waiting"
-
-
-async def test_a_silent_writer_sends_five_at_once_and_then_one_a_second(bench: Bench) -> None:
-    for _ in range(5):
-        comment = await bench.maria.comment(bench.issue, "@bot do it")
-        await bench.react(Target("comment", comment.id))
-    await bench.wish(await bench.turn(), "Working.")
-    for number in range(2):
-        await bench.reply(f"Answer {number}")
-    await bench.drain_until_empty()
-    posts = bench.posts()
-    assert [(after - posts[0]).total_seconds() for after in posts] == [0, 0, 0, 0, 0, 1, 2, 3]
-    assert bench.bodies == ["Answer 0", "Answer 1", "Working."]
 
 
 async def test_the_pace_holds_across_processes(bench: Bench) -> None:
@@ -609,16 +588,6 @@ async def test_a_tracking_comment_that_was_never_posted_is_not_posted_beside_the
     await bench.drain_until_empty()
     assert bench.bodies == ["The answer."]
     assert not [request for request in bench.github.requests if request.method == "DELETE"]
-
-
-async def test_a_tracking_comment_of_which_nobody_heard_goes_as_well(bench: Bench) -> None:
-    turn = await bench.turn()
-    bench.github.faults.add(DropAfter(), method="POST")
-    await bench.wish(turn, "Working.")
-    await bench.drain()
-    await moved(bench, turn)
-    await bench.drain_until_empty()
-    assert bench.bodies == ["The answer."]
 
 
 @pytest.mark.parametrize("fault", [DropAfter(), FailAfter(502), FailBefore(502), FailBefore(404)])

@@ -1,6 +1,7 @@
-"""A story with one kill in it: the common parts of every scenario of a failpoint."""
+"""A story with kills in it: the common parts of every scenario of failpoints."""
 
 import asyncio
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,49 +16,55 @@ from tests.support.world import NOTHING_LEFT
 
 
 class Scenario(ABC):
-    """A story with one kill in it: of the worker that serves it, or of `command`, which runs while no other does.
+    """A story that is killed once at each failpoint of a list, one after the other, and goes on after each kill.
 
-    `settings` are for it and for the restarted bot.
+    It is played once for each of its lists, `failpoints`. The worker that serves it is killed, at first `command` where
+    it has one, which runs while no worker does. `settings` are for all of them. `cut_offs` is what the turn counts as
+    its crashes until then.
     """
 
+    failpoints: Sequence[str] = ()
     command: Sequence[str] = ()
     settings: Mapping[str, str] = {}
+    cut_offs = 0
 
-    def __init__(self, here: Deployment, name: str, armed: Path) -> None:
+    def __init__(self, here: Deployment, names: str, listed: Path) -> None:
         self.here = here
-        self._name = name
-        self._armed = armed
+        self._names = names
+        self._listed = listed
 
-    async def play_until_killed(self) -> BotProcess:
-        """Prepare, act until the failpoint is reached, and return the process that ended there."""
+    async def play(self) -> None:
+        """Prepare, act, kill at each failpoint, and leave a worker that goes on to the end of the story."""
         ready = await self.here.listen_here(**self.settings)
-        worker = await self._start("worker")
+        process = await self._start("worker")
         await ready()
         await self.prepare()
         if self.command:
-            assert await worker.terminate() == 0
+            assert await process.terminate() == 0
             await self.act()
-            self._armed.touch()
-            return await self._start(*self.command)
-        self._armed.touch()
-        await self.act()
-        return worker
-
-    async def restart(self) -> None:
-        """Start a worker after the kill; deliveries were stored meanwhile."""
-        await self._start("worker")
+        self._listed.write_text(self._names)
+        if self.command:
+            process = await self._start(*self.command)
+        else:
+            await self.act()
+        for _ in self._names.split():
+            assert await process.ended() == -signal.SIGKILL, (self._listed.read_text(), process.stderr)
+            await self.here.no_agents()
+            # One crash after the other would end the turn as interrupted.
+            await self.execute(f"update turns set cut_offs = {self.cut_offs} where state = 'running'")  # noqa: S608
+            process = await self._start("worker")
 
     async def prepare(self) -> None:
-        """Do what comes before, with the failpoint not yet armed."""
+        """Do what comes before, with no failpoint listed yet."""
         return
 
     @abstractmethod
     async def act(self) -> None:
-        """Do what reaches the failpoint."""
+        """Do what reaches the failpoints."""
 
     @abstractmethod
     async def check(self) -> None:
-        """Check the state after the restart, besides what always holds."""
+        """Check the state at the end, besides what always holds."""
 
     async def quiet(self) -> None:
         """Wait until nothing is left to do."""
@@ -117,7 +124,7 @@ class Scenario(ABC):
 
     async def _start(self, *command: str) -> BotProcess:
         return await self.here.start_program(
-            *(kill_at_failpoint.__file__, self._name, str(self._armed), *command),
+            *(kill_at_failpoint.__file__, str(self._listed), *command),
             command=command[0],
             **self.settings,
         )

@@ -1,8 +1,10 @@
 """A scenario that reaches each failpoint, and the expected state after the kill and the restart."""
 
 import shutil
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from bot.demo.pair import SCRIPTED_AGENT
 from bot.simulated.github.faults import FailBefore
@@ -10,13 +12,20 @@ from tests.support.failpoint_scenario import Scenario
 from tests.support.git_repositories import git, lfs_pointer, require_git_lfs
 from tests.support.patience import until_true
 
-HELLO = "append hello.txt: hello\nsay Here it is."
+HELLO = "write hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
 LEFT = "write left.txt: unfinished\nfail It broke."
 
 
 class Create(Scenario):
     """The first request of a repository, whose older history arrives beside the agent."""
+
+    failpoints: Sequence[str] = (
+        "clone-initialised clone-fetched clone-pruned worktree-registered worktree-checked-out worktree-locked "
+        "turn-end-written",
+        # What is cut off at one of these does not come to the next.
+        *("branches-received", "branches-moved-in", "history-arrived", "push-accepted", "branch-pushed"),
+    )
 
     async def prepare(self) -> None:
         await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
@@ -33,15 +42,26 @@ class Create(Scenario):
         await self.git("fsck", "--full", "--connectivity-only")
 
 
-class Arriving(Scenario):
+class Answered(Scenario):
+    """Issue 1 has an answer, and a commit on GitHub."""
+
+    request = MINE
+
+    async def prepare(self) -> None:
+        self.issue = await self.here.ask(self.request)
+        await self.here.answered(self.issue, "Ready.")
+        await self.quiet()
+
+
+class Arriving(Answered):
     """Somebody has pushed a branch that the second request does not need: it arrives while the agent works."""
+
+    failpoints = ("branches-moved-in", "branches-received")
 
     gate: Path | None = None
 
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+        await super().prepare()
         await self.here.maria.push(self.here.repository, "other", {"other.txt": "other\n"}, "Other")
         self.gate = self.here.data_dir.with_name("gate")
 
@@ -63,6 +83,8 @@ class Arriving(Scenario):
 
 class Told(Scenario):
     """The agent of a running turn is about to be told what is asked meanwhile."""
+
+    failpoints = ("message-taken",)
 
     settings = {"AGENT_COMMAND": f"{SCRIPTED_AGENT} --resume --steering"}  # noqa: RUF012 - never changed
 
@@ -90,6 +112,8 @@ class Told(Scenario):
 class SetUp(Create):
     """The same with a script that prepares the checkout."""
 
+    failpoints = ("worktree-set-up",)
+
     settings = {"SETUP_SCRIPT": "true"}  # noqa: RUF012 - never changed
 
     async def prepare(self) -> None:
@@ -100,6 +124,9 @@ class SetUp(Create):
 class Checked(Create):
     """The repository's check fails on what the agent did at first, and passes on the base."""
 
+    failpoints = ("base-checked-out check-ended",)
+    mended: str | None = "mended"
+
     async def prepare(self) -> None:
         script = "#!/bin/sh\necho junk | tee -a README.md > junk.txt\ntest ! -e hello.txt || test -e mended.txt\n"
         await self.here.maria.push(self.here.repository, "main", {".threadtree/check": script}, "Check")
@@ -109,9 +136,8 @@ class Checked(Create):
         self.issue = await self.here.ask(f"{HELLO}\nmend write mended.txt: mended\\nsay Mended.")
 
     async def check(self) -> None:
-        was_told = self._name == "told-of-check"
-        await self.answers(self.issue, "check failed" if was_told else "check passed")
-        await self.pushed("threadtree/issue-1", hello="hello", **({} if was_told else {"mended": "mended"}))
+        await self.answers(self.issue, f"check {'passed' if self.mended else 'failed'}")
+        await self.pushed("threadtree/issue-1", hello="hello", mended=self.mended)
         assert "junk" not in str(await self.here.repository.git.files("threadtree/issue-1")).replace(
             "junk | tee -a README.md > junk.txt", ""
         )
@@ -119,12 +145,19 @@ class Checked(Create):
         assert await self.here.value("select told_of_check from turns") is True
 
 
+class ToldOfCheck(Checked):
+    """The same, but the agent was told already: it is not told again."""
+
+    failpoints = ("told-of-check",)
+    mended = None
+
+
 class CheckedNoMore(Checked):
     """The same, but the turn does not go on: the next one pushes what the agent did, and nothing of the check."""
 
-    async def restart(self) -> None:
-        await self.execute("update turns set cut_offs = 1")
-        await super().restart()
+    failpoints = ("check-ended",)
+
+    cut_offs = 1
 
     async def check(self) -> None:
         await self.answers(self.issue, "**Interrupted:**")
@@ -137,6 +170,8 @@ class CheckedNoMore(Checked):
 
 class Picture(Scenario):
     """The first request of a repository with a file under Git LFS changes it."""
+
+    failpoints = ("lfs-files-written lfs-objects-pushed",)
 
     content = b"all colours\n"
 
@@ -157,13 +192,11 @@ class Picture(Scenario):
         assert self.here.repository.lfs[sha256(changed).hexdigest()] == changed
 
 
-class WithWork(Scenario):
+class WithWork(Answered):
     """Issue 1 has a commit on GitHub and an uncommitted file in its worktree."""
 
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+        await super().prepare()
         await self.leave()
 
     async def leave(self) -> None:
@@ -177,6 +210,8 @@ class WithWork(Scenario):
 
 class BrokenClone(WithWork):
     """The clone is damaged: it is kept and fetched again, and so is the worktree."""
+
+    failpoints = ("clone-remade clone-set-aside",)
 
     async def act(self) -> None:
         await self.git("pack-refs", "--all")
@@ -196,6 +231,8 @@ class BrokenClone(WithWork):
 class Moved(WithWork):
     """DATA_DIR has another place, and the worker that follows it is killed."""
 
+    failpoints = ("worktree-moved",)
+
     command = ("worker",)
 
     async def act(self) -> None:
@@ -211,13 +248,13 @@ class Moved(WithWork):
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
 
 
-class Switch(Scenario):
+class Switch(Answered):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 
+    failpoints = ("switch-checked switch-checked-out switch-saved",)
+
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+        await super().prepare()
         person, repository = self.here.maria, self.here.repository
         await person.push(repository, "feature", {"more.txt": "more\n"}, "More", "threadtree/issue-1")
         self.pull = await person.open_pull(repository, head="feature", title="Feature", body="Fixes #1")
@@ -236,6 +273,8 @@ class Switch(Scenario):
 class Leave(Switch):
     """GitHub says later that a pull request closes the issue: its own worktree is left for the issue's."""
 
+    failpoints = ("worktree-left",)
+
     async def prepare(self) -> None:
         await super().prepare()
         self.here.github.faults.add(FailBefore(502), method="POST", path="/graphql", times=None)
@@ -251,13 +290,13 @@ class Leave(Switch):
         assert await self.live() == {"issue-1": "feature"}
 
 
-class Merged(Scenario):
+class Merged(Answered):
     """The issue's branch was merged: its next request uses another branch."""
 
+    failpoints = ("next-branch-checked-out",)
+
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+        await super().prepare()
         person = self.here.maria
         pull = await person.open_pull(self.here.repository, head="threadtree/issue-1", title="Mine")
         await person.merge(pull)
@@ -272,13 +311,11 @@ class Merged(Scenario):
         await self.pushed("threadtree/issue-1-2", hello="hello", mine="mine")
 
 
-class OpenPullRequest(Scenario):
+class OpenPullRequest(Answered):
     """A command opens a pull request."""
 
-    async def prepare(self) -> None:
-        self.issue = await self.here.ask(f"{MINE}\ndescribe Title: Mine\\n\\nThis is mine.")
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+    failpoints = ("pull-request-created",)
+    request = f"{MINE}\ndescribe Title: Mine\\n\\nThis is mine."
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/pr")
@@ -293,6 +330,8 @@ class OpenPullRequest(Scenario):
 
 class Describe(OpenPullRequest):
     """A request pushes to the branch of the bot's pull request, which is described anew."""
+
+    failpoints = ("description-written",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -314,6 +353,8 @@ class Describe(OpenPullRequest):
 class CloseIssue(WithWork):
     """The issue is closed: its worktree is removed, and work that is not on GitHub is rescued."""
 
+    failpoints = ("branch-deleted entry-dropped metadata-deleted rescue-committed rescued trashed",)
+
     async def act(self) -> None:
         await self.here.maria.close(self.issue)
 
@@ -325,6 +366,8 @@ class CloseIssue(WithWork):
 
 class Reset(WithWork):
     """The worktree is reset by a command: the branch stays, and uncommitted work is rescued."""
+
+    failpoints = ("worktree-changed reset-done reset-rescued",)
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree reset")
@@ -339,6 +382,8 @@ class Reset(WithWork):
 
 class Undo(WithWork):
     """What the last request left is taken back, and what the one before pushed stays."""
+
+    failpoints = ("undo-rescued undone",)
 
     async def leave(self) -> None:
         await self.here.ask(LEFT, self.issue)
@@ -357,12 +402,13 @@ class Undo(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
-class Revert(Scenario):
+class Revert(Answered):
     """What the last request pushed is reverted by a commit."""
 
+    failpoints = ("undone",)
+
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
+        await super().prepare()
         await self.here.ask(HELLO, self.issue)
         await self.here.answered(self.issue, "Here it is.")
         await self.quiet()
@@ -377,13 +423,13 @@ class Revert(Scenario):
         assert await self.here.value("select count(*) from rescues") == 0
 
 
-class Update(Scenario):
+class Update(Answered):
     """The base is merged into the branch."""
 
+    failpoints = ("base-merged",)
+
     async def prepare(self) -> None:
-        self.issue = await self.here.ask(MINE)
-        await self.here.answered(self.issue, "Ready.")
-        await self.quiet()
+        await super().prepare()
         await self.here.maria.push(self.here.repository, "main", {"second.txt": "second\n"}, "Second")
 
     async def act(self) -> None:
@@ -396,6 +442,8 @@ class Update(Scenario):
 
 class ResetAndSetUp(Reset):
     """The same with a script that prepares the checkout."""
+
+    failpoints = ("outcome-saved",)
 
     settings = SetUp.settings
 
@@ -411,6 +459,8 @@ class ResetAndSetUp(Reset):
 
 class Restore(WithWork):
     """The rescued work is restored by a command."""
+
+    failpoints = ("commits-restored files-restored restore-begun",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -435,6 +485,8 @@ class Restore(WithWork):
 class RestoreKept(Restore):
     """The same, but the directory was kept because it has a repository inside."""
 
+    failpoints = ("kept-files-restored kept-restore-begun worktree-set-aside",)
+
     async def leave_more(self) -> None:
         nested = self.worktree / "nested"
         git(self.worktree, "init", "-q", str(nested))
@@ -451,6 +503,8 @@ class RestoreKept(Restore):
 class Prune(WithWork):
     """An operator prunes an unused worktree."""
 
+    failpoints = ("removal-decided",)
+
     command = ("worktrees", "prune", "--older-than", "0h")
 
     async def act(self) -> None:
@@ -465,6 +519,8 @@ class Prune(WithWork):
 
 class ExpireRescue(CloseIssue):
     """A rescue is old enough to expire."""
+
+    failpoints = ("rescue-dropped",)
 
     command = ("worktrees", "prune")
 
@@ -486,6 +542,8 @@ class ExpireRescue(CloseIssue):
 class LostDirectory(WithWork):
     """The row says that the worktree is removed and its directory is gone, but git still has an entry."""
 
+    failpoints = ("taken-away",)
+
     command = ("worktrees", "repair")
 
     async def act(self) -> None:
@@ -500,63 +558,11 @@ class LostDirectory(WithWork):
         await self.pushed("threadtree/issue-1", mine="mine")
 
 
-ALSO: tuple[tuple[str, type[Scenario]], ...] = (
-    ("branches-received", Create),
-    ("branches-moved-in", Create),
-    ("undone", Revert),
-    ("check-ended", CheckedNoMore),
-)
-"""Failpoints that a second scenario reaches in another state."""
-SCENARIOS: dict[str, type[Scenario]] = {
-    "lfs-files-written": Picture,
-    "lfs-objects-pushed": Picture,
-    "branch-deleted": CloseIssue,
-    "branch-pushed": Create,
-    "branches-moved-in": Arriving,
-    "branches-received": Arriving,
-    "clone-fetched": Create,
-    "clone-initialised": Create,
-    "clone-pruned": Create,
-    "clone-remade": BrokenClone,
-    "clone-set-aside": BrokenClone,
-    "commits-restored": Restore,
-    "description-written": Describe,
-    "entry-dropped": CloseIssue,
-    "files-restored": Restore,
-    "history-arrived": Create,
-    "kept-files-restored": RestoreKept,
-    "kept-restore-begun": RestoreKept,
-    "worktree-set-aside": RestoreKept,
-    "base-checked-out": Checked,
-    "check-ended": Checked,
-    "told-of-check": Checked,
-    "metadata-deleted": CloseIssue,
-    "next-branch-checked-out": Merged,
-    "worktree-changed": Reset,
-    "outcome-saved": ResetAndSetUp,
-    "removal-decided": Prune,
-    "message-taken": Told,
-    "pull-request-created": OpenPullRequest,
-    "push-accepted": Create,
-    "rescue-committed": CloseIssue,
-    "rescue-dropped": ExpireRescue,
-    "rescued": CloseIssue,
-    "undo-rescued": Undo,
-    "undone": Undo,
-    "base-merged": Update,
-    "reset-done": Reset,
-    "reset-rescued": Reset,
-    "restore-begun": Restore,
-    "switch-checked": Switch,
-    "switch-checked-out": Switch,
-    "switch-saved": Switch,
-    "taken-away": LostDirectory,
-    "trashed": CloseIssue,
-    "turn-end-written": Create,
-    "worktree-checked-out": Create,
-    "worktree-left": Leave,
-    "worktree-locked": Create,
-    "worktree-moved": Moved,
-    "worktree-registered": Create,
-    "worktree-set-up": SetUp,
-}
+def _all(kind: type[Any]) -> Iterator[tuple[type[Scenario], str]]:
+    yield from ((kind, names) for names in vars(kind).get("failpoints", ()))
+    for below in kind.__subclasses__():
+        yield from _all(below)
+
+
+SCENARIOS = [*_all(Scenario)]
+"""Each story, with the failpoints at which it is killed; some are reached in two stories, in another state."""

@@ -1,6 +1,6 @@
-"""Run `threadtree COMMAND …` with short waits: arguments NAME FILE COMMAND …
+"""Run `threadtree COMMAND …` with short waits: arguments FILE COMMAND …
 
-It is killed at the failpoint NAME once FILE exists.
+FILE lists failpoints. The process is killed where it first reaches one of them, which is then taken off the list.
 """
 
 import os
@@ -13,12 +13,14 @@ from bot.cli.main import main
 from tests.chaos.program import shorten_waits
 
 
-def arm(name: str, armed: Path) -> None:
-    """End the process with SIGKILL where it first reaches this failpoint while `armed` exists."""
+def arm(listed: Path) -> None:
+    """End the process with SIGKILL where it first reaches a failpoint that is listed."""
 
     def kill(reached: str) -> None:
-        if reached == name and armed.exists():
-            armed.unlink()
+        names = listed.read_text().split() if listed.exists() else []
+        if reached in names:
+            names.remove(reached)
+            listed.write_text(" ".join(names))
             os.kill(os.getpid(), signal.SIGKILL)
 
     failpoints.listener = kill
@@ -26,6 +28,5 @@ def arm(name: str, armed: Path) -> None:
 
 if __name__ == "__main__":
     shorten_waits()
-    arm(sys.argv[1], Path(sys.argv[2]))
-    del sys.argv[1:3]
+    arm(Path(sys.argv.pop(1)))
     main()

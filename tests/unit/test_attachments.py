@@ -31,21 +31,18 @@ def found(body: str, uploads: Uploads = UPLOADS) -> list[str]:
     return [link.address for link in find_links([Source("the description", body, None)], uploads)]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_an_attachment_is_found_wherever_a_reader_sees_it() -> None:
+    for body in [
         *(f"![]({ASSET})", f"text ![a picture]({ASSET}) text", f'<img width="300" src="{ASSET}">'),
         *(f"<p><img src='{ASSET}'></p>", f"[screenshot]({ASSET})", f"Look: {ASSET}."),
         *(f"- item\n  > {ASSET}\n", f"![one]({ASSET}) and again ![two]({ASSET}#top)"),
-    ],
-)
-def test_an_attachment_is_found_wherever_a_reader_sees_it(body: str) -> None:
-    assert found(body) == [ASSET]
+    ]:
+        assert found(body) == [ASSET]
 
 
-@pytest.mark.parametrize("body", [f"`{ASSET}`", f"```\n![]({ASSET})\n```", f"    ![]({ASSET})", "no address", ""])
-def test_an_address_in_code_is_no_attachment(body: str) -> None:
-    assert found(body) == []
+def test_an_address_in_code_is_no_attachment() -> None:
+    for body in [f"`{ASSET}`", f"```\n![]({ASSET})\n```", f"    ![]({ASSET})", "no address", ""]:
+        assert found(body) == []
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ def subject(asked_for: str | None, title: str = "Login fails on Safari", *, conv
     return commit_message.subject(asked_for, title, 7, Redactor([SECRET]), conventional=conventional)
 
 
-@pytest.mark.parametrize(
-    ("answer", "text", "asked_for"),
-    [
+def test_the_last_line_of_an_answer_may_ask_for_a_subject() -> None:
+    for answer, text, asked_for in [
         ("It works now.\n\nCommit: Keep the cookie", "It works now.", "Keep the cookie"),
         ("It works now.\n\n**Commit:** `Keep the cookie`\n", "It works now.", "Keep the cookie`"),
         ("Commit: Keep the cookie", "", "Keep the cookie"),
@@ -30,15 +29,12 @@ def subject(asked_for: str | None, title: str = "Login fails on Safari", *, conv
         ("Commit: Keep the cookie\nThat is all.", "Commit: Keep the cookie\nThat is all.", None),
         ("Commit: " + "x" * 2000, "Commit: " + "x" * 2000, None),
         ("", "", None),
-    ],
-)
-def test_the_last_line_of_an_answer_may_ask_for_a_subject(answer: str, text: str, asked_for: str | None) -> None:
-    assert split_subject(answer) == (text, asked_for)
+    ]:
+        assert split_subject(answer) == (text, asked_for)
 
 
-@pytest.mark.parametrize(
-    ("asked_for", "line"),
-    [
+def test_a_subject_is_one_harmless_line() -> None:
+    for asked_for, line in [
         ("Keep the session cookie on Safari.", "Keep the session cookie on Safari"),
         ("**`Keep the cookie`**", "Keep the cookie"),
         ("@maria asked for @angular/core", "maria asked for angular/core"),
@@ -52,10 +48,8 @@ def test_the_last_line_of_an_answer_may_ask_for_a_subject(answer: str, text: str
         ),
         ("—", "Login fails on Safari"),
         (None, "Login fails on Safari"),
-    ],
-)
-def test_a_subject_is_one_harmless_line(asked_for: str | None, line: str) -> None:
-    assert subject(asked_for) == line
+    ]:
+        assert subject(asked_for) == line
 
 
 @pytest.mark.parametrize(
@@ -133,11 +127,11 @@ def test_a_prefilled_page_has_an_address_that_servers_accept(body: str, title: s
     assert re.fullmatch(r"[!-~]+", url)
 
 
-@pytest.mark.parametrize("words", ["Closes #8", "Work\n\nfixes GH-8", "thanks @acme/everyone", "Resolves o/r#7"])
-def test_a_message_that_mentions_or_closes_another_issue_is_live(words: str) -> None:
-    assert commit_message.is_live(words, 7)
+def test_a_message_that_mentions_or_closes_another_issue_is_live() -> None:
+    for words in ["Closes #8", "Work\n\nfixes GH-8", "thanks @acme/everyone", "Resolves o/r#7"]:
+        assert commit_message.is_live(words, 7)
 
 
-@pytest.mark.parametrize("words", ["Closes #7", "Fix #hash", "Co-authored-by: m <1+m@users.example>", "see #8"])
-def test_a_message_about_its_own_issue_is_not_live(words: str) -> None:
-    assert not commit_message.is_live(words, 7)
+def test_a_message_about_its_own_issue_is_not_live() -> None:
+    for words in ["Closes #7", "Fix #hash", "Co-authored-by: m <1+m@users.example>", "see #8"]:
+        assert not commit_message.is_live(words, 7)

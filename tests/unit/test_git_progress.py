@@ -1,13 +1,10 @@
 """What git tells of its progress, in short lines for people."""
 
-import pytest
-
 from bot.tree.git.progress import Reader, short_line, without_progress
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
+def test_a_line_of_git_is_shown_in_short() -> None:
+    for said, shown in [
         ("remote: Counting objects:   8% (33/402)        ", "Counting objects 8%"),
         ("remote: Compressing objects: 100% (402/402), done.        ", "Compressing objects 100%"),
         ("Receiving objects:  43% (123/286), 1.25 GiB | 5.00 MiB/s", "Receiving objects 43%, 1.2 GiB"),
@@ -19,10 +16,8 @@ from bot.tree.git.progress import Reader, short_line, without_progress
         ("remote: Enumerating objects: 402, done.        ", None),
         ("fatal: unable to access 'https://example.com/'", None),
         ("", None),
-    ],
-)
-def test_a_line_of_git_is_shown_in_short(said: str, shown: str | None) -> None:
-    assert short_line(said) == shown
+    ]:
+        assert short_line(said) == shown
 
 
 def test_lines_are_told_once_wherever_the_pieces_break() -> None:

@@ -49,9 +49,8 @@ def test_an_indented_block_is_told_as_a_fenced_one() -> None:
     assert strip_hidden("    a <!-- kept -->\n\ntext") == "```\na <!-- kept -->\n```\n\ntext"
 
 
-@pytest.mark.parametrize(
-    ("written", "told"),
-    [
+def test_what_the_page_shows_is_told_as_markdown() -> None:
+    for written, told in [
         ("a[^n]\n\n[^n]: note", "a[^n]\n\n[^n]: note"),
         ("www.example.com", "www.example.com"),
         ("<https://example.com>", "https://example.com"),
@@ -59,10 +58,8 @@ def test_an_indented_block_is_told_as_a_fenced_one() -> None:
         ("2. a\n3. b\n   - c", "2. a\n3. b\n   - c"),
         ("<b>a</b><br><i>b</i>", "**a**\n*b*"),
         ("```suggestion\na\n```", "```suggestion\na\n```"),
-    ],
-)
-def test_what_the_page_shows_is_told_as_markdown(written: str, told: str) -> None:
-    assert strip_hidden(written) == told
+    ]:
+        assert strip_hidden(written) == told
 
 
 def test_a_text_that_no_parser_reads_is_told_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,19 +93,16 @@ def test_more_than_ten_and_more_than_half_at_once_stop_the_sweep(due: int, total
     assert exceeds_safety_limit(due, total) is expected
 
 
-@pytest.mark.parametrize(
-    ("text", "age"),
-    [
+def test_an_age_is_a_number_and_a_unit() -> None:
+    for text, age in [
         ("90s", timedelta(seconds=90)),
         ("30m", timedelta(minutes=30)),
         ("24h", DAY),
         ("7d", 7 * DAY),
         ("2w", 14 * DAY),
         ("0s", timedelta(0)),
-    ],
-)
-def test_an_age_is_a_number_and_a_unit(text: str, age: timedelta) -> None:
-    assert age_of(Pruning(older_than=text).older_than) == age
+    ]:
+        assert age_of(Pruning(older_than=text).older_than) == age
 
 
 @given(st.text(max_size=12))
@@ -114,25 +111,22 @@ def test_every_text_is_an_age_that_can_be_counted_back_or_is_refused(text: str) 
         assert NOW - (age_of(Pruning(older_than=text).older_than) or timedelta(0)) <= NOW
 
 
-@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1.5h", "24 hours", "1h30m", "٣h", "999999d", "24h\n"])
-def test_what_only_looks_like_an_age_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError):
-        Pruning(older_than=text)
+def test_what_only_looks_like_an_age_is_refused() -> None:
+    for text in ["", "24", "h", "-1h", "1.5h", "24 hours", "1h30m", "٣h", "999999d", "24h\n"]:
+        with pytest.raises(ValidationError):
+            Pruning(older_than=text)
 
 
 def test_the_longest_age_can_be_counted_back() -> None:
     assert NOW - (age_of("99999w") or timedelta(0)) < NOW
 
 
-@pytest.mark.parametrize(
-    ("age", "words"),
-    [
+def test_ages_are_said_in_whole_units() -> None:
+    for age, words in [
         (timedelta(seconds=5), "5 seconds"),
         (timedelta(minutes=3), "3 minutes"),
         (timedelta(minutes=90), "90 minutes"),
         (timedelta(hours=47), "47 hours"),
         (timedelta(days=90), "90 days"),
-    ],
-)
-def test_ages_are_said_in_whole_units(age: timedelta, words: str) -> None:
-    assert describe(age) == words
+    ]:
+        assert describe(age) == words
