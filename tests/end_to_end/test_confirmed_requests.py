@@ -100,7 +100,8 @@ async def test_a_command_that_github_does_not_have_changes_nothing(
 
     async def state() -> tuple[Any, ...]:
         files = [world.text_of(path, name) for name in ("hello.txt", "half.txt")]
-        return await world.worktrees("state", "branch"), files, await world.branches(), world.repository.pulls
+        rescues = await world.database.fetch("select ref, restored_at from rescues")
+        return await world.worktrees("branch"), files, rescues, await world.branches(), world.repository.pulls
 
     before = await state()
     there = await issue.says(says, by=world.someone(author))

@@ -323,7 +323,7 @@ async def test_rescued_work_stays_rescued_while_newer_work_conflicts(world: Worl
     assert world.text_of(path, "half.txt") == "other\n"
     Path(path, "half.txt").unlink()  # noqa: ASYNC240
     await issue.says("/retry")
-    await issue.hears("1 file was restored on `threadtree/issue-1-2`.")
+    await issue.hears("1 file and 1 commit were restored on `threadtree/issue-1-2`.")
 
 
 async def test_restore_on_a_closed_thread_says_what_to_do(world: World) -> None:
