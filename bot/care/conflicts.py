@@ -9,13 +9,13 @@ import structlog
 from bot.github.answers import Mergeable
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
-from bot.handlers.context import save_thread
 from bot.model import Repository, Thread
 from bot.node.transactions import persist
 from bot.store import pull_requests as rows
 from bot.store.database import Connection, Pool
 from bot.thread import thread_comments
 from bot.thread.formatting import inline_code
+from bot.turn.request import save_thread
 
 CONFLICTS_SECONDS = 10.0
 """The pause between two looks for pull requests of which GitHub is to be asked."""

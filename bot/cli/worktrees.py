@@ -20,8 +20,6 @@ from bot.cli.calls import call, correctable, items_of, option, print_json, print
 from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
 from bot.github.errors import NotFound
-from bot.handlers.assign_worktree import assign_worktree_for_operator
-from bot.handlers.context import Nodes
 from bot.node.context import NodeContext
 from bot.operator.api import changes, listings
 from bot.operator.api.calls import THREAD, Endpoint
@@ -33,6 +31,8 @@ from bot.store.database import Connection
 from bot.store.scope import EVERYTHING
 from bot.thread.formatting import format_count, plain
 from bot.tree import summarize, trash
+from bot.turn.assign_worktree import assign_worktree_for_operator
+from bot.turn.request import Nodes
 
 T = TypeVar("T", AskedTurn, AskedOperation)
 E = TypeVar("E")

@@ -15,10 +15,10 @@ from bot.github.events import (
     Unreadable,
     Written,
 )
-from bot.handlers.parsing import REVIEW, CommentParser, ParsedComment, Request
 from bot.markdown import MarkdownError
 from bot.model import Actor
 from bot.thread.authority import Policy
+from bot.turn.parsing import REVIEW, CommentParser, ParsedComment, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,6 @@ from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import read
-from bot.handlers.agent_request import request_agent
-from bot.handlers.assign_worktree import assign_worktree_for_operator, look_up_pull_request
-from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import RequestContext, save_thread
-from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import Command, CommentParser, Request
-from bot.handlers.parts import Parts
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.review import whole_review
 from bot.model import Repository, Thread
@@ -40,6 +33,12 @@ from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
+from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
+from bot.turn.choose_worktree import PullRequestHead
+from bot.turn.may_ask import may_ask
+from bot.turn.parsing import Command, CommentParser, Request
+from bot.turn.queueing import request_agent
+from bot.turn.request import Parts, RequestContext, save_thread
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.registry import HANDLERS, RETRY, run_command
 from bot.verbs.stop import close, reopen

@@ -8,9 +8,9 @@ from bot.ask import Ask, Part, Review
 from bot.github.answers import ReviewComment
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
-from bot.handlers.agent_request import named_part
-from bot.handlers.parsing import CommentParser, Request
 from bot.model import Target
+from bot.turn.parsing import CommentParser, Request
+from bot.turn.queueing import named_part
 
 LISTS_LAG_SECONDS = 2.0
 

@@ -13,7 +13,6 @@ from bot.care.removing import remove_decided
 from bot.github.answers import BotIdentity
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
-from bot.handlers.context import Nodes
 from bot.inbox.decider import Decider
 from bot.locks import worker_lock
 from bot.node.identity import registered
@@ -35,6 +34,7 @@ from bot.thread.outbox import Sender
 from bot.tree import move_in
 from bot.turn import notify
 from bot.turn.context import TurnContext
+from bot.turn.request import Nodes
 from bot.turn.runner import Runner
 
 CONNECTIONS = 16

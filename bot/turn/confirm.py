@@ -14,9 +14,6 @@ from typing import Final
 from bot.ask import Ask
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
-from bot.handlers.agent_request import named_part
-from bot.handlers.may_ask import may_ask
-from bot.handlers.parsing import Command, CommentParser
 from bot.markdown import MarkdownError
 from bot.model import Actor, Target
 from bot.store import turns
@@ -26,6 +23,9 @@ from bot.tasks import concurrently
 from bot.thread import reasons
 from bot.thread.authority import Denied
 from bot.turn.context import TurnContext
+from bot.turn.may_ask import may_ask
+from bot.turn.parsing import Command, CommentParser
+from bot.turn.queueing import named_part
 
 RETRY: Final = "retry"
 """The command that repeats a request."""

@@ -16,7 +16,6 @@ from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
 from bot.ask import Ask
 from bot.github.client import GitHub
-from bot.handlers.parsing import CommandSyntax, CommentParser
 from bot.model import CapReached, Repository
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
@@ -33,6 +32,7 @@ from bot.thread.authority import Policy
 from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
+from bot.turn.parsing import CommandSyntax, CommentParser
 
 _log = structlog.get_logger()
 

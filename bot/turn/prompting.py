@@ -12,7 +12,6 @@ from bot.ask import Ask
 from bot.github.thread import Text, WholeThread
 from bot.github.thread_parts import Moment
 from bot.github.uploads import Uploads
-from bot.handlers.parsing import CommentParser
 from bot.markdown import MarkdownError
 from bot.prompt import attachments
 from bot.prompt.attachments import MOST_IMAGES_SHOWN, Fetched, Source
@@ -28,6 +27,7 @@ from bot.thread import notices, tracking
 from bot.thread.commit_message import is_conventional, split_subject
 from bot.turn.checkout import Ready
 from bot.turn.context import TurnContext
+from bot.turn.parsing import CommentParser
 from bot.turn.publishing import recent_subjects
 from bot.turn.pull_request import asked_of_agent
 from bot.turn.turn_run import TurnRun

@@ -4,7 +4,6 @@ import asyncio
 
 import structlog
 
-from bot.handlers.choose_worktree import choose_node
 from bot.node.repository_rules import known_rules
 from bot.store import claims, conversations, nodes, takeover, turns
 from bot.store.database import Connection, retry_on_unique_violation
@@ -13,6 +12,7 @@ from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import TurnResult
 from bot.turn import notify
+from bot.turn.choose_worktree import choose_node
 from bot.turn.context import TurnContext
 
 _log = structlog.get_logger()

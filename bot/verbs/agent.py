@@ -1,10 +1,10 @@
 """`/agent` and `/model`: who works on a thread's requests."""
 
-from bot.handlers.context import Handler, RequestContext
 from bot.rules import Chosen
 from bot.sandbox.net.model_answers import is_model_name
 from bot.store import conversations
 from bot.thread import agent_choice as words
+from bot.turn.request import Handler, RequestContext
 
 USUAL = "default"
 """The word that takes a choice back."""

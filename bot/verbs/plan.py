@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 import structlog
 
 from bot.ask import Ask
-from bot.handlers.agent_request import queue_turn
-from bot.handlers.context import Handler, RequestContext
 from bot.model import TurnState
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
@@ -22,6 +20,8 @@ from bot.thread.tracking import TurnResult
 from bot.turn.checkout import Ready, Seen, files_seen
 from bot.turn.confirm import Confirmed, may_all_ask
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_turn
+from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()

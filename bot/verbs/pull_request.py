@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from bot.handlers.agent_request import queue_alone
-from bot.handlers.context import Handler, RequestContext
 from bot.node.transactions import persist
 from bot.store import pull_requests as rows
 from bot.thread import pull_requests
@@ -14,6 +12,8 @@ from bot.tree.proposal import NothingNew, NotOnGitHub, proposal_of
 from bot.turn.alone import not_done, save_done
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
+from bot.turn.queueing import queue_alone
+from bot.turn.request import Handler, RequestContext
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
 

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Final, assert_never
 
-from bot.handlers.agent_request import queue_turn
-from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import Command, UnknownCommand
 from bot.rules import Chosen
 from bot.store import conversations, requests
 from bot.store.audit import record_command
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import replies, tracking
 from bot.turn.confirm import RETRY as RETRY_COMMAND
+from bot.turn.parsing import Command, UnknownCommand
+from bot.turn.queueing import queue_turn
+from bot.turn.request import Handler, RequestContext
 from bot.verbs import fix, kind_of, plan, pull_request, reset, review, undo, update
 from bot.verbs.agent import AGENT, MODEL
 from bot.verbs.stop import STOP

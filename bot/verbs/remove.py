@@ -1,8 +1,6 @@
 """`/worktree remove`: the worktree goes, after a rescue; the next request makes a new one."""
 
 from bot.care.removing import take_now
-from bot.handlers.agent_request import queue_alone
-from bot.handlers.context import RequestContext
 from bot.model import Saved
 from bot.node.rescues import merged_head
 from bot.store import conversations, removals, rescues
@@ -13,6 +11,8 @@ from bot.thread.worktree_replies import not_done as words_for
 from bot.tree.remove import NotRemoved
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_alone
+from bot.turn.request import RequestContext
 from bot.turn.turn_run import TurnRun
 
 

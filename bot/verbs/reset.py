@@ -2,8 +2,6 @@
 
 import asyncio
 
-from bot.handlers.agent_request import queue_alone
-from bot.handlers.context import Handler, RequestContext
 from bot.model import Saved
 from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.store import conversations, worktrees
@@ -18,6 +16,8 @@ from bot.tree.rescue.message import RescueLabel
 from bot.tree.reset import reset
 from bot.turn.alone import not_done, require_live, save_done, work_alone
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_alone
+from bot.turn.request import Handler, RequestContext
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bot.handlers.agent_request import queue_alone
-from bot.handlers.context import RequestContext
 from bot.model import Rescue, Saved
 from bot.store import conversations, requests, rescues, worktrees
 from bot.store.database import Connection
@@ -14,6 +12,8 @@ from bot.thread.tracking import TurnResult
 from bot.thread.worktree_replies import restored_clause
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_alone
+from bot.turn.request import RequestContext
 from bot.turn.restoring import bring_back
 from bot.turn.turn_run import TurnRun
 

@@ -3,8 +3,6 @@
 import asyncio
 from datetime import datetime, timedelta
 
-from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import one_of
 from bot.model import Repository, ThreadRef
 from bot.store import conversations, fixes, requests
 from bot.store.database import Connection
@@ -12,6 +10,8 @@ from bot.thread import reasons, replies, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
+from bot.turn.parsing import one_of
+from bot.turn.request import Handler, RequestContext
 
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from bot.failpoints import reached
-from bot.handlers.agent_request import queue_on_branch
-from bot.handlers.context import Handler, RequestContext
 from bot.model import Saved
 from bot.node.rescues import record_rescue, rescue_size
 from bot.store import turns
@@ -15,6 +13,8 @@ from bot.thread.worktree_replies import rescued
 from bot.tree import OpenTree, RescueLabel, refs
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_on_branch
+from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
 from bot.verbs.update import base_of
 

@@ -7,8 +7,6 @@ from shlex import quote
 
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
-from bot.handlers.agent_request import queue_on_branch
-from bot.handlers.context import Handler, RequestContext
 from bot.store import turns
 from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
@@ -16,6 +14,8 @@ from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError, refs
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
+from bot.turn.queueing import queue_on_branch
+from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
 
 SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"

@@ -1,9 +1,9 @@
 """`/worktree list|reset|remove|restore|prune`: the worktree's files, and the work that was rescued from it."""
 
-from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import one_of
 from bot.store import conversations, rescues, worktrees
 from bot.thread import replies, worktree_replies
+from bot.turn.parsing import one_of
+from bot.turn.request import Handler, RequestContext
 from bot.verbs.remove import ask_for_removal
 from bot.verbs.reset import ask_for_reset
 from bot.verbs.restore import ask_to_restore

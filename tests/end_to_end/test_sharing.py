@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from bot.handlers import assign_worktree
 from bot.simulated.github.faults import Fault, GraphQLError, Trickle
+from bot.turn import assign_worktree
 from tests.support.world import Talk, World
 
 IN_THE_ISSUES = "This request worked on the files of #1, which this pull request closes."

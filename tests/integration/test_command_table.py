@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from bot.ask import Ask
-from bot.handlers.context import Nodes, RequestContext
-from bot.handlers.parsing import Command, Request
 from bot.model import Actor, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.store import turns
 from bot.store.database import Connection, Pool
 from bot.thread.authority import Policy
+from bot.turn.parsing import Command, Request
+from bot.turn.request import Nodes, RequestContext
 from bot.verbs.registry import run_command
 from tests.support.doc_tables import is_in_the_docs
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository

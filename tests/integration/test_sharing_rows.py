@@ -6,10 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from bot.handlers.agent_request import queue_turn
-from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import Nodes, RequestContext, save_thread
-from bot.handlers.parsing import Request
 from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
@@ -18,6 +14,10 @@ from bot.store.database import Connection, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices
 from bot.thread.authority import Policy
+from bot.turn.choose_worktree import PullRequestHead
+from bot.turn.parsing import Request
+from bot.turn.queueing import queue_turn
+from bot.turn.request import Nodes, RequestContext, save_thread
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 

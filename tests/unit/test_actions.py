@@ -17,10 +17,10 @@ from bot.github.events import (
     Unreadable,
     Written,
 )
-from bot.handlers.parsing import Command, CommentParser, Request
 from bot.inbox.actions import Action, Ignore, action_of, failure_of
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Policy
+from bot.turn.parsing import Command, CommentParser, Request
 from bot.verbs.registry import HANDLERS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -6,16 +6,10 @@ from typing import get_args
 
 import pytest
 
-from bot.handlers.choose_worktree import (
-    OwnWorktree,
-    PullRequestHead,
-    SharingCandidate,
-    choose_node,
-    choose_worktree,
-)
 from bot.model import DetachedHead, HeadBranch, LiveWorktree, NodeLoad
 from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
 from bot.thread import notices
+from bot.turn.choose_worktree import OwnWorktree, PullRequestHead, SharingCandidate, choose_node, choose_worktree
 
 SHA = "a" * 40
 PULL = PullRequestHead(head_ref="threadtree/issue-1", head_sha=SHA, same_repository=True, head_is_protected=False)

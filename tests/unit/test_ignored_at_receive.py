@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bot.github.events import Unreadable
 from bot.github.payloads import read
-from bot.handlers.parsing import CommentParser
 from bot.inbox.actions import Ignore, action_of
 from bot.inbox.delivery import delivery_of, may_address
 from bot.thread.authority import Policy
+from bot.turn.parsing import CommentParser
 from bot.verbs.registry import HANDLERS
 
 # Letters that have further forms: a long s, a Kelvin sign, a dotless and a dotted i are the same letters in a mention.

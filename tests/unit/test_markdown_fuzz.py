@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from bot import markdown
-from bot.handlers.parsing import CommentParser
 from bot.markdown import to_html
 from bot.prompt.hidden import strip_hidden
 from bot.redaction import Redactor
@@ -23,6 +22,7 @@ from bot.thread.commit_message import subject
 from bot.thread.formatting import clause, inline_code, inline_text
 from bot.thread.pull_requests import Answer, description
 from bot.thread.tracking import AskedBy, PlanEntry, TurnResult
+from bot.turn.parsing import CommentParser
 from bot.verbs.registry import HANDLERS
 from tests.support.fuzz import FUZZ
 

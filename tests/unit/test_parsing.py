@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.handlers.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
+from bot.turn.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
 from bot.verbs.registry import HANDLERS
 from bot.verbs.worktree import WORKTREE_VERBS
 

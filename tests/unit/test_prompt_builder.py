@@ -19,12 +19,12 @@ from bot.github.thread import (
     Text,
     WholeThread,
 )
-from bot.handlers.parsing import CommentParser
 from bot.model import Actor
 from bot.prompt import remarks
 from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, build_prompt, message_to_agent
 from bot.prompt.foreign import Fence, Foreign
 from bot.prompt.selection import Scope
+from bot.turn.parsing import CommentParser
 from bot.verbs.registry import HANDLERS
 from bot.verbs.review.told import Earlier, ReviewTask, brief
 from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE

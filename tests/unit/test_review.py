@@ -7,9 +7,9 @@ from typing import cast
 from bot.ask import Ask, Part
 from bot.github.answers import Review, ReviewComment
 from bot.github.client import GitHub
-from bot.handlers.parsing import CommentParser, Request
 from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Target, Thread
+from bot.turn.parsing import CommentParser, Request
 from bot.verbs.registry import HANDLERS
 
 ADA, EVE = Actor("ada", 7), Actor("eve", 8)

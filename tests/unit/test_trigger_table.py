@@ -6,10 +6,10 @@ from typing import Final
 
 from bot.github.answers import Permission
 from bot.github.events import Event, Gesture, Remark, Written
-from bot.handlers.parsing import CommentParser, Request
 from bot.inbox.actions import Ignore, action_of, is_remark
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Denied, Policy, before_asking_github, by_permission
+from bot.turn.parsing import CommentParser, Request
 from bot.verbs.registry import HANDLERS
 from tests.support.doc_tables import is_in_the_docs
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 from functools import partial
 
 from bot.ask import Ask
-from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import one_of
 from bot.prompt.builder import Brief
 from bot.prompt.collect import CHECKS, Collected
 from bot.store import fixes as rows
@@ -16,6 +14,8 @@ from bot.thread.tracking import Changes
 from bot.turn.checkout import Ready
 from bot.turn.confirm import NotConfirmedError
 from bot.turn.kind import Kind, stays
+from bot.turn.parsing import one_of
+from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
 from bot.verbs.fix import words
 from bot.verbs.plan import PLAN, settle

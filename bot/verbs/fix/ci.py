@@ -6,10 +6,6 @@ from bot.ask import Ask
 from bot.github.checks import read_checks
 from bot.github.client import GitHub
 from bot.github.thread import Checks
-from bot.handlers.agent_request import queue_turn
-from bot.handlers.context import RequestContext
-from bot.handlers.parsing import Request
-from bot.handlers.parts import Parts
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.rules import Rules
@@ -18,6 +14,9 @@ from bot.store.database import Connection
 from bot.store.fixes import OwnHead
 from bot.thread import links, thread_comments
 from bot.thread import outbox_rows as outbox
+from bot.turn.parsing import Request
+from bot.turn.queueing import queue_turn
+from bot.turn.request import Parts, RequestContext
 from bot.verbs.fix import words
 
 

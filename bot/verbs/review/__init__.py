@@ -3,8 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bot.handlers.context import Handler, RequestContext
-from bot.handlers.parsing import REVIEW as WORDS
 from bot.model import OwnReview
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
@@ -15,6 +13,8 @@ from bot.thread.outbox import REVIEW as POSTED
 from bot.thread.tracking import TurnResult
 from bot.turn.checkout import Ready, Seen, files_seen
 from bot.turn.kind import Kind, Post
+from bot.turn.parsing import REVIEW as WORDS
+from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
 from bot.verbs.review import left, told, words
 from bot.verbs.review.left import SAVED, Reviewing, SavedReview

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from bot.handlers.parsing import Command
+from bot.turn.parsing import Command
 from bot.verbs import stop as closing
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs

@@ -19,9 +19,6 @@ from bot import verbs
 from bot.agents.driver import AgentDone, Failed, PromptLimits
 from bot.ask import Ask
 from bot.github.client import GitHub
-from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.context import Nodes
-from bot.handlers.parsing import Command, Request
 from bot.inbox.decider import Decider, GitHubFacts
 from bot.locks import worker_lock
 from bot.model import Actor, Repository, Target, Thread
@@ -39,7 +36,10 @@ from bot.tree.clone.admin import admin_directory, real_path
 from bot.tree.clone.clone import Clone, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.git.runner import Identity
+from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.context import TurnContext
+from bot.turn.parsing import Command, Request
+from bot.turn.request import Nodes
 from bot.turn.runner import Runner
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun

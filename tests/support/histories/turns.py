@@ -7,8 +7,8 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.parsing import Command
+from bot.turn.choose_worktree import PullRequestHead
+from bot.turn.parsing import Command
 from tests.support.histories.database import before_step
 from tests.support.histories.disk import Deed, deeds, do
 from tests.support.histories.inventory import refs_of

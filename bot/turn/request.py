@@ -1,5 +1,6 @@
 """The context of handlers: the thread, its request, the caller's transaction."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,14 +8,15 @@ from typing import Any
 
 from bot.ask import Ask
 from bot.github.answers import Permission
-from bot.handlers.choose_worktree import PullRequestHead
-from bot.handlers.parsing import CommandSyntax, Request
+from bot.github.client import GitHub
 from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.store import conversations
-from bot.store.database import Connection
+from bot.store.database import Connection, Pool
 from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
+from bot.turn.choose_worktree import PullRequestHead
+from bot.turn.parsing import CommandSyntax, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +116,18 @@ async def save_thread(connection: Connection, repository: Repository, thread: Th
     about = (thread.number, thread.kind, thread.title, thread.closed_at)
     conversation_id, folder = await conversations.save_thread(connection, repository, *about)
     return ThreadRef(repository, conversation_id), folder
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The database, GitHub, and what the operator chose; `rules` are those of a repository that chose nothing."""
+
+    pool: Pool
+    github: GitHub
+    platform: str
+    server_url: str
+    policy: Policy
+    rules: Rules
+    nodes: Nodes
+    clock: Callable[[], datetime]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.ask import Ask, Part
-from bot.handlers.assign_worktree import assign_worktree
-from bot.handlers.context import RequestContext
 from bot.store import conversations, messages, requests, rescues, worktrees
 from bot.thread import agent_choice, notices, reasons, replies, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
+from bot.turn.assign_worktree import assign_worktree
+from bot.turn.request import RequestContext
 
 COLLECTED_FOR = timedelta(minutes=1)
 """So long a single remark on the bot's pull request waits for further ones of the same person."""

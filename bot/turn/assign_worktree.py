@@ -10,7 +10,12 @@ import structlog
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
-from bot.handlers.choose_worktree import (
+from bot.model import HeadBranch, Repository, worktree_path
+from bot.store import conversations, nodes, sharing, worktrees
+from bot.store.database import Pool
+from bot.tasks import concurrently
+from bot.thread import notices
+from bot.turn.choose_worktree import (
     OwnWorktree,
     PullRequestHead,
     SharingCandidate,
@@ -18,12 +23,7 @@ from bot.handlers.choose_worktree import (
     choose_worktree,
     new_worktree,
 )
-from bot.handlers.context import Nodes, ThreadContext, save_thread
-from bot.model import HeadBranch, Repository, worktree_path
-from bot.store import conversations, nodes, sharing, worktrees
-from bot.store.database import Pool
-from bot.tasks import concurrently
-from bot.thread import notices
+from bot.turn.request import Nodes, ThreadContext, save_thread
 
 YOUNG_PULL_SECONDS = 60
 CLOSING_REFERENCES_SECONDS = 10.0
