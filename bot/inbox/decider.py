@@ -35,12 +35,13 @@ from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
 from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.turn.choose_worktree import PullRequestHead
+from bot.turn.confirm import RETRY
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, Request
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, save_thread
+from bot.turn.verb import Verbs
 from bot.verbs.fix.ci import see_to_checks
-from bot.verbs.registry import HANDLERS, RETRY, run_command
 from bot.verbs.stop import close, reopen
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
@@ -82,12 +83,14 @@ class Decider(Parts):
 
     @cached_property
     def _parser(self) -> CommentParser:
-        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=self.policy.bare_commands)
+        return CommentParser(
+            self.policy.bot_name, self.verbs.commands.values(), bare_commands=self.policy.bare_commands
+        )
 
     @cached_property
     def _strict_parser(self) -> CommentParser:
         """The parser for repositories that want the mention before each command."""
-        return CommentParser(self.policy.bot_name, HANDLERS.values(), bare_commands=False)
+        return CommentParser(self.policy.bot_name, self.verbs.commands.values(), bare_commands=False)
 
     async def decide(self, guid: str, attempts: int) -> None:
         """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
@@ -255,7 +258,7 @@ class Decider(Parts):
                     await outcomes.record_outcome(connection, repository, pull, at)
                 if reverts is not None:
                     await outcomes.record_revert(connection, repository, reverts, thread.number)
-                await close(connection, self.server_url, repository, thread.number, at, self.clock())
+                await close(connection, self.verbs, self.server_url, repository, thread.number, at, self.clock())
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await outcomes.forget_outcome(connection, repository, thread.number, at)
@@ -278,10 +281,11 @@ class Decider(Parts):
             silent_until = await outbox.silent_until(connection, thread_ref.conversation_id, most, now)
         rules = await known_rules(connection, self.rules, request.repository)
         thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
-        ctx = RequestContext(*thread, request, self.policy, rules, self.server_url, now, facts.permission, silent_until)
+        of = (self.policy, rules, self.server_url, now, self.verbs)
+        ctx = RequestContext(*thread, request, *of, facts.permission, silent_until)
         for index, command in enumerate(request.commands):
             if await conversations.first_seen(connection, request.effect(index)):
-                await run_command(ctx, command)
+                await self.verbs.run(ctx, command)
         if facts.ask is not None and await conversations.first_seen(connection, request.effect(len(request.commands))):
             await request_agent(ctx, facts.ask, facts.part)
 
@@ -311,7 +315,7 @@ class Decider(Parts):
 
     async def _look_up(self, request: Request, standing: Standing, state: Awaitable[Thread | None]) -> GitHubFacts:
         """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
-        if not request.asks and not _queues_turn(request):
+        if not request.asks and not _queues_turn(self.verbs, request):
             return GitHubFacts()  # other commands are answered at once and wait for nothing
         if request.asks and (request.thread.kind == "pull" or not _is_open(request, standing)):
             async with self.pool.acquire() as connection, connection.transaction():
@@ -354,7 +358,7 @@ async def _read_operator(connection: Connection, delivery: Delivery) -> Request 
         Thread(about.number, about.kind, about.title, about.closed_at),
         Ask("", turn.ask.by, delivery.received_at, turn.ask.target),
         identity=delivery.guid.encode(),
-        commands=(Command(RETRY.name),),
+        commands=(Command(RETRY),),
         is_operators=True,
     )
 
@@ -374,5 +378,6 @@ def _is_open(request: Request, standing: Standing) -> bool:
     return request.thread.closed_at is None and standing.is_surely_open
 
 
-def _queues_turn(request: Request) -> bool:
-    return any(isinstance(command, Command) and HANDLERS[command.name].queues_turn for command in request.commands)
+def _queues_turn(verbs: Verbs, request: Request) -> bool:
+    named = [command.name for command in request.commands if isinstance(command, Command)]
+    return any(verbs.commands[name].queues_turn for name in named)

@@ -110,7 +110,7 @@ async def _run_loops(
     platform, server_url = settings.platform, settings.github_server_url
     everywhere = Nodes(node.id, settings.node_timeout_seconds, settings.branch_prefix)
     decider = Decider(
-        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.clock, ctx.sleep
+        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.verbs, ctx.clock, ctx.sleep
     )
     sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
 from typing import TypeVar
 
-from bot import verbs
 from bot.agents.driver import PromptLimits
 from bot.github.answers import BotIdentity
 from bot.github.auth import AppCredentials
@@ -19,7 +18,7 @@ from bot.thread.authority import Policy
 from bot.tree.git.runner import Identity
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 
 POLL_SECONDS = 0.5
 T = TypeVar("T")
@@ -33,9 +32,7 @@ def turn_context(on_node: NodeContext, settings: Settings, github: GitHub, me: B
         policy=policy_of(settings, me),
         author=Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
         agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
-        commands=HANDLERS.values(),
-        kind_of=verbs.kind_of,
-        at_end=verbs.at_end,
+        verbs=VERBS,
         allow_workflow_changes=settings.allow_workflow_changes,
         limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
         include_outsiders=settings.include_outsiders,

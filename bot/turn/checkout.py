@@ -256,7 +256,7 @@ async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Cre
 
 
 def _words(ctx: TurnContext, synced: Synced | None, turn: ClaimedTurn, unfinished: str | None) -> Words:
-    kind, branch, resumes = ctx.kind_of(turn.ask), turn.worktree.branch or "", turn.so_far.resuming
+    kind, branch, resumes = ctx.verbs.kind_of(turn.ask), turn.worktree.branch or "", turn.so_far.resuming
     told, said = _of_sync(synced, branch, by_itself=resumes) if synced is not None else ((), ())
     if synced is not None and not kind.tells_dirty and synced.how in ("dirty", "diverged", "rewritten"):
         said = ()

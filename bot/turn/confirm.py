@@ -94,7 +94,7 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed:
     if turn.ask.target != first.target:
         await _confirm_command(ctx, turn, turn.ask.target, turn.ask.by.id, RETRY)
-    kind = ctx.kind_of(turn.ask)
+    kind = ctx.verbs.kind_of(turn.ask)
     if kind.confirmed_by == "command":
         await _confirm_command(ctx, turn, first.target, first.by.id, kind.command or turn.ask.text)
     if kind.confirmed_by != "words":

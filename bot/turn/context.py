@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,25 +14,23 @@ import structlog
 from bot.agents.driver import AgentEvent, CannotOpenError, Launch, Outcome, PromptLimits
 from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
-from bot.ask import Ask
 from bot.github.client import GitHub
 from bot.model import CapReached, Repository
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.rules import Rules
 from bot.sandbox.cage import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.system import UnsafeCommandError
 from bot.store.costs import spent_today
-from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
-from bot.turn.parsing import CommandSyntax, CommentParser
+from bot.turn.parsing import CommentParser
+from bot.turn.verb import Verbs
 
 _log = structlog.get_logger()
 
@@ -47,12 +45,7 @@ class TurnContext(NodeContext):
     agent_variables: Mapping[str, Mapping[str, str]]
     """The variables of each agent."""
     allow_workflow_changes: bool
-    commands: Collection[CommandSyntax]
-    """The chat commands."""
-    kind_of: Callable[[Ask], Kind]
-    """What tells the kind of a turn."""
-    at_end: Callable[[Connection, int, Rules], Awaitable[None]]
-    """Called last in the transaction that ends a turn, with its conversation and the repository's rules."""
+    verbs: Verbs
     limits: PromptLimits
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
@@ -64,7 +57,7 @@ class TurnContext(NodeContext):
     @property
     def parser(self) -> CommentParser:
         """Return what reads texts as the repository's rules want."""
-        return CommentParser(self.policy.bot_name, self.commands, bare_commands=self.rules.bare_commands)
+        return CommentParser(self.policy.bot_name, self.verbs.commands.values(), bare_commands=self.rules.bare_commands)
 
     async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
         """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.

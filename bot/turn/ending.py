@@ -88,7 +88,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
             await conversations.release_worktree(connection, turn.worktree.id, "purged")
         await ring_for_work(connection, ctx.node)
         if run.is_of_thread:
-            await ctx.at_end(connection, turn.conversation.id, ctx.rules)
+            await ctx.verbs.at_end(connection, turn.conversation.id, ctx.rules)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)

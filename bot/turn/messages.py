@@ -68,7 +68,7 @@ async def _pass_next_on(run: TurnRun, agent: AgentDriver, over: asyncio.Event) -
     """Tell the agent the next message, if there is one; return whether it was."""
     ctx, turn = run.ctx, run.turn
     message = await messages.next_for(ctx.pool, turn.claim)
-    if message is None or over.is_set() or not ctx.kind_of(message.ask).joins:
+    if message is None or over.is_set() or not ctx.verbs.kind_of(message.ask).joins:
         return False
     try:
         message = await unless_stopped(over, _confirmed(run, message))

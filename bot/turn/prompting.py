@@ -38,12 +38,12 @@ async def read_thread(ctx: TurnContext, turn: ClaimedTurn) -> Collected | None:
 
     None if it cannot be read, or there is no agent to tell.
     """
-    if turn.so_far.answer is not None or ctx.kind_of(turn.ask).agent == "never":
+    if turn.so_far.answer is not None or ctx.verbs.kind_of(turn.ask).agent == "never":
         return None
     # Nobody is told what is read here unless the person who asks may write (`bot.turn.confirm`); a bot need not.
     writer = turn.ask.by.id if turn.ask.by.id not in ctx.policy.allowed_bots else None
     moment = Moment(turn.ask.as_of or turn.ask.at, ctx.policy.bot_id, turn.ask.pinned_sha, writer)
-    failed = ctx.kind_of(turn.ask).failed_checks(turn.ask)
+    failed = ctx.verbs.kind_of(turn.ask).failed_checks(turn.ask)
     return await collect(ctx.github, turn.worktree.repository, turn.conversation.number, moment, failed)
 
 

@@ -195,7 +195,7 @@ async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before:
 
 async def _message(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, subject: str | None) -> str:
     line = commit_message.subject(
-        subject or ctx.kind_of(turn.ask).subject,
+        subject or ctx.verbs.kind_of(turn.ask).subject,
         turn.conversation.title,
         turn.conversation.number,
         ctx.redactor,

@@ -1,10 +1,12 @@
 """The context of handlers: the thread, its request, the caller's transaction."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bot.ask import Ask
 from bot.github.answers import Permission
@@ -17,6 +19,9 @@ from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.parsing import CommandSyntax, Request
+
+if TYPE_CHECKING:
+    from bot.turn.verb import Verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class RequestContext(ThreadContext):
     rules: Rules
     server_url: str
     now: datetime
+    verbs: Verbs
     permission: Permission | None = None
     silent_until: datetime | None = None
     retry_of: int | None = None
@@ -109,6 +115,8 @@ class Handler(CommandSyntax):
     summary: str
     run: Callable[[RequestContext, str | None], Awaitable[None]]
     queues_turn: bool = False
+    runs_in_silence: bool = False
+    """Also where the bot has written too much."""
 
 
 async def save_thread(connection: Connection, repository: Repository, thread: Thread) -> tuple[ThreadRef, str]:
@@ -129,5 +137,6 @@ class Parts:
     policy: Policy
     rules: Rules
     nodes: Nodes
+    verbs: Verbs
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

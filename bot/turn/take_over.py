@@ -79,6 +79,6 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
     )
     await conversations.end_use(connection, turn.thread_ref.conversation_id, turn.worktree_id)
     rules = await known_rules(connection, ctx.rules, repository)
-    await ctx.at_end(connection, turn.thread_ref.conversation_id, rules)
+    await ctx.verbs.at_end(connection, turn.thread_ref.conversation_id, rules)
     _log.warning("turn-interrupted", turn=claim.turn_id)
     return True

@@ -77,7 +77,7 @@ class TurnRun:
         self.notices = [*left.notices, *([notices.RESUMED_AFTER_CUT_OFF] if is_cut_off else [])]
         self.answer, self.read, self.branch = left.answer, left.read, turn.worktree.branch
         self.thread_answers = left.thread_answers
-        self.kind, self.kept = self.ctx.kind_of(turn.ask), left.kept
+        self.kind, self.kept = self.ctx.verbs.kind_of(turn.ask), left.kept
         self.progress = Progress(self.ctx.redactor.redact, left.steps if left.resuming else (), left.use)
 
     @property

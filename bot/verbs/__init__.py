@@ -1,34 +1,47 @@
-"""What people can ask for: one file for each verb, and the table of its kinds of turns."""
+"""What people can ask for: one file, or folder, for each verb, and the table of them."""
 
-from bot.ask import Ask
-from bot.rules import Rules
-from bot.store import fixes as rows
-from bot.store.database import Connection
-from bot.turn.kind import Kind
-from bot.verbs.create import CREATE
-from bot.verbs.fix import FIX, PLANNED_FIX
-from bot.verbs.plan import APPROVED, PLAN
-from bot.verbs.pull_request import PULL_REQUEST
-from bot.verbs.remove import REMOVE
-from bot.verbs.reset import RESET
-from bot.verbs.restore import RESTORE
-from bot.verbs.review import REVIEW
-from bot.verbs.undo import UNDO
-from bot.verbs.update import UPDATE
-from bot.verbs.work import WORK
+from bot.turn.verb import Verbs
+from bot.verbs import (
+    agent,
+    create,
+    fix,
+    plan,
+    pull_request,
+    remove,
+    reset,
+    reset_context,
+    restore,
+    retry,
+    review,
+    status,
+    stop,
+    undo,
+    update,
+    work,
+    worktree,
+)
+from bot.verbs import help as commands_help
 
-_OF_TREE = (CREATE, RESET, REMOVE, RESTORE, PULL_REQUEST)
-KINDS = {kind.name: kind for kind in (WORK, PLAN, REVIEW, UNDO, UPDATE, FIX, *_OF_TREE)}
-"""By the name that a turn's row holds."""
-
-
-def kind_of(ask: Ask) -> Kind:
-    """Return the kind of turn that was asked for; a run may settle on another one."""
-    if "plan" in ask.of:
-        return APPROVED
-    return PLANNED_FIX if ask.verb == "plan" and "head" in ask.of else KINDS[ask.verb]
-
-
-async def at_end(connection: Connection, conversation_id: int, rules: Rules) -> None:
-    """Do what verbs do after any turn of a conversation, last in the transaction that ends it."""
-    await rows.ring(connection, conversation_id, autofix=rules.autofix)
+VERBS = Verbs(
+    (
+        commands_help.VERB,
+        status.VERB,
+        stop.VERB,
+        retry.VERB,
+        work.VERB,
+        plan.VERB,
+        review.VERB,
+        undo.VERB,
+        update.VERB,
+        pull_request.VERB,
+        agent.VERB,
+        fix.VERB,
+        reset_context.VERB,
+        reset.VERB,
+        worktree.VERB,
+        remove.VERB,
+        restore.VERB,
+        create.VERB,
+    )
+)
+"""In the order in which `/help` lists their commands. To delete a verb, delete its file and its line."""

@@ -5,6 +5,7 @@ from bot.sandbox.net.model_answers import is_model_name
 from bot.store import conversations
 from bot.thread import agent_choice as words
 from bot.turn.request import Handler, RequestContext
+from bot.turn.verb import Verb
 
 USUAL = "default"
 """The word that takes a choice back."""
@@ -49,3 +50,4 @@ async def _model(ctx: RequestContext, name: str | None) -> None:
 
 AGENT = Handler("agent", _first_word, summary=words.AGENT_SUMMARY, run=_agent)
 MODEL = Handler("model", _first_word, summary=words.MODEL_SUMMARY, run=_model)
+VERB = Verb(commands=(AGENT, MODEL))

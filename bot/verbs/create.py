@@ -6,6 +6,7 @@ from bot.turn.alone import require_live, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.restoring import make
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 
 def was_made(branch: str | None) -> str:
@@ -28,3 +29,4 @@ async def _create(run: TurnRun) -> str:
 
 
 CREATE = Kind("create", "nobody", agent="never", writes=False, carry_out=_create, sets_up=True, makes=True)
+VERB = Verb(kinds=(CREATE,))

@@ -23,6 +23,7 @@ from bot.turn.kind import Kind
 from bot.turn.queueing import queue_turn
 from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 _log = structlog.get_logger()
 
@@ -223,3 +224,10 @@ async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult
 PLAN = Kind("plan", settle=settle, writes=False, plans=True, brief=_brief, answered=_planned, needs_person=True)
 APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
 """Carries out a plan in the words that the bot stored."""
+
+
+async def _waits(connection: Connection, conversation_id: int) -> list[str]:
+    return waiting(await newest(connection, conversation_id))
+
+
+VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), variants=(("work", "plan", APPROVED),), waits=_waits)

@@ -16,6 +16,7 @@ from bot.turn.queueing import queue_alone
 from bot.turn.request import Handler, RequestContext
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
 _POLITE: Final = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})
@@ -96,3 +97,4 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
 
 COMMAND = Handler("pr", lambda words: (words or None, ""), summary=SUMMARY, run=_run)
 PULL_REQUEST = Kind("pull-request", "command", agent="never", writes=False, carry_out=_open)
+VERB = Verb(commands=(COMMAND,), kinds=(PULL_REQUEST,))

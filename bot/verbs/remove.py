@@ -14,6 +14,7 @@ from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
 from bot.turn.request import RequestContext
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 
 def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:
@@ -59,3 +60,4 @@ async def ask_for_removal(ctx: RequestContext) -> None:
 
 
 REMOVE = Kind("remove", "command", agent="never", writes=False, carry_out=_remove)
+VERB = Verb(kinds=(REMOVE,), recorded=("worktree remove",))

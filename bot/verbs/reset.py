@@ -20,6 +20,7 @@ from bot.turn.queueing import queue_alone
 from bot.turn.request import Handler, RequestContext
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 SUMMARY = "starts a new conversation and resets the files; work that is not on GitHub is rescued first"
 
@@ -94,3 +95,4 @@ async def ask_for_reset(ctx: RequestContext, words: str) -> None:
 
 COMMAND = Handler("reset", summary=SUMMARY, run=lambda ctx, _: ask_for_reset(ctx, "/reset"))
 RESET = Kind("reset", "command", agent="never", writes=False, carry_out=_reset, sets_up=True)
+VERB = Verb(commands=(COMMAND,), kinds=(RESET,), recorded=("reset", "worktree reset"))

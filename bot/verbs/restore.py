@@ -16,6 +16,7 @@ from bot.turn.queueing import queue_alone
 from bot.turn.request import RequestContext
 from bot.turn.restoring import bring_back
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 
 def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:
@@ -96,3 +97,4 @@ async def ask_to_restore(ctx: RequestContext) -> None:
 
 
 RESTORE = Kind("restore", "command", agent="never", writes=False, carry_out=_restore, makes=True)
+VERB = Verb(kinds=(RESTORE,), recorded=("worktree restore",))

@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from bot.model import Repository, ThreadRef
-from bot.store import conversations, fixes, requests
+from bot.store import conversations, requests
 from bot.store.database import Connection
 from bot.thread import reasons, replies, thread_comments, tracking
 from bot.thread.commit_message import split_subject
@@ -12,6 +12,7 @@ from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext
+from bot.turn.verb import Verb, Verbs
 
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""
@@ -30,7 +31,7 @@ async def _run(ctx: RequestContext, argument: str | None) -> None:
         now=ctx.now,
         only_put_back=argument != "all",
     )
-    await fixes.leave_alone(ctx.connection, ctx.conversation_id)
+    await ctx.verbs.at_stop(ctx.connection, ctx.conversation_id)
     # What the same comment asks instead gets an answer of its own.
     if not stopped and not ctx.request.asks:
         await (ctx.reply(replies.NOTHING_TO_STOP) if ctx.silent_until is None else ctx.be_silent())
@@ -80,6 +81,7 @@ async def stop_turns(
 
 async def close(
     connection: Connection,
+    verbs: Verbs,
     server_url: str,
     repository: Repository,
     number: int,
@@ -93,7 +95,7 @@ async def close(
     if not await conversations.set_state(connection, conversation.id, closed_at, closed_at):
         return
     await conversations.end_session(connection, conversation.id, "conversation-closed")
-    await fixes.leave_alone(connection, conversation.id)
+    await verbs.at_stop(connection, conversation.id)
     before = closed_at - timedelta(seconds=CLOSE_WITH_COMMENT_SECONDS)
     thread_ref = ThreadRef(repository, conversation.id)
     await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)
@@ -108,4 +110,5 @@ async def reopen(connection: Connection, repository: Repository, number: int, at
         await conversations.set_state(connection, conversation.id, None, at)
 
 
-STOP = Handler("stop", one_of("all"), needs_no_slash=True, summary=replies.STOP_SUMMARY, run=_run)
+STOP = Handler("stop", one_of("all"), needs_no_slash=True, runs_in_silence=True, summary=replies.STOP_SUMMARY, run=_run)
+VERB = Verb(commands=(STOP,), recorded=("stop", "stop all"))

@@ -16,6 +16,7 @@ from bot.turn.kind import Kind
 from bot.turn.queueing import queue_on_branch
 from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 from bot.verbs.update import base_of
 
 SUMMARY = "takes back what the last request changed: its commits by a new one, and what is not on GitHub after a rescue"
@@ -179,3 +180,4 @@ async def _run(ctx: RequestContext, _: str | None) -> None:
 
 COMMAND = Handler("undo", summary=SUMMARY, run=_run, queues_turn=True)
 UNDO = Kind("undo", "command", COMMAND.name, tells_unfinished=False, tells_dirty=False, agent="never", begin=take_back)
+VERB = Verb(commands=(COMMAND,), kinds=(UNDO,))

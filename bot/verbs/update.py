@@ -17,6 +17,7 @@ from bot.turn.kind import Kind
 from bot.turn.queueing import queue_on_branch
 from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 
 SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
 NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."
@@ -144,3 +145,4 @@ COMMAND = Handler("update", summary=SUMMARY, run=_run, queues_turn=True)
 UPDATE = Kind(
     "update", "command", COMMAND.name, agent="perhaps", begin=merge_base, subject=SUBJECT, published=_published
 )
+VERB = Verb(commands=(COMMAND,), kinds=(UPDATE,))

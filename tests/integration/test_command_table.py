@@ -13,7 +13,7 @@ from bot.store.database import Connection, Pool
 from bot.thread.authority import Policy
 from bot.turn.parsing import Command, Request
 from bot.turn.request import Nodes, RequestContext
-from bot.verbs.registry import run_command
+from bot.verbs import VERBS
 from tests.support.doc_tables import is_in_the_docs
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 
@@ -90,7 +90,8 @@ def context(db: Connection, thread: ThreadRef, folder: str, silent_until: dateti
     asked = Request(repository(), Thread(1, "issue", "A title", None), ask, b"")
     policy = Policy(99, "bot[bot]", "bot", "threadtree")
     rules = Rules(agents=("custom",), agent="custom")
-    ctx = RequestContext(db, Nodes(NODE), thread, 1, folder, None, asked, policy, rules, "https://github.example", NOON)
+    server, of = "https://github.example", (db, Nodes(NODE), thread, 1, folder, None)
+    ctx = RequestContext(*of, asked, policy, rules, server, NOON, VERBS)
     return replace(ctx, permission="maintain", silent_until=silent_until)
 
 
@@ -102,7 +103,7 @@ async def answer(db: Connection, ctx: RequestContext, command: str) -> str:
     try:
         before = await db.fetchval("select coalesce(array_agg(id), '{}') from outbox")
         turns_before = await db.fetchval("select count(*) from turns")
-        await run_command(ctx, Command(name, argument or None))
+        await VERBS.run(ctx, Command(name, argument or None))
         said = [_first_words(row["content"]) for row in await db.fetch(FOUND, before)]
         kinds = await db.fetch("select verb from requests join turns on id = turn_id where not needs_agent")
         later = [LATER[row["verb"]] for row in kinds]

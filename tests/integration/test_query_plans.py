@@ -18,7 +18,6 @@ from bot.store import (
     conversations,
     costs,
     deliveries,
-    fixes,
     jobs,
     messages,
     pull_requests,
@@ -32,6 +31,7 @@ from bot.store import (
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.verbs import plan
+from bot.verbs.fix import rows as fixes
 from bot.verbs.review import left
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request

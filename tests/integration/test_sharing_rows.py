@@ -18,6 +18,7 @@ from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.parsing import Request
 from bot.turn.queueing import queue_turn
 from bot.turn.request import Nodes, RequestContext, save_thread
+from bot.verbs import VERBS
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 
@@ -41,6 +42,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
     ctx = RequestContext(
         connection=db,
         nodes=Nodes(NODE),
+        verbs=VERBS,
         thread_ref=thread_ref,
         number=number,
         folder=folder,

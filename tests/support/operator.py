@@ -3,7 +3,6 @@
 from dataclasses import fields
 from typing import cast
 
-from bot import verbs
 from bot.agents.driver import PromptLimits
 from bot.github.client import GitHub
 from bot.locks import worker_lock
@@ -14,7 +13,7 @@ from bot.thread.authority import Policy
 from bot.tree.git.runner import Identity
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 
 
 def for_turns(ctx: NodeContext) -> TurnContext:
@@ -25,9 +24,7 @@ def for_turns(ctx: NodeContext) -> TurnContext:
         policy=Policy(1, "threadtree[bot]", "threadtree", "threadtree"),
         author=Identity("threadtree", "threadtree@example.invalid"),
         agent_variables={},
-        commands=HANDLERS.values(),
-        kind_of=verbs.kind_of,
-        at_end=verbs.at_end,
+        verbs=VERBS,
         allow_workflow_changes=False,
         limits=PromptLimits(60, 60),
     )

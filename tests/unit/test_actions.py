@@ -21,7 +21,7 @@ from bot.inbox.actions import Action, Ignore, action_of, failure_of
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Policy
 from bot.turn.parsing import Command, CommentParser, Request
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=5)
@@ -72,7 +72,7 @@ def asked_to_review(reviewer: Actor, sender: Actor = ADA) -> Gesture:
 
 
 def parser_of(policy: Policy) -> CommentParser:
-    return CommentParser(policy.bot_name, HANDLERS.values())
+    return CommentParser(policy.bot_name, VERBS.commands.values())
 
 
 def decide(event: Event, policy: Policy = POLICY) -> Action | ChecksEnded:

@@ -7,8 +7,8 @@ import pytest
 from bot.ask import Ask
 from bot.github.thread import Checks
 from bot.model import Actor, Repository, Target, ThreadRef
-from bot.store.fixes import OwnHead
 from bot.verbs.fix.ci import Failing, Passing, judge
+from bot.verbs.fix.rows import OwnHead
 
 THREAD = ThreadRef(Repository("github.example", 1, "acme", "shop"), 5)
 RED = Checks(failed=frozenset({"tests", "lint"}), green=True)

@@ -15,13 +15,13 @@ from bot.inbox.actions import Ignore, action_of
 from bot.inbox.delivery import delivery_of, may_address
 from bot.thread.authority import Policy
 from bot.turn.parsing import CommentParser
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 
 # Letters that have further forms: a long s, a Kelvin sign, a dotless and a dotted i are the same letters in a mention.
 NAME = "Kiss-bot_2"
 NAMES = f"another,{NAME}"
-PARSER = CommentParser(NAME, HANDLERS.values())
-MENTIONED_ONLY = CommentParser(NAME, HANDLERS.values(), bare_commands=False)
+PARSER = CommentParser(NAME, VERBS.commands.values())
+MENTIONED_ONLY = CommentParser(NAME, VERBS.commands.values(), bare_commands=False)
 POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name=NAME, label="threadtree")
 
 PIECES = [

@@ -23,11 +23,11 @@ from bot.thread.formatting import clause, inline_code, inline_text
 from bot.thread.pull_requests import Answer, description
 from bot.thread.tracking import AskedBy, PlanEntry, TurnResult
 from bot.turn.parsing import CommentParser
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from tests.support.fuzz import FUZZ
 
 SERVER = "https://github.com"
-PARSER = CommentParser("bot", HANDLERS.values())
+PARSER = CommentParser("bot", VERBS.commands.values())
 MENTION = re.compile(r"(?<![A-Za-z0-9/.+_-])@[A-Za-z0-9]")
 CLOSING = re.compile(r"\b(?:fix(?:es)?|closes):? (?:#|GH-|acme/shop#)\d", re.IGNORECASE)
 

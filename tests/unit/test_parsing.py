@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.turn.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from bot.verbs.worktree import WORKTREE_VERBS
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-COMMANDS = tuple(name for name in HANDLERS if name != "review")
-PARSER = CommentParser("tree-bot", HANDLERS.values())
+COMMANDS = tuple(name for name in VERBS.commands if name != "review")
+PARSER = CommentParser("tree-bot", VERBS.commands.values())
 GITHUBS_LONGEST_COMMENT = 65_536
 # Linear work takes at most a few seconds on a slow machine; what grows with the square takes minutes.
 BOUNDED_SECONDS = 30
@@ -271,7 +271,7 @@ def test_a_command_can_take_the_rest_of_its_line_as_its_argument() -> None:
 
 
 def test_where_every_command_needs_a_mention_a_bare_one_is_text() -> None:
-    parser = CommentParser("tree-bot", HANDLERS.values(), bare_commands=False)
+    parser = CommentParser("tree-bot", VERBS.commands.values(), bare_commands=False)
 
     assert parser.parse("/status\n\n/stop") == ParsedComment()
     assert parser.parse("@tree-bot /status, then /stop") == ParsedComment((Command("status"),))

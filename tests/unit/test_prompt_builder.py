@@ -25,7 +25,7 @@ from bot.prompt.builder import Attachment, InstructionFile, Instructions, Task, 
 from bot.prompt.foreign import Fence, Foreign
 from bot.prompt.selection import Scope
 from bot.turn.parsing import CommentParser
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from bot.verbs.review.told import Earlier, ReviewTask, brief
 from tests.support.injections import HIDDEN, PAYLOAD, VISIBLE
 
@@ -450,7 +450,7 @@ def test_comments_are_told_in_their_order_and_cut_in_the_middle() -> None:
 
 
 def test_the_bots_commands_are_not_told() -> None:
-    parser = CommentParser("threadtree-bot", HANDLERS.values())
+    parser = CommentParser("threadtree-bot", VERBS.commands.values())
     scope = replace(SCOPE, without_commands=parser.rest_of)
     comments = [text("/status"), text("@threadtree-bot stop"), text("Look at this.\n/reset-context"), text("/lgtm")]
     told = whole(issue(*comments, description=text("It breaks.\n\n/pr draft")), scope=scope)

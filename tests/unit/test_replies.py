@@ -11,8 +11,7 @@ from bot.model import Actor, Overview, Repository, Target
 from bot.thread import notices, reasons, replies, tracking, worktree_replies
 from bot.thread.formatting import inline_code, inline_text
 from bot.thread.tracking import PlanEntry, TurnResult
-from bot.verbs import KINDS
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from tests.support.rendered import html
 
 SERVER, NOON = "https://github.example", datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -45,7 +44,7 @@ def test_no_comment_is_too_long_however_much_the_agent_did(texts: list[str]) -> 
     ],
 )
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(written: str, meant: str) -> None:
-    assert f"Did you mean `{meant}`?" in replies.unknown_command(written, HANDLERS)
+    assert f"Did you mean `{meant}`?" in replies.unknown_command(written, VERBS.commands)
 
 
 def test_a_long_queue_is_cut() -> None:
@@ -73,6 +72,6 @@ def test_a_branch_named_like_markup_stays_a_name() -> None:
     )
 
 
-@pytest.mark.parametrize("verb", [kind.name for kind in KINDS.values() if kind.carry_out])
+@pytest.mark.parametrize("verb", [kind.name for kind in VERBS.kinds.values() if kind.carry_out])
 def test_every_verb_without_an_agent_has_words_for_its_failure(verb: str) -> None:
     assert worktree_replies.not_done(verb, "it broke").endswith(": it broke. Nothing was lost. Try again later.")

@@ -10,7 +10,7 @@ from bot.github.client import GitHub
 from bot.inbox.review import whole_review
 from bot.model import Actor, Repository, Target, Thread
 from bot.turn.parsing import CommentParser, Request
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 
 ADA, EVE = Actor("ada", 7), Actor("eve", 8)
 REVIEW_ID = 500
@@ -43,7 +43,7 @@ async def asked_of(lists: Lists, target: Target, text: str) -> tuple[Ask, Part]:
     ask = Ask(text, ADA, datetime(2026, 5, 1, tzinfo=UTC), target, context=context)
     of = Repository("github.com", 1, "octo", "hello"), Thread(4, "pull", "A title", None)
     request = Request(*of, ask, b"", asks=True, review_id=REVIEW_ID)
-    parser = CommentParser("bot", HANDLERS.values())
+    parser = CommentParser("bot", VERBS.commands.values())
     return await whole_review(cast("GitHub", lists), lists.sleep, parser, request, REVIEW_ID)
 
 

@@ -10,7 +10,7 @@ from bot.inbox.actions import Ignore, action_of, is_remark
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread.authority import Denied, Policy, before_asking_github, by_permission
 from bot.turn.parsing import CommentParser, Request
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from tests.support.doc_tables import is_in_the_docs
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -98,7 +98,7 @@ def triggers(by: Actor) -> dict[str, Event | tuple[Event, Policy | bool]]:
 
 def outcome(event: Event, who: Who, policy: Policy, *, on_own_pull: bool = False) -> str:
     policy = replace(policy, allowed_users=who.allowed_users, allowed_bots=frozenset({41}))
-    parser = CommentParser(policy.bot_name, HANDLERS.values(), bare_commands=policy.bare_commands)
+    parser = CommentParser(policy.bot_name, VERBS.commands.values(), bare_commands=policy.bare_commands)
     action = action_of(event, policy, parser, on_own_pull=on_own_pull and is_remark(event))
     if isinstance(action, Ignore):
         return "nothing"

@@ -29,9 +29,8 @@ from bot.thread import (
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
-from bot.verbs import create, plan, remove, reset, restore, undo, update
+from bot.verbs import VERBS, create, plan, remove, reset, restore, undo, update
 from bot.verbs.fix import words as fixes
-from bot.verbs.registry import HANDLERS
 from bot.verbs.review import words as reviews
 from tests.support.rendered import html
 
@@ -339,7 +338,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "timed-out": TurnResult("timed-out", reasons.timed_out("total", 1800), asked=ASKED, duration=timedelta(minutes=30)),
     "interrupted": TurnResult("interrupted", reasons.INTERRUPTED_TWICE, asked=ASKED),
     "answer-elsewhere": tracking.moved("done"),
-    "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in HANDLERS.items()]),
+    "help": replies.help_text("threadtree-bot", [(name, handler.summary) for name, handler in VERBS.commands.items()]),
     "silent": replies.silent(30, datetime(2026, 5, 1, 14, 4, 30, tzinfo=UTC), datetime(2026, 5, 1, 13, 20, tzinfo=UTC)),
     "help-mentioned": replies.help_text("threadtree-bot", [("stop", replies.STOP_SUMMARY)], bare=False),
     "status-idle": status(Overview()),
@@ -429,7 +428,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "autofix-shown": fixes.shown(on=True, is_chosen=False, most=3),
     "nothing-to-review": replies.NOTHING_TO_REVIEW,
     "nothing-to-retry": replies.NOTHING_TO_RETRY,
-    "unknown-command": replies.unknown_command("hlep", HANDLERS),
+    "unknown-command": replies.unknown_command("hlep", VERBS.commands),
     "delivery-failed": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958"),
     "delivery-waited": replies.delivery_failed("72d3162e-cc78-11e3-81ab-4c9367dc0958", waited=True),
     "removed": remove.was_removed(Saved(1, 0), ()),
@@ -511,7 +510,7 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
         fixes.attempt("9b3e5a6", page, {foreign, other}, 1, 3),
         fixes.gave_up("9b3e5a6", page, {foreign}, 1, other),
         replies.help_text(foreign, [("stop", "ends the request")]),
-        replies.unknown_command(foreign, HANDLERS),
+        replies.unknown_command(foreign, VERBS.commands),
         status(
             replace(WORKED, branch=foreign, pushed_to=foreign, base_branch=other, agent=foreign, model=other),
             UnfinishedTurn(28, "running", by(other, Target("comment", 1)), 7, NOON, foreign),

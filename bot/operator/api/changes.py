@@ -18,8 +18,9 @@ from bot.operator.api.rows import (
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, fixes, requests, rescues, retention, turns
+from bot.store import deliveries, requests, rescues, retention, turns
 from bot.store.turns import TurnOfThread
+from bot.verbs.fix import rows as fixes
 
 
 @change(

@@ -7,8 +7,9 @@ from functools import partial
 from bot.ask import Ask
 from bot.prompt.builder import Brief
 from bot.prompt.collect import CHECKS, Collected
-from bot.store import fixes as rows
+from bot.rules import Rules
 from bot.store import turns
+from bot.store.database import Connection
 from bot.thread import notices
 from bot.thread.tracking import Changes
 from bot.turn.checkout import Ready
@@ -17,7 +18,8 @@ from bot.turn.kind import Kind, stays
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
-from bot.verbs.fix import words
+from bot.turn.verb import Verb
+from bot.verbs.fix import rows, words
 from bot.verbs.plan import PLAN, settle
 
 
@@ -92,3 +94,16 @@ async def _switch(ctx: RequestContext, argument: str | None) -> None:
 
 
 COMMAND = Handler("autofix", one_of("on", "off"), summary=words.SUMMARY, run=_switch)
+
+
+async def _look_again(connection: Connection, conversation_id: int, rules: Rules) -> None:
+    await rows.ring(connection, conversation_id, autofix=rules.autofix)
+
+
+VERB = Verb(
+    commands=(COMMAND,),
+    kinds=(FIX,),
+    variants=(("plan", "head", PLANNED_FIX),),
+    at_stop=rows.leave_alone,
+    at_end=_look_again,
+)

@@ -9,15 +9,16 @@ from bot.github.thread import Checks
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.rules import Rules
-from bot.store import conversations, deliveries, fixes
+from bot.store import conversations, deliveries
 from bot.store.database import Connection
-from bot.store.fixes import OwnHead
 from bot.thread import links, thread_comments
 from bot.thread import outbox_rows as outbox
 from bot.turn.parsing import Request
 from bot.turn.queueing import queue_turn
 from bot.turn.request import Parts, RequestContext
+from bot.verbs.fix import rows as fixes
 from bot.verbs.fix import words
+from bot.verbs.fix.rows import OwnHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,14 @@ async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules
     title, of = f"fixes {', '.join(names)} on {head[:7]}", {"head": head, "checks": names}
     ask = Ask(words.request(head, len(names)), own.ask.by, now, own.ask.target, "fix", title, of=of)
     request = Request(repository, thread, ask, fixes.effect(repository, head))
-    where, how = (own.thread_ref, own.number, own.folder, None), (parts.policy, rules, parts.server_url, now)
+    where, how = (
+        (own.thread_ref, own.number, own.folder, None),
+        (parts.policy, rules, parts.server_url, now, parts.verbs),
+    )
     silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
-    ctx = RequestContext(connection, parts.nodes, *where, request, *how, silent_until=silent_until)
+    ctx = RequestContext(
+        *where, request, parts.policy, rules, parts.server_url, now, parts.verbs, silent_until=silent_until
+    )
     if found.attempt is not None:
         await queue_turn(ctx, ask, words.attempt(*commit, names, found.attempt, most))
     elif silent_until is None:

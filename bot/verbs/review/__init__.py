@@ -16,6 +16,7 @@ from bot.turn.kind import Kind, Post
 from bot.turn.parsing import REVIEW as WORDS
 from bot.turn.request import Handler, RequestContext
 from bot.turn.turn_run import TurnRun
+from bot.turn.verb import Verb
 from bot.verbs.review import left, told, words
 from bot.verbs.review.left import SAVED, Reviewing, SavedReview
 
@@ -94,3 +95,4 @@ async def _nothing(ctx: RequestContext, _: str | None) -> None:
 COMMAND = Handler(
     "review", lambda text: (text or None, ""), summary=replies.REVIEW_SUMMARY, run=_nothing, asks="review"
 )
+VERB = Verb(commands=(COMMAND,), kinds=(REVIEW,))

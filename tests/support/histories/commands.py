@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from bot.turn.parsing import Command
+from bot.verbs import VERBS
 from bot.verbs import stop as closing
 from tests.support.histories.node import REPOSITORY
 from tests.support.histories.turns import Talk, TurnRules, Verb, talks, verbs
@@ -48,7 +49,7 @@ class CommandRules(TurnRules):
         async def close() -> None:
             async with self.ground.pool.acquire() as connection, connection.transaction():
                 later = self.ground.later()
-                await closing.close(connection, "https://github.example", REPOSITORY, number, later, later)
+                await closing.close(connection, VERBS, "https://github.example", REPOSITORY, number, later, later)
             await self.ground.stop()
 
         self.bot(close())

@@ -15,7 +15,6 @@ from typing import Any, Literal, cast
 import asyncpg
 import pytest
 
-from bot import verbs
 from bot.agents.driver import AgentDone, Failed, PromptLimits
 from bot.ask import Ask
 from bot.github.client import GitHub
@@ -43,7 +42,7 @@ from bot.turn.request import Nodes
 from bot.turn.runner import Runner
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
-from bot.verbs.registry import HANDLERS
+from bot.verbs import VERBS
 from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
@@ -119,9 +118,7 @@ class HistoryNode:
             rules=Rules(agents=("custom",), agent="custom"),
             agent_variables={"custom": {}},
             launcher=Launcher("host", SEARCH_PATH, "C.UTF-8", {"custom": ("true",)}),
-            commands=HANDLERS.values(),
-            kind_of=verbs.kind_of,
-            at_end=verbs.at_end,
+            verbs=VERBS,
             allow_workflow_changes=False,
             limits=PromptLimits(PATIENCE_SECONDS, PATIENCE_SECONDS),
             redactor=Redactor(),
@@ -218,6 +215,7 @@ class HistoryNode:
                 self.ctx.policy,
                 self.ctx.rules,
                 Nodes(NODE),
+                self.ctx.verbs,
                 lambda: self.now,
             )
             await decider.handle_request(connection, request, facts)
