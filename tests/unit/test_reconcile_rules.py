@@ -24,9 +24,14 @@ def place(*, row: bool, directory: bool, entry: bool, metadata: MetadataState = 
 
 # The eight combinations of (row, directory, entry), for a row that is ready and metadata that is there.
 EIGHT: list[tuple[bool, bool, bool, tuple[Action, ...]]] = [
-    *((True, True, True, ()), (True, True, False, (A.KEEP_WHOLE,)), (True, False, True, ())),
-    *((True, False, False, ()), (False, True, True, (A.ADOPT,)), (False, True, False, (A.ADOPT,))),
-    *((False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)), (False, False, False, (A.DELETE_METADATA,))),
+    (True, True, True, ()),
+    (True, True, False, (A.KEEP_WHOLE,)),
+    (True, False, True, ()),
+    (True, False, False, ()),
+    (False, True, True, (A.ADOPT,)),
+    (False, True, False, (A.ADOPT,)),
+    (False, False, True, (A.DROP_ENTRY, A.DELETE_METADATA)),
+    (False, False, False, (A.DELETE_METADATA,)),
 ]
 
 
@@ -56,15 +61,10 @@ def test_unusual_combinations_have_their_repair() -> None:
         assert decide(case) == actions
 
 
-def test_every_combination_has_a_repair() -> None:
-    assert len(ALL) == 2 * 2 * 4 * 3 * 2
-    for case in ALL:
-        assert all(isinstance(action, Action) for action in decide(case)), case
-
-
 def test_the_rules_that_hold_for_all() -> None:
     for case in ALL:
         actions = decide(case)
+        assert all(isinstance(action, Action) for action in actions), case
         if case.busy and case.row:
             assert actions == ()
         if case.directory:
