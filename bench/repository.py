@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bot.model import IssueBranch, worktree_path
+from bot.refs import rescue_ref
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.create import create
-from bot.tree.git.refs import rescue_ref
 from bot.tree.git.runner import Git
 from bot.tree.rescue.message import RescueLabel
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a crash."""
+"""Files that are there whole or not at all, also after a crash; and where a path leads."""
 
 import os
 import tempfile
@@ -24,3 +24,8 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def real_path(path: Path) -> Path:
+    """Return `path` as git records it: symbolic links are resolved in its parents only."""
+    return path.parent.resolve() / path.name

@@ -20,7 +20,7 @@ _ASKS_KIND = re.compile(
 _LIMITS = {
     "rooms": 36,
     "floors": 15,
-    "names that tree shows": 80,
+    "names that tree shows": 35,
     "names that store shows": 330,
     "modules that the run of a turn imports": 20,
     "lines that ask for a kind outside of verbs": 57,

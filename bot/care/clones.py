@@ -10,7 +10,8 @@ from bot.care import reconciliation_rows as reconciliation
 from bot.care import upkeep_rows as upkeep
 from bot.care.repair import clones_on_disk
 from bot.node.context import NodeContext
-from bot.tree import Clone, GitError, open_clone, pack_new, share_blocks, trash
+from bot.sandbox import trash
+from bot.tree import Clone, GitError, open_clone, pack_new, share_blocks
 
 LFS_OBJECTS_KEPT = timedelta(days=30)
 """How long a clone keeps an object of Git LFS since it came."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.care import reconciliation_rows as reconciliation
 from bot.care.reconcile_rules import started_from
 from bot.care.removing import delete_trashed
@@ -17,8 +18,9 @@ from bot.failpoints import reached
 from bot.model import Repository, Rescue
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
+from bot.sandbox import trash
 from bot.store import conversations, rescues, retention
-from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone, refs, trash
+from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone
 
 _ROWS_AT_ONCE = 500
 _log = structlog.get_logger()

@@ -19,12 +19,11 @@ from bot.care.repair import repair
 from bot.care.retention_rules import Policies
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
+from bot.refs import InvalidNameError
 from bot.store import requests, rescues
 from bot.store.database import Connection
 from bot.store.failures import is_transient
-from bot.tree import open_clone
-from bot.tree.git.errors import GitError
-from bot.tree.git.refs import InvalidNameError
+from bot.tree import GitError, open_clone
 
 DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 _log = structlog.get_logger()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.care.asked import PruneLine, PruneReport, Pruning, Repairing, age_of
 from bot.care.expire import end_orphan, expire
 from bot.care.removing import delete_trashed, remove_idle
@@ -27,9 +28,10 @@ from bot.care.retention_rules import (
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.room import free_bytes, is_short
+from bot.sandbox import trash
 from bot.store import retention
 from bot.store.retention import Live, Orphan
-from bot.tree import GitError, Metadata, Removed, refs, trash
+from bot.tree import GitError, Metadata, Removed
 
 IDLE = timedelta(days=1)
 """While the disk is short, worktrees that were used since then stay."""

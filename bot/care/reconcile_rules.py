@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from bot import refs
 from bot.model import DetachedHead, HeadBranch, Start
-from bot.tree import Metadata, refs
+from bot.tree import Metadata
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unknown"]

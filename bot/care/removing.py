@@ -14,19 +14,14 @@ from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
+from bot.refs import InvalidNameError
+from bot.sandbox import trash
 from bot.store import conversations, removals, retention
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.store.removals import DecidedRemoval, Removal
 from bot.thread import reasons, thread_comments, tracking, worktree_replies
-from bot.tree.clone import trash
-from bot.tree.clone.clone import CloneLock, clone_lock
-from bot.tree.clone.fetch import fetch
-from bot.tree.clone.metadata import Metadata
-from bot.tree.git.errors import GitError, GitProblem
-from bot.tree.git.refs import InvalidNameError
-from bot.tree.remove import NotRemoved, Remote, Removed, remove
-from bot.tree.rescue.message import RescueLabel
+from bot.tree import GitError, GitProblem, Metadata, NotRemoved, OpenTree, Removed, RescueLabel
 
 TRY_AGAIN_AFTER = timedelta(minutes=5)
 USED_AGAIN = NotRemoved("It is used again, or is being removed already.", in_use=True)
@@ -86,34 +81,34 @@ async def remove_now(ctx: NodeContext, worktree_id: int, reason_to_keep: Check |
     if decided is None:
         return USED_AGAIN
     merged = await merged_head(ctx, decided.worktree)
-    async with clone_lock(ctx.clone(decided.worktree.folder)) as lock:
-        return await take_now(ctx, lock, worktree_id, merged, reason_to_keep)
+    async with ctx.tree(decided.worktree).open() as tree:
+        return await take_now(ctx, tree, worktree_id, merged, reason_to_keep)
 
 
 async def take_now(
-    ctx: NodeContext, lock: CloneLock, worktree_id: int, merged: str | None, reason_to_keep: Check | None = None
+    ctx: NodeContext, tree: OpenTree, worktree_id: int, merged: str | None, reason_to_keep: Check | None = None
 ) -> Removed | NotRemoved:
     """See `remove_now`; `merged` is the last commit that was merged of its branch."""
     # The lock is held until the rows tell the end: no other process removes it a second time.
     removal = await persist(ctx.pool, removals.begin, ctx.node, worktree_id)
     if removal is None:
         return USED_AGAIN
-    worktree, path = removal.worktree, ctx.directory(removal.worktree.path)
+    worktree = removal.worktree
     label = RescueLabel(worktree.id, worktree.branch, removal.users, worktree.updated_at)
     why = await reason_to_keep() if reason_to_keep is not None else None
-    result = NotRemoved(why, in_use=True) if why is not None else await _take(ctx, lock, removal, label, merged)
+    result = NotRemoved(why, in_use=True) if why is not None else await _take(ctx, tree, removal, label, merged)
     if isinstance(result, NotRemoved):
-        if os.path.lexists(path):  # noqa: ASYNC240
+        if os.path.lexists(tree.path):  # noqa: ASYNC240
             await persist(ctx.pool, _keep, ctx, removal, result)
             log = _log.info if result.in_use else _log.warning
             log("worktree-kept", path=worktree.path, removal=removal.removal, why=result.why)
         else:
             await _put_back(ctx, worktree.id, result.why)
         return result
-    await asyncio.to_thread(Metadata.delete, path)
+    await asyncio.to_thread(Metadata.delete, tree.path)
     ctx.check_note(worktree.id).unlink(missing_ok=True)
     reached("metadata-deleted")
-    size = await rescue_size(lock.clone, result.rescue, result.kept)
+    size = await rescue_size(tree, result.rescue, result.kept)
     await persist(ctx.pool, _finish, ctx, removal, label, result, size)
     _log.info(
         "worktree-removed",
@@ -127,17 +122,16 @@ async def take_now(
 
 
 async def _take(
-    ctx: NodeContext, lock: CloneLock, removal: DecidedRemoval, label: RescueLabel, merged: str | None
+    ctx: NodeContext, tree: OpenTree, removal: DecidedRemoval, label: RescueLabel, merged: str | None
 ) -> Removed | NotRemoved:
     """Take the worktree from its path, after a fetch."""
-    counts = await _fetched(ctx, lock, removal.worktree)
+    counts = await _fetched(ctx, tree, removal.worktree)
     if isinstance(counts, NotRemoved):
         return counts
-    path = ctx.directory(removal.worktree.path)
-    remote = Remote(removal.worktree.base_branch or removal.worktree.repository.default_branch, merged, counts)
     # A purge that was cut off found it clean before it moved the directory.
-    is_purge = removal.removal == "purged" and await asyncio.to_thread(os.path.lexists, path)
-    return await remove(lock, path, label, remote, only_clean=is_purge)
+    is_purge = removal.removal == "purged" and await asyncio.to_thread(os.path.lexists, tree.path)
+    base = removal.worktree.base_branch or removal.worktree.repository.default_branch
+    return await tree.remove(label, base_branch=base, merged_head=merged, published=counts, only_clean=is_purge)
 
 
 async def _finish(
@@ -168,14 +162,14 @@ async def _tell(connection: Connection, worktree_id: int, why: str) -> None:
         await thread_comments.track(connection, turn.thread_ref, turn.id, turn.ask.target, words)
 
 
-async def _fetched(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> bool | NotRemoved:
+async def _fetched(ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow) -> bool | NotRemoved:
     """Fetch; False where no commit counts as published, NotRemoved while GitHub cannot be asked."""
     url = f"{ctx.server_url}/{worktree.repository.full_name}.git"
     try:
-        await lock.clone.run("rev-parse", "--git-dir")
+        await tree.clone.run("rev-parse", "--git-dir")
         # The repository may have been renamed, and its old name may be another repository's.
-        await lock.clone.run("config", "--local", "--replace-all", "remote.origin.url", url)
-        await fetch(lock)
+        await tree.clone.run("config", "--local", "--replace-all", "remote.origin.url", url)
+        await tree.fetch()
     except GitError as error:
         if error.problem not in _GONE:
             return NotRemoved(worktree_replies.github_not_asked(error))

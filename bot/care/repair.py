@@ -10,6 +10,7 @@ from typing import assert_never
 
 import structlog
 
+from bot import refs
 from bot.care import reconciliation_rows as reconciliation
 from bot.care.asked import Repaired, Repairing
 from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide
@@ -17,6 +18,7 @@ from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.rescues import record_rescue
+from bot.sandbox import trash
 from bot.store import retention, worktrees
 from bot.store.retention import Live
 from bot.tree import (
@@ -30,8 +32,6 @@ from bot.tree import (
     RescueLabel,
     last_change,
     open_clone,
-    refs,
-    trash,
 )
 
 Progress = Callable[[str], None]

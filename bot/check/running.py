@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from bot import refs
 from bot.check.reports import Report, read_pictures, read_reports
 from bot.failpoints import reached
 from bot.model import WorktreeRow
@@ -16,10 +17,11 @@ from bot.node.context import NodeContext
 from bot.node.room import require_room
 from bot.node.setup_script import SCRIPT as SETUP
 from bot.node.setup_script import run_in_worktree, script_on, set_up
+from bot.sandbox import trash
 from bot.sandbox.cage import Bind
 from bot.tasks import unless
 from bot.thread import notices
-from bot.tree import CheckoutRefused, GitError, GitProblem, OpenTree, Tree, refs, trash
+from bot.tree import CheckoutRefused, GitError, GitProblem, OpenTree, Tree
 
 T = TypeVar("T")
 REPORTS = "THREADTREE_REPORTS"

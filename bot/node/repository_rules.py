@@ -2,13 +2,14 @@
 
 import asyncio
 
+from bot import refs
 from bot.model import Repository
 from bot.rules import CONFIG_PATH, MAX_CONFIG_BYTES, Config, Found, Rules, read_config, stored_config, within
 from bot.store import conversations
 from bot.store.conversations import StoredConfig
 from bot.store.database import Connection, Pool
 from bot.thread import repository_rules as words
-from bot.tree import Clone, refs
+from bot.tree import Clone
 
 
 async def known_rules(database: Connection | Pool, operators: Rules, repository: Repository) -> Rules:

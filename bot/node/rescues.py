@@ -8,13 +8,10 @@ import structlog
 from bot.github.errors import GitHubError
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.sandbox import trash
 from bot.store import rescues
 from bot.store.database import Connection
-from bot.tree.clone import trash
-from bot.tree.clone.clone import Clone
-from bot.tree.git.errors import GitError
-from bot.tree.rescue.message import RescueLabel, rescue_bytes
-from bot.tree.rescue.save import Rescued
+from bot.tree import GitError, OpenClone, Rescued, RescueLabel
 
 _log = structlog.get_logger()
 
@@ -30,11 +27,11 @@ async def merged_head(ctx: NodeContext, worktree: WorktreeRow) -> str | None:
         return None
 
 
-async def rescue_size(clone: Clone, rescue: Rescued | None, kept: Path | None) -> int:
+async def rescue_size(opened: OpenClone, rescue: Rescued | None, kept: Path | None) -> int:
     """Return the bytes of a rescue, commit and directory, as far as they can be measured."""
     size = await asyncio.to_thread(trash.size_of, kept) if kept else 0
     try:
-        return size + (await rescue_bytes(clone, rescue.ref) if rescue else 0)
+        return size + (await opened.rescue_bytes(rescue.ref) if rescue else 0)
     except GitError as error:
         _log.warning("rescue-not-measured", error=str(error))
         return size

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from bot.node.context import NodeContext
+from bot.sandbox import trash
 from bot.thread import reasons
-from bot.tree import trash
 
 _BY_REPOSITORY: Final = {"clones": "repos", "worktrees": "worktrees"}
 """Kinds of what takes space, with their folders in DATA_DIR: these have a folder for each repository."""

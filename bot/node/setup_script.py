@@ -25,9 +25,7 @@ from bot.sandbox.cage import Bind
 from bot.sandbox.disk import watched
 from bot.sandbox.process import OutputTail, ProcessGroup, start
 from bot.thread import notices, reasons
-from bot.tree import CheckoutRefused, Clone
-from bot.tree.clone.clone import CloneLock
-from bot.tree.clone.fetch import remote_default_branch
+from bot.tree import CheckoutRefused, Clone, OpenClone
 
 SCRIPT = ".threadtree/setup"
 LIMIT_SECONDS = 600.0
@@ -89,13 +87,13 @@ async def set_up(
     return SetUp(failure, output, left, seconds)
 
 
-async def script_of(lock: CloneLock) -> bytes | SetUp | None:
+async def script_of(opened: OpenClone) -> bytes | SetUp | None:
     """Return the script on the remote's default branch, after a fetch; None if there is none.
 
     The end of its run if it is not a regular file of an acceptable size. Raises GitError.
     """
-    default = await remote_default_branch(lock)
-    found = None if isinstance(default, CheckoutRefused) else await script_on(lock.clone, default.name, SCRIPT)
+    default = await opened.default_branch()
+    found = None if isinstance(default, CheckoutRefused) else await script_on(opened.clone, default.name, SCRIPT)
     return SetUp(found) if isinstance(found, str) else found
 
 

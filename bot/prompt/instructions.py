@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from bot import refs
 from bot.prompt.builder import InstructionFile, Instructions
 from bot.rules import CONFIG_PATH
-from bot.tree import Clone, refs
+from bot.tree import Clone
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 NAMES_OF_AGENT = {"gemini": ("GEMINI.md",)}

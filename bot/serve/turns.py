@@ -15,7 +15,7 @@ from bot.node.context import NodeContext
 from bot.serve.parts import Surroundings, jobs_of_node, open_client
 from bot.settings import Settings
 from bot.thread.authority import Policy
-from bot.tree.git.runner import Identity
+from bot.tree import Identity
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.verbs import VERBS

@@ -1,6 +1,5 @@
 """The code of a thread: its clone, its worktree, what is rescued of it. Other rooms know these names and no other."""
 
-from bot.tree.clone import trash
 from bot.tree.clone.admin import Missing
 from bot.tree.clone.checkout import Checkout, Entry
 from bot.tree.clone.clone import CheckoutRefused, Clone, StoppedError
@@ -9,14 +8,15 @@ from bot.tree.clone.packing import pack_new
 from bot.tree.clone.shared_blocks import can_share_blocks, share_blocks
 from bot.tree.commit import Committed
 from bot.tree.create import Created
-from bot.tree.git import refs
 from bot.tree.git.credential_server import authorise, credential_server
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Git, Identity
 from bot.tree.guard import Guard
 from bot.tree.moved import move_in
+from bot.tree.proposal import Proposal
 from bot.tree.remove import NotRemoved, Removed
 from bot.tree.rescue.message import RescueLabel
+from bot.tree.rescue.restore import RestoreRefusedError
 from bot.tree.rescue.save import Rescued
 from bot.tree.summary import last_change, summarize
 from bot.tree.sync import Synced
@@ -39,9 +39,11 @@ __all__ = [
     "NotRemoved",
     "OpenClone",
     "OpenTree",
+    "Proposal",
     "Removed",
     "RescueLabel",
     "Rescued",
+    "RestoreRefusedError",
     "StoppedError",
     "Synced",
     "Tree",
@@ -52,8 +54,6 @@ __all__ = [
     "move_in",
     "open_clone",
     "pack_new",
-    "refs",
     "share_blocks",
     "summarize",
-    "trash",
 ]

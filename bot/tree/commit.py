@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from bot import refs
+from bot.files import real_path
 from bot.sandbox.untrusted_files import (
     leads_out,
     open_untrusted,
@@ -17,13 +19,11 @@ from bot.sandbox.untrusted_files import (
     status_of_untrusted,
 )
 from bot.thread.notices import LeftOut
-from bot.tree.clone.admin import real_path
 from bot.tree.clone.check_out import ignored_in_the_way, marked
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import EMPTY_TREE
 from bot.tree.clone.importing import import_commit, import_commits, move_branch
 from bot.tree.clone.status import Change
-from bot.tree.git import refs
 from bot.tree.git.runner import LARGE_FILE_BYTES, NO_LEVEL, UNCOMPRESSED, Identity, failure
 from bot.tree.lfs.objects import MAX_OBJECT_BYTES
 from bot.tree.lfs.pointers import LFS, filters_of

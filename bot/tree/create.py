@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
+from bot import refs
 from bot.failpoints import reached
+from bot.files import real_path
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.sandbox.untrusted_files import entries_below
 from bot.thread import reasons
@@ -25,7 +27,6 @@ from bot.tree.clone.checkout import (
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
 from bot.tree.clone.shared_blocks import mark_own_blocks
 from bot.tree.clone.start import StartPoint, resolve, start_branch
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.lfs.objects import write_again
 from bot.tree.remove import unlink_worktree
@@ -193,7 +194,7 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
 
 def _is_free(clone: Clone, path: Path) -> bool:
     """Return whether there is nothing at the path, and nothing of a worktree there in the clone and in its cage."""
-    places = (path, clone.git.cage.private_folder(records.real_path(path)))
+    places = (path, clone.git.cage.private_folder(real_path(path)))
     return not any(map(os.path.lexists, places)) and records.find_admin_directory(clone.path, path) is None
 
 

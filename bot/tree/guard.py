@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from bot import refs
 from bot.redaction import Redactor
 from bot.thread.notices import PushRule
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import AS_IT_IS, EMPTY_TREE, Clone
 from bot.tree.commit import has_published
-from bot.tree.git import refs
 from bot.tree.git.runner import piped
 from bot.tree.lfs.objects import contents, push_objects, staging
 from bot.tree.lfs.pointers import LFS, Pointer, filter_lines, filters_in, read_pointers

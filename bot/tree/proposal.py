@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from bot import refs
 from bot.tree.clone.clone import REGULAR_FILES, Clone
-from bot.tree.git import refs
 
 MOST_COMMITS = 200
 TEMPLATE_BYTES = 20_000
@@ -16,12 +16,16 @@ _PLACES = {".github", "docs", "pull_request_template", *_FILES}
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What would be merged into `base`: the branch's newest commit `tip`, and the subjects of its commits in order."""
+    """What would be merged into `base`: the branch's newest commit `tip`, and the subjects of its commits in order.
+
+    Not `is_new`: `base` has every commit of the branch.
+    """
 
     base: str
     tip: str
-    subjects: tuple[str, ...]
-    template: str | None
+    subjects: tuple[str, ...] = ()
+    template: str | None = None
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +36,18 @@ class Template:
     blob: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotOnGitHub:
-    """The branch is not on GitHub."""
-
-
-@dataclass(frozen=True, slots=True)
-class NothingNew:
-    """`base` has every commit of the branch, whose newest is `tip`."""
-
-    base: str
-    tip: str
-
-
-async def proposal_of(
-    clone: Clone, branch: str, base: str | None, default_branch: str | None
-) -> Proposal | NotOnGitHub | NothingNew:
+async def proposal_of(clone: Clone, branch: str, base: str | None, default_branch: str | None) -> Proposal | None:
     """Return what would be merged into `base`, or into the default branch where GitHub lacks that.
 
-    Raises GitError, InvalidNameError.
+    None where GitHub lacks the branch. Raises GitError, InvalidNameError.
     """
     tip = await clone.commit_at(refs.remote(branch))
     into = await _first_on_github(clone, base, default_branch)
     if tip is None or into is None:
-        return NotOnGitHub()
+        return None
     onto = await clone.commit_at(refs.remote(into))
     if onto is None or await clone.is_ancestor(tip, onto):
-        return NothingNew(into, tip)
+        return Proposal(into, tip, is_new=False)
     found = await template_on(clone, default_branch or into)
     text = (await clone.run("cat-file", "blob", found.blob)).stdout.decode("utf-8", "replace") if found else None
     return Proposal(into, tip, await _subjects(clone, tip, onto), text)

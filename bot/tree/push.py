@@ -6,6 +6,7 @@ from typing import Literal
 
 import structlog
 
+from bot import refs
 from bot.failpoints import reached
 from bot.thread.notices import PushRule
 from bot.tree.clone import branch_history
@@ -16,7 +17,6 @@ from bot.tree.clone.fetch import PUSH_REMOTE, fetch
 from bot.tree.clone.importing import import_commits
 from bot.tree.clone.published import publish
 from bot.tree.clone.start import in_its_way
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from bot.tree.git.runner import Identity, failure
 from bot.tree.merge import commit_tree, merged_tree

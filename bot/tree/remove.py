@@ -14,16 +14,17 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.failpoints import reached
+from bot.files import real_path
+from bot.sandbox import trash
 from bot.sandbox.cage import Cage
 from bot.sandbox.view import name_of
 from bot.thread import reasons
-from bot.tree.clone import trash
-from bot.tree.clone.admin import Missing, folders_of, holder, is_unfinished, real_path, recorded
+from bot.tree.clone.admin import Missing, folders_of, holder, is_unfinished, recorded
 from bot.tree.clone.branch_history import is_merged
 from bot.tree.clone.checkout import open_checkout
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescueLabel, drop_rescue, read_rescue
 from bot.tree.rescue.restore import progress_file

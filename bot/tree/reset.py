@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot import refs
 from bot.failpoints import reached
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.thread import reasons
@@ -15,7 +16,6 @@ from bot.tree.clone.clone import CheckoutRefused, CloneLock
 from bot.tree.clone.fetch import fetch_ref, remote_default_branch
 from bot.tree.clone.start import StartPoint, issue_branch
 from bot.tree.create import recreate
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.remove import rescue_first, unlink_worktree
 from bot.tree.rescue.message import RescueLabel

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
+from bot.sandbox.trash import size_of
 from bot.sandbox.untrusted_files import entries_below
 from bot.tree.clone.admin import LIVE, UNFINISHED, Missing, admin_directory
 from bot.tree.clone.checkout import look_at
 from bot.tree.clone.clone import Clone
 from bot.tree.clone.status import MOST_TOGETHER, statuses
-from bot.tree.clone.trash import size_of
 from bot.tree.git.errors import GitError
 
 READ_AT_ONCE = 2

@@ -5,6 +5,7 @@ from typing import Literal
 
 import structlog
 
+from bot import refs
 from bot.failpoints import reached
 from bot.model import IssueBranch
 from bot.sharing_rules import Misfit
@@ -17,7 +18,6 @@ from bot.tree.clone.clone import Clone, CloneLock, DefaultBranch
 from bot.tree.clone.fetch import remote_default_branch
 from bot.tree.clone.importing import import_commits, lend, move_branch, private_commits
 from bot.tree.clone.start import StartPoint, resolve
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.rescue.save import stashes_not_rescued
 from bot.tree.rescue.snapshot import flagged_file

@@ -14,10 +14,12 @@ from typing import Literal
 
 import structlog
 
+from bot import refs
 from bot.model import IssueBranch, Start
+from bot.sandbox import trash
 from bot.sandbox.view import View
 from bot.sharing_rules import Misfit
-from bot.tree.clone import admin, fetch, packing, trash
+from bot.tree.clone import admin, fetch, packing
 from bot.tree.clone.admin import Missing
 from bot.tree.clone.arriving import fetch_beside
 from bot.tree.clone.check_out import check_out, marked
@@ -46,16 +48,16 @@ from bot.tree.commit import (
     take_back,
 )
 from bot.tree.create import Created, create, recreate, reopen
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from bot.tree.git.runner import Identity
 from bot.tree.guard import Guard, PushWithheldError
 from bot.tree.lfs import objects as lfs
 from bot.tree.lfs.pointers import LFS, filter_lines
 from bot.tree.merge import merge, merged_tree, revert
+from bot.tree.proposal import Proposal, proposal_of, template_on
 from bot.tree.push import Pushed, push, push_beside
 from bot.tree.remove import NotRemoved, Remote, Removed, Unlinked, git_folders, remove, rescue_first, unlink_worktree
-from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues
+from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
 from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
@@ -108,6 +110,15 @@ class Tree:
     async def view(self) -> View:
         """Return what a process in the worktree sees of git. Raises GitError, OSError."""
         return await view_of(self.clone, self.path)
+
+    async def proposal(self, branch: str, base: str | None, default_branch: str | None) -> Proposal | None:
+        """Return what a pull request of the branch would hold: see `proposal_of`. Raises GitError, InvalidNameError."""
+        return await proposal_of(self.clone, branch, base, default_branch)
+
+    async def template(self, default_branch: str) -> str | None:
+        """Return the path of the template for pull requests: see `template_on`. Raises GitError, InvalidNameError."""
+        found = await template_on(self.clone, default_branch)
+        return found.path if found is not None else None
 
     def bytes(self) -> int:
         """Return the bytes on disk that a removal moves away."""
@@ -182,6 +193,15 @@ class OpenClone(CloneLock):
     async def rescues(self) -> list[KnownRescue]:
         """Return all rescues in the clone, by worktree and time. Raises GitError."""
         return await list_rescues(self.clone)
+
+    async def rescued_tip(self, sha: str) -> str | None:
+        """Return the commit that was checked out, or the branch's, in the rescue of this commit. Raises GitError."""
+        kept = await read_rescue(self.clone, sha)
+        return (kept.head or kept.tip) if kept is not None else None
+
+    async def rescue_bytes(self, ref: str) -> int:
+        """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
+        return await rescue_bytes(self.clone, ref)
 
     async def drop(self, ref: str) -> None:
         """Delete the ref of a rescue; one that is gone is no error. Raises GitError, InvalidNameError."""

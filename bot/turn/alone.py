@@ -8,13 +8,12 @@ import structlog
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.node.variables import variables_in
+from bot.refs import InvalidNameError
 from bot.store import turns
 from bot.store.database import Connection
 from bot.thread import worktree_replies
 from bot.thread.tracking import TurnResult
-from bot.tree.clone.clone import CloneLock, StoppedError, clone_lock
-from bot.tree.git.errors import GitError
-from bot.tree.git.refs import InvalidNameError
+from bot.tree import GitError, OpenTree, StoppedError
 from bot.turn.setting_up import set_up_alone
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import passing
@@ -36,17 +35,17 @@ def require_live(run: TurnRun) -> None:
 
 
 @asynccontextmanager
-async def work_alone(run: TurnRun) -> AsyncIterator[CloneLock]:
-    """Hold the clone's lock while a run that still has its claim changes the worktree itself, and is not stopped in it.
+async def work_alone(run: TurnRun) -> AsyncIterator[OpenTree]:
+    """Open the tree while a run that still has its claim changes the worktree itself, and is not stopped in it.
 
     Raises StoppedError, ClaimLostError, OSError.
     """
-    async with clone_lock(run.ctx.clone(run.turn.worktree.folder), run.stop) as lock:
+    async with run.tree.open(run.stop) as tree:
         if await run.write(turns.stop_requested, run.turn.claim) is not None:
             raise StoppedError
         # The files are others from now on: none of them is of a check that was cut off.
         run.ctx.check_note(run.turn.worktree.id).unlink(missing_ok=True)
-        yield lock
+        yield tree
 
 
 async def save_done(run: TurnRun, words: str, write: Write | None = None) -> str:

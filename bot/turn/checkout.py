@@ -6,6 +6,7 @@ from typing import assert_never
 
 import structlog
 
+from bot import refs
 from bot.check.running import undo
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.node.room import require_room
@@ -14,7 +15,7 @@ from bot.prompt.foreign import Told
 from bot.store import rescues, worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
-from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced, refs
+from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced
 from bot.turn.assign_worktree import closed_issues
 from bot.turn.context import TurnContext
 from bot.turn.switching import join_worktree_on_branch, share_by_now, switch_if_needed

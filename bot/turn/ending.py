@@ -8,6 +8,7 @@ from asyncpg import PostgresError
 
 from bot import failpoints
 from bot.redaction import Redactor
+from bot.sandbox import trash
 from bot.store import conversations, retention, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import ring_for_work
@@ -18,7 +19,7 @@ from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
-from bot.tree import Metadata, trash
+from bot.tree import Metadata
 from bot.turn import notify
 from bot.turn.context import TurnContext
 from bot.turn.messages import added_to, asked_in

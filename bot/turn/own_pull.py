@@ -20,7 +20,7 @@ from bot.store.pull_requests import OwnPull
 from bot.thread import links, pull_requests, tracking
 from bot.thread.outbox import write_in_line
 from bot.thread.pull_requests import Answer
-from bot.tree.proposal import Proposal
+from bot.tree import Proposal
 
 MOST_ATTEMPTS = 4
 LONGEST_PAUSE_SECONDS = 120.0

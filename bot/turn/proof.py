@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.agents.driver import AgentDone, Cancelled
 from bot.check.running import Check, Checked, check_commit, check_result
 from bot.failpoints import reached
@@ -31,7 +32,7 @@ from bot.thread.checks import SCRIPT, Base, Ran
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import clause
 from bot.thread.sanitize import closed
-from bot.tree import Clone, GitError, OpenTree, StoppedError, refs
+from bot.tree import Clone, GitError, OpenTree, StoppedError
 from bot.turn.caps import capped, record_use
 from bot.turn.checkout import Ready
 from bot.turn.pull_request import description_of

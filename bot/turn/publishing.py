@@ -8,6 +8,7 @@ from typing import assert_never
 
 import structlog
 
+from bot import refs
 from bot.model import WorktreeRow
 from bot.node.transactions import persist
 from bot.node.variables import values_of
@@ -16,7 +17,7 @@ from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
 from bot.thread.tracking import Changes, TurnResult
-from bot.tree import Clone, Committed, Guard, Identity, OpenTree, RescueLabel, StoppedError, refs
+from bot.tree import Clone, Committed, Guard, Identity, OpenTree, RescueLabel, StoppedError
 from bot.turn.checkout import Ready, Seen
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.github.answers import Pull
 from bot.github.errors import GitHubError
 from bot.json_values import storable
 from bot.prompt.description import ask_for_description
 from bot.prompt.foreign import Fence
+from bot.refs import InvalidNameError
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
 from bot.thread import notices, pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
-from bot.tree import GitError, refs
-from bot.tree.git.refs import InvalidNameError
-from bot.tree.proposal import Proposal, proposal_of, template_on
+from bot.tree import GitError
 from bot.turn.checkout import Ready
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, is_ours, keep_true, open_once, open_one
 from bot.turn.thread_answers import OUT
@@ -45,8 +45,8 @@ async def asked_of_agent(run: TurnRun, ready: Ready, fence: Fence, *, convention
         return ""
     if turn.conversation.kind != "issue" and await own_pull(run.ctx.pool, repository, branch) is None:
         return ""
-    template = await template_on(run.tree.clone, default)
-    file = f"{refs.remote(default)}:{template.path}" if template is not None else None
+    template = await run.tree.template(default)
+    file = f"{refs.remote(default)}:{template}" if template is not None else None
     return ask_for_description(fence, branch, base, file, conventional=conventional)
 
 
@@ -131,9 +131,8 @@ async def _linked_or_opened(run: TurnRun, ready: Ready, branch: str, pulls: tupl
     ctx, turn, repository = run.ctx, run.turn, run.turn.worktree.repository
     if (pull := open_one(pulls)) is not None:
         return PullRequestLink(pull.url, pull.number)
-    clone = run.tree.clone
-    found = await proposal_of(clone, branch, ready.base_branch, repository.default_branch)
-    if turn.conversation.kind != "issue" or not isinstance(found, Proposal):
+    found = await run.tree.proposal(branch, ready.base_branch, repository.default_branch)
+    if turn.conversation.kind != "issue" or found is None or not found.is_new:
         return None
     thread = IssueThread(repository, turn.conversation.id, turn.conversation.number, turn.conversation.title)
     new = await describe(ctx, thread, branch, found)
@@ -165,8 +164,8 @@ async def _keep_true(run: TurnRun, ready: Ready, branch: str, pull: Pull | None)
             first = await run.write(tell_once, repository, pull.number)
             run.notices += [pull_requests.edited_by_hand(pull.number)] if first is not None else []
             return
-        found = await proposal_of(run.tree.clone, branch, pull.base, repository.default_branch)
-        if isinstance(found, Proposal):
+        found = await run.tree.proposal(branch, pull.base, repository.default_branch)
+        if found is not None and found.is_new:
             await keep_true(ctx, ctx.github, replace(thread, number=own.closes), branch, own, found)
     except (GitError, GitHubError, InvalidNameError) as problem:
         _log.warning("description-not-written", branch=branch, problem=str(problem))

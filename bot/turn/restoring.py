@@ -6,23 +6,16 @@ from pathlib import Path
 
 import structlog
 
+from bot import refs
 from bot.model import Rescue, Saved, WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.room import require_room
+from bot.refs import InvalidNameError
+from bot.sandbox import trash
 from bot.store import rescues, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import notices, reasons, worktree_replies
-from bot.tree.clone import trash
-from bot.tree.clone.checkout import Seen, inspect
-from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
-from bot.tree.clone.fetch import update
-from bot.tree.clone.metadata import Metadata
-from bot.tree.create import Created, create, recreate
-from bot.tree.git import refs
-from bot.tree.git.errors import GitError
-from bot.tree.git.refs import InvalidNameError
-from bot.tree.rescue.message import read_rescue
-from bot.tree.rescue.restore import RestoreRefusedError, restore
+from bot.tree import CheckoutRefused, Created, GitError, Metadata, Missing, OpenTree, RestoreRefusedError
 from bot.turn.alone import ImpossibleError, work_alone
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import passing
@@ -72,69 +65,62 @@ class Back:
             await rescues.forget_directory(connection, self.rescue.id)
 
 
-async def fetch_for(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow) -> None:
+async def fetch_for(ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow) -> None:
     """Bring the clone up to date. Raises ImpossibleError, GitError."""
     full_name = worktree.repository.full_name
-    if (await update(lock, f"{ctx.server_url}/{full_name}.git")).no_access:
+    if (await tree.update(f"{ctx.server_url}/{full_name}.git")).no_access:
         raise ImpossibleError(reasons.cannot_fetch(full_name))
 
 
-async def make(ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow, rescue: str | None = None) -> Made:
+async def make(ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow, rescue: str | None = None) -> Made:
     """Fetch the clone and make the checkout, from the commit `rescue` where GitHub lacks what that has.
 
     Raises ImpossibleError, GitError, OSError, InvalidNameError.
     """
-    path = ctx.directory(worktree.path)
-    await fetch_for(ctx, lock, worktree)
+    await fetch_for(ctx, tree, worktree)
     if worktree.is_made:
-        if isinstance(found := await inspect(lock.clone, path), Seen):
+        if not isinstance(found := await ctx.tree(worktree).look(), Missing):
             return Made(worktree.branch, worktree.base_branch, fresh=False, again=False)
         _log.warning("worktree-missing", path=worktree.path, why=found.why)
     require_room(ctx)
-    made = await _checkout(ctx, lock, worktree, rescue)
+    made = await _checkout(ctx, tree, worktree, rescue)
     if isinstance(made, CheckoutRefused):
         raise ImpossibleError(reasons.no_worktree(made.next_step))
-    await asyncio.to_thread(Metadata.record_use, path, worktree, made.branch, made.base_branch, ctx.clock())
+    await asyncio.to_thread(Metadata.record_use, tree.path, worktree, made.branch, made.base_branch, ctx.clock())
     return Made(made.branch, made.base_branch, fresh=True, again=worktree.is_made)
 
 
 async def _checkout(
-    ctx: NodeContext, lock: CloneLock, worktree: WorktreeRow, rescue: str | None
+    ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow, rescue: str | None
 ) -> Created | CheckoutRefused:
-    clone, path, branch = lock.clone, ctx.directory(worktree.path), worktree.branch
+    clone, branch = tree.clone, worktree.branch
     displaced = refs.rescue_ref(str(worktree.id), ctx.clock())
-    tip = await _tip_of(clone, rescue) if rescue is not None else None
+    tip = await tree.rescued_tip(rescue) if rescue is not None else None
     if worktree.is_made:
-        return await recreate(lock, path, branch, tip or worktree.start_sha, displaced)
-    on_github = branch is not None and await clone.commit_at(refs.remote(branch)) is not None
+        return await tree.make_again(branch, tip or worktree.start_sha, displaced)
+    on_github = await clone.tip(branch) is not None
     if tip is not None and branch is not None and not on_github and await clone.unpublished(tip):
-        return await recreate(lock, path, branch, tip, displaced)
-    made = await create(lock, path, refs.start_again(worktree), displaced)
+        return await tree.make_again(branch, tip, displaced)
+    made = await tree.make(refs.start_again(worktree), displaced)
     if isinstance(made, CheckoutRefused) and tip is not None:
-        return await recreate(lock, path, branch, tip, displaced)
+        return await tree.make_again(branch, tip, displaced)
     return made
 
 
-async def _tip_of(clone: Clone, rescue: str) -> str | None:
-    """Return the commit that the worktree's branch was at when it was rescued."""
-    kept = await read_rescue(clone, rescue)
-    return (kept.head or kept.tip) if kept is not None else None
-
-
-async def bring_back(run: TurnRun, lock: CloneLock, rescue: Rescue) -> Back:
+async def bring_back(run: TurnRun, tree: OpenTree, rescue: Rescue) -> Back:
     """Bring a rescue back into the turn's worktree, which is made for it. Every step can be repeated.
 
     Raises ImpossibleError, GitError, OSError, InvalidNameError.
     """
     ctx, worktree = run.ctx, run.turn.worktree
-    sha = await lock.clone.commit_at(rescue.ref) if rescue.ref else None
+    sha = await tree.clone.commit_at(rescue.ref) if rescue.ref else None
     if rescue.ref is not None and sha is None:
         why, step = worktree_replies.COMMIT_GONE
         return Back(words=worktree_replies.not_done("restore", why, step), why=notices.not_restored_before_turn(why))
-    made = await make(ctx, lock, worktree, sha)
+    made = await make(ctx, tree, worktree, sha)
     directory = trash.kept_folder(ctx.data_dir) / rescue.kept if rescue.kept else None
     try:
-        restored = await restore(lock, ctx.directory(worktree.path), made.branch, sha, directory, run.turn.id)
+        restored = await tree.restore(made.branch, sha, directory, run.turn.id)
     except RestoreRefusedError as refused:
         words = worktree_replies.not_restored(refused.obstacle, refused.names)
         if directory is not None and directory.exists():
@@ -154,9 +140,9 @@ async def bring_back_before(run: TurnRun, rescue: Rescue) -> None:
     if rescue.node != ctx.node:
         run.notices.append(notices.rescued_on(rescue.node_name))
         return
-    async with work_alone(run) as lock:
+    async with work_alone(run) as tree:
         try:
-            back = await bring_back(run, lock, rescue)
+            back = await bring_back(run, tree, rescue)
         except ImpossibleError as impossible:
             back = Back(why=str(impossible))
         except (GitError, InvalidNameError, OSError) as problem:

@@ -8,8 +8,7 @@ from bot.prompt.foreign import Told
 from bot.store import turns, worktrees
 from bot.store.turns import ClaimLostError
 from bot.thread import notices, tracking, worktree_replies
-from bot.tree.clone.clone import StoppedError, clone_lock
-from bot.tree.git.errors import GitError
+from bot.tree import GitError, StoppedError
 from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()
@@ -63,8 +62,8 @@ async def _set_up(run: TurnRun) -> SetUp | None:
     turn, ctx = run.turn, run.ctx
     if not ctx.rules.setup:
         return None
-    async with clone_lock(ctx.clone(turn.worktree.folder), early=True) as lock:
-        found = await script_of(lock)
+    async with run.tree.open(early=True) as tree:
+        found = await script_of(tree)
     if found is None:
         await run.write(turns.record_setup, turn.claim)
         return None

@@ -11,12 +11,13 @@ from bot.failpoints import reached
 from bot.model import HeadBranch, LiveWorktree, Start, worktree_path
 from bot.node.rescues import record_rescue, rescue_size
 from bot.node.transactions import persist
+from bot.sandbox import trash
 from bot.sharing_rules import SharingRefused, sharing_obstacle
 from bot.store import conversations, sharing, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices, thread_comments, worktree_replies
-from bot.tree import Checkout, Missing, NotRemoved, OpenTree, RescueLabel, trash
+from bot.tree import Checkout, Missing, NotRemoved, OpenTree, RescueLabel
 from bot.turn.context import TurnContext
 
 _log = structlog.get_logger()
@@ -96,7 +97,7 @@ async def _leave_for(
         _log.info("worktree-not-left", path=own.path, why=left.why)
         return
     reached("worktree-left")
-    size = await rescue_size(tree.clone, left.rescue, left.kept)
+    size = await rescue_size(tree, left.rescue, left.kept)
 
     async def write(connection: Connection) -> None:
         await record_rescue(connection, label, left.rescue, left.kept, size)

@@ -10,11 +10,11 @@ from typing import Literal
 
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.node.room import DiskShortError
+from bot.refs import InvalidNameError
 from bot.sandbox.system import UnsafeCommandError
 from bot.store.failures import is_transient
 from bot.thread.reasons import WaitReason, WaitStep
 from bot.tree import GitError, GitProblem
-from bot.tree.git.refs import InvalidNameError
 
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(minutes=10)

@@ -19,8 +19,8 @@ async def _create(run: TurnRun) -> str:
     Raises StoppedError, ClaimLostError, ImpossibleError, GitError, InvalidNameError, OSError.
     """
     require_live(run)
-    async with work_alone(run) as lock:
-        made = await make(run.ctx, lock, run.turn.worktree)
+    async with work_alone(run) as tree:
+        made = await make(run.ctx, tree, run.turn.worktree)
 
         async def write(connection: Connection) -> None:
             await made.record(connection, run.turn.worktree.id)

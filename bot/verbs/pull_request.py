@@ -7,8 +7,6 @@ from bot.node.transactions import persist
 from bot.store import pull_requests as rows
 from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
-from bot.tree.clone.clone import clone_lock
-from bot.tree.proposal import NothingNew, NotOnGitHub, proposal_of
 from bot.turn.alone import not_done, save_done
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
@@ -51,9 +49,9 @@ async def _open(run: TurnRun) -> str | TurnResult:
     wanted, github, about = asked(turn.ask.text), ctx.github, turn.conversation
     if (branch := worktree.branch) is None:
         return not_done(pull_requests.NO_BRANCH)
-    async with clone_lock(ctx.clone(worktree.folder), run.stop) as lock:
-        await fetch_for(ctx, lock, worktree)
-        found = await proposal_of(lock.clone, branch, worktree.base_branch, worktree.repository.default_branch)
+    async with run.tree.open(run.stop) as tree:
+        await fetch_for(ctx, tree, worktree)
+        found = await run.tree.proposal(branch, worktree.base_branch, worktree.repository.default_branch)
     pulls = await github.pulls_of(worktree.repository, branch)
     thread = IssueThread(worktree.repository, about.id, about.number, about.title)
     if (pull := open_one(pulls)) is not None:
@@ -61,12 +59,12 @@ async def _open(run: TurnRun) -> str | TurnResult:
         # A process that was killed may have opened it for this very turn.
         is_new = pull.author_id == me.id and pull.created_at >= turn.ask.at
         return await _opened(run, thread, branch, Opened(pull, is_new, is_new and wanted.draft and not pull.is_draft))
-    tip = None if isinstance(found, NotOnGitHub) else found.tip
+    tip = found.tip if found is not None else None
     if (merged := next((one for one in pulls if one.merged_at and tip in (None, one.head_sha)), None)) is not None:
         return not_done(pull_requests.was_merged(merged.number, merged.url, branch))
-    if isinstance(found, NotOnGitHub):
+    if found is None:
         return not_done(pull_requests.not_on_github(branch))
-    if isinstance(found, NothingNew):
+    if not found.is_new:
         return not_done(pull_requests.nothing_new(branch, found.base))
     new = await describe(ctx, thread, branch, found, wanted.title)
     result = await open_once(ctx, github, thread, new, draft=wanted.draft)

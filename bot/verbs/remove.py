@@ -8,7 +8,7 @@ from bot.store.database import Connection
 from bot.thread.tracking import TurnResult
 from bot.thread.worktree_replies import IN_USE, no_worktree, rescued, threads
 from bot.thread.worktree_replies import not_done as words_for
-from bot.tree.remove import NotRemoved
+from bot.tree import NotRemoved
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
@@ -32,11 +32,11 @@ async def _remove(run: TurnRun) -> str | TurnResult:
     """
     ctx, worktree = run.ctx, run.turn.worktree
     merged = await merged_head(ctx, worktree)
-    async with work_alone(run) as lock:
+    async with work_alone(run) as tree:
         if worktree.state != "removed":
             if not await run.write(removals.decide, ctx.node, worktree.id, "command", run.turn.id):
                 return not_done(words_for("remove", IN_USE))
-            result = await take_now(ctx, lock, worktree.id, merged)
+            result = await take_now(ctx, tree, worktree.id, merged)
             if isinstance(result, NotRemoved):
                 return not_done(words_for("remove", result.why))
             run.trashed = result.trashed

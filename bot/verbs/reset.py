@@ -2,6 +2,7 @@
 
 import asyncio
 
+from bot import refs
 from bot.model import Saved
 from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.store import conversations, worktrees
@@ -9,11 +10,7 @@ from bot.store.database import Connection
 from bot.thread.formatting import inline_code
 from bot.thread.tracking import TurnResult
 from bot.thread.worktree_replies import no_worktree, refused, rescued, threads
-from bot.tree import refs
-from bot.tree.clone.clone import CheckoutRefused
-from bot.tree.clone.metadata import Metadata
-from bot.tree.rescue.message import RescueLabel
-from bot.tree.reset import reset
+from bot.tree import CheckoutRefused, Metadata, RescueLabel
 from bot.turn.alone import not_done, require_live, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
@@ -58,17 +55,18 @@ async def _reset(run: TurnRun) -> str | TurnResult:
     Raises StoppedError, ClaimLostError, ImpossibleError, GitError, InvalidNameError, OSError.
     """
     require_live(run)
-    ctx, worktree, path = run.ctx, run.turn.worktree, run.ctx.directory(run.turn.worktree.path)
+    ctx, worktree = run.ctx, run.turn.worktree
     # The same in each run: what an earlier one rescued is found again.
     label = RescueLabel(worktree.id, worktree.branch, worktree.conversations, run.turn.created_at)
     merged = await merged_head(ctx, worktree)
-    async with work_alone(run) as lock:
-        await fetch_for(ctx, lock, worktree)
-        result = await reset(lock, path, refs.start_again(worktree), label, merged)
+    async with work_alone(run) as tree:
+        await fetch_for(ctx, tree, worktree)
+        result = await tree.reset(refs.start_again(worktree), label, merged)
         if isinstance(result, CheckoutRefused):
             return not_done(refused("reset", result.next_step))
-        size = await rescue_size(lock.clone, result.rescue, result.kept)
-        await asyncio.to_thread(Metadata.record_use, path, worktree, result.branch, result.base_branch, ctx.clock())
+        size = await rescue_size(tree, result.rescue, result.kept)
+        made = result.branch, result.base_branch
+        await asyncio.to_thread(Metadata.record_use, tree.path, worktree, *made, ctx.clock())
         run.trashed = result.trashed
         saved = None
         if result.rescue is not None or result.kept is not None:
@@ -77,10 +75,10 @@ async def _reset(run: TurnRun) -> str | TurnResult:
 
         async def write(connection: Connection) -> None:
             await record_rescue(connection, label, result.rescue, result.kept, size)
-            await worktrees.record_checkout(connection, worktree.id, result.branch, result.base_branch, fresh=True)
+            await worktrees.record_checkout(connection, worktree.id, *made, fresh=True)
             await worktrees.end_sessions(connection, worktree.id, "worktree-reset")
 
-        words = was_reset(worktree.branch, result.branch, result.base_branch, saved, run.others)
+        words = was_reset(worktree.branch, *made, saved, run.others)
         return await save_done(run, words, write)
 
 

@@ -46,8 +46,8 @@ async def _restore(run: TurnRun) -> str | TurnResult:
         if not await run.write(worktrees.reserve_again, worktree.id, rescue.conversations):
             return not_done(worktree_replies.not_done("restore", *worktree_replies.PATH_TAKEN))
         run.turn = replace(run.turn, worktree=replace(worktree, state="reserved"))
-    async with work_alone(run) as lock:
-        back = await bring_back(run, lock, rescue)
+    async with work_alone(run) as tree:
+        back = await bring_back(run, tree, rescue)
         if back.saved is None:
             await run.write(back.record, run)
             return not_done(back.words)

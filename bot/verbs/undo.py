@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bot import refs
 from bot.failpoints import reached
 from bot.model import Saved
 from bot.node.rescues import record_rescue, rescue_size
@@ -10,7 +11,7 @@ from bot.store.turns import ChangeOfTurn
 from bot.thread.formatting import clause, format_count, format_list, inline_code, truncate
 from bot.thread.tracking import AskedBy, TurnResult
 from bot.thread.worktree_replies import rescued
-from bot.tree import OpenTree, RescueLabel, refs
+from bot.tree import OpenTree, RescueLabel
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_on_branch
@@ -134,7 +135,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         if why is not None:
             return TurnResult("refused", cannot_rescue(why))
         if rescue is not None:
-            await run.write(record_rescue, label, rescue, None, await rescue_size(clone, rescue, None))
+            await run.write(record_rescue, label, rescue, None, await rescue_size(tree, rescue, None))
             reached("undo-rescued")
             await tree.drop_changes(rescue.sha)
         if not await tree.check_out(ready.branch, onto):

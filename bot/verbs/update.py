@@ -5,13 +5,14 @@ from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 
+from bot import refs
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.store import turns
 from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
-from bot.tree import GitError, refs
+from bot.tree import GitError
 from bot.turn.checkout import Ready
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_on_branch

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bot import refs
 from bot.model import IssueBranch
 from bot.tree.clone.arriving import fetch_beside
 from bot.tree.clone.clone import CheckoutRefused, Clone, DefaultBranch, clone_lock
 from bot.tree.clone.fetch import complete, remote_default_branch
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
 from tests.support.patience import until_true

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints
+from bot import failpoints, refs
 from bot.tree.clone import branch_history
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.fetch import Updated, replace_if_damaged
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 from tests.support.git_repositories import BOT, LABEL, RESCUE, GitRepositories, git, lose_published
 

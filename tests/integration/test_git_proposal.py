@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from bot.tree.proposal import TEMPLATE_BYTES, NothingNew, NotOnGitHub, Proposal, proposal_of
+from bot.tree.proposal import TEMPLATE_BYTES, Proposal, proposal_of
 from tests.support.git_repositories import GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
 
 
-async def proposed(world: GitRepositories, base: str | None = "main") -> Proposal | NotOnGitHub | NothingNew:
+async def proposed(world: GitRepositories, base: str | None = "main") -> Proposal | None:
     await world.update()
     return await proposal_of(world.clone, BRANCH, base, "main")
 
 
 async def test_the_commits_that_the_base_lacks_are_proposed_in_their_order(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path)
-    assert await proposed(world) == NotOnGitHub()
+    assert await proposed(world) is None
     start = world.someone_pushes("main", {"a.txt": "a\n"})
     git(world.person, "push", "-q", "origin", f"main:{BRANCH}")
-    assert await proposed(world) == NothingNew("main", start)
+    assert await proposed(world) == Proposal("main", start, is_new=False)
 
     git(world.person, "checkout", "-q", "-B", BRANCH)
     world.push_commit(BRANCH, {"b.txt": "b\n"})
@@ -52,7 +52,7 @@ async def test_the_template_is_found_where_github_looks(
 
     found = await proposed(world)
 
-    assert isinstance(found, Proposal)
+    assert found is not None
     assert found.template == template
 
 
@@ -65,5 +65,5 @@ async def test_a_link_is_no_template(tmp_path: Path) -> None:
 
     found = await proposed(world)
 
-    assert isinstance(found, Proposal)
+    assert found is not None
     assert found.template is None

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bot.model import DetachedHead, HeadBranch
-from bot.tree.clone import trash
+from bot.sandbox import trash
 from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.create import Created
 from bot.tree.remove import NotRemoved, Remote, Removed, remove
@@ -755,7 +755,7 @@ def test_two_simultaneous_deletions_empty_the_trash(tmp_path: Path) -> None:
 EMPTY = [
     sys.executable,
     "-c",
-    "import asyncio, sys; from pathlib import Path; from bot.tree.clone.trash import empty_trash;"
+    "import asyncio, sys; from pathlib import Path; from bot.sandbox.trash import empty_trash;"
     "print(asyncio.run(empty_trash(Path(sys.argv[1]))))",
 ]
 

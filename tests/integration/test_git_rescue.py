@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints
-from bot.tree.git import refs
+from bot import failpoints, refs
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescuedCommits, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
 from bot.tree.rescue.message import write as write_message

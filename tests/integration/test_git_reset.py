@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.tree.clone import trash
+from bot.sandbox import trash
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import CheckoutRefused
 from bot.tree.rescue.message import RescueLabel

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints
+from bot import failpoints, refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
 from bot.tree.clone.checkout import require_checkout
-from bot.tree.git import refs
 from bot.tree.sync import switch
 from tests.support.git_repositories import GitRepositories, entry_of, git
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from bot import failpoints
+from bot.files import real_path
 from bot.locks import try_lock
 from bot.model import DetachedHead, IssueBranch
 from bot.thread import reasons
-from bot.tree.clone.admin import Missing, real_path, register
+from bot.tree.clone.admin import Missing, register
 from bot.tree.clone.checkout import Checkout, all_entries, inspect
 from bot.tree.clone.clone import CheckoutRefused
 from bot.tree.create import Created

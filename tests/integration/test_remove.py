@@ -16,10 +16,10 @@ from bot.node.context import NodeContext
 from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
+from bot.sandbox import trash
 from bot.store import conversations, removals, rescues
 from bot.store.database import Pool
 from bot.store.removals import Removal
-from bot.tree import trash
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.metadata import Metadata
 from bot.tree.remove import NotRemoved, Removed

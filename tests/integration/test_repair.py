@@ -15,9 +15,9 @@ from bot.care.clones import care_for_clones
 from bot.care.reconcile_rules import Action
 from bot.care.repair import repair
 from bot.model import IssueBranch
+from bot.sandbox import trash
 from bot.store import conversations, rescues, turns
 from bot.tasks import concurrently
-from bot.tree import trash
 from bot.tree.clone.admin import LIVE
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import clone_lock

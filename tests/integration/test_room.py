@@ -8,7 +8,7 @@ import pytest
 
 from bot.care.prune import make_room
 from bot.node import room
-from bot.tree.clone import trash
+from bot.sandbox import trash
 from tests.support import operator
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node

@@ -19,7 +19,7 @@ from bot.node.setup_script import (
 )
 from bot.redaction import Redactor
 from bot.sandbox.cage import Bind, agent_argv
-from bot.tree.clone.clone import clone_lock
+from bot.tree import open_clone
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
 from tests.support.patience import until_exists, until_true
 from tests.support.sleeping_processes import new_sleep, runs
@@ -48,8 +48,8 @@ def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
 
 async def found(world: GitRepositories) -> bytes | SetUp | None:
     await world.update()
-    async with clone_lock(world.clone) as lock:
-        return await script_of(lock)
+    async with open_clone(world.clone) as opened:
+        return await script_of(opened)
 
 
 async def test_it_is_the_one_on_the_branch_that_is_the_default_now(tmp_path: Path) -> None:

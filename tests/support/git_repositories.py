@@ -17,16 +17,17 @@ from typing import Literal
 
 import pytest
 
+from bot import refs
+from bot.files import real_path
 from bot.model import IssueBranch, Start
 from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
 from bot.sandbox.limits import Limits
 from bot.sandbox.view import PUBLISHED, View
 from bot.tree import OpenTree, Tree
-from bot.tree.clone.admin import Missing, admin_directory, real_path
+from bot.tree.clone.admin import Missing, admin_directory
 from bot.tree.clone.checkout import Entry, Seen, all_entries, look_at
 from bot.tree.clone.clone import CheckoutRefused, Clone
 from bot.tree.create import Created
-from bot.tree.git import refs
 from bot.tree.git.runner import Git, Identity
 from bot.tree.push import Pushed, push
 from bot.tree.rescue.message import RescueLabel

@@ -16,6 +16,7 @@ from bot.sandbox.cage import Bind, agent_argv
 from bot.sandbox.process import OutputTail
 from bot.thread import notices, reasons
 from bot.thread.sanitize import is_inert
+from bot.tree import open_clone
 from bot.tree.clone.checkout import require_checkout
 from bot.tree.clone.clone import clone_lock
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories
@@ -73,8 +74,8 @@ async def test_what_stands_in_the_worktree_is_neither_run_nor_opened(tmp_path: P
         case _:
             place.parent.rmdir()
             place.parent.symlink_to("/etc")
-    async with asyncio.timeout(PATIENCE_SECONDS), clone_lock(world.clone) as lock:
-        assert await script_of(lock) == TRUE.encode()
+    async with asyncio.timeout(PATIENCE_SECONDS), open_clone(world.clone) as opened:
+        assert await script_of(opened) == TRUE.encode()
 
 
 async def test_an_agent_cannot_make_another_commit_the_default_branchs(machine: Machine) -> None:
@@ -93,8 +94,8 @@ attempt(lambda: (clone / "packed-refs").write_text(commit + " refs/remotes/origi
 """
     )
     assert "update-ref 0" not in said
-    async with clone_lock(machine.world.clone) as lock:
-        assert await script_of(lock) is None
+    async with open_clone(machine.world.clone) as opened:
+        assert await script_of(opened) is None
 
 
 async def test_it_reads_no_secret_and_changes_not_itself(machine: Machine) -> None:

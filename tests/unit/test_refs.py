@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot import refs
 from bot.model import IssueBranch
-from bot.tree.git import refs
 
 _TROUBLE = st.text(alphabet="a-/.@{}~^: \\*?[\x7flockHEAD\n", max_size=12)
 

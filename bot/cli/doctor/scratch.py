@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from bot import refs
 from bot.agents.driver import Launch
 from bot.agents.presets import api_of, preset, variables_of
 from bot.model import IssueBranch
@@ -20,7 +21,7 @@ from bot.sandbox.outbound import Outbound
 from bot.sandbox.system import command_mounts
 from bot.sandbox.view import name_of
 from bot.settings import Settings
-from bot.tree import CheckoutRefused, Clone, Git, Identity, Tree, refs
+from bot.tree import CheckoutRefused, Clone, Git, Identity, Tree
 
 END_SECONDS = 2.0
 POLL_SECONDS = 0.02

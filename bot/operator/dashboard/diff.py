@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bot.tree import Clone, Git, GitError, refs
+from bot import refs
+from bot.tree import Clone, Git, GitError
 
 MOST_SECONDS: Final = 3.0
 MOST_COMMITS: Final = 50

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from bot import refs
+from bot.files import real_path
 from bot.sandbox.untrusted_files import FLAGS, UntrustedFileError, read_untrusted
-from bot.tree.git import refs
 
 LIVE = "threadtree: in use"
 # Lock reasons. While an operator's `git worktree add` runs, git's own is "initializing".
@@ -32,11 +33,6 @@ class Missing:
 
     why: str
     corrupt: bool = False
-
-
-def real_path(path: Path) -> Path:
-    """Return `path` as git records it: symbolic links are resolved in its parents only."""
-    return path.parent.resolve() / path.name
 
 
 def admin_directory(clone: Path, path: Path) -> Path | Missing:

@@ -1,7 +1,7 @@
 """The history of a branch on GitHub: its last pushed commit, and whether it was rewritten or merged."""
 
+from bot import refs
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.git import refs
 from bot.tree.git.runner import Identity
 
 # In the clone's configuration of the branch, so that it goes when the branch goes.

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Self, TypeVar, Unpack
 
+from bot import refs
+from bot.files import real_path
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
 from bot.sandbox.view import View, making_private, open_view, remove_locks, show_history, unblock
 from bot.tree.clone import admin as records
-from bot.tree.clone.admin import Missing, real_path, recorded, recorded_branch
+from bot.tree.clone.admin import Missing, recorded, recorded_branch
 from bot.tree.clone.clone import Clone, CloneLock
 from bot.tree.clone.published import unpublished_objects
 from bot.tree.clone.status import FLAGS, Change, parse_status
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Options, failure
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Literal
 
+from bot import refs
+from bot.files import real_path
 from bot.locks import try_lock
 from bot.sandbox.untrusted_files import locks_below, remove_untrusted
 from bot.sandbox.view import PUBLISHED, SHALLOW, View
-from bot.tree.clone.admin import real_path
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.objects import Objects
 from bot.tree.git.runner import Completed, Git, failure, piped

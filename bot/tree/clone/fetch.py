@@ -10,14 +10,13 @@ from pathlib import Path
 
 import structlog
 
-from bot import failpoints
+from bot import failpoints, refs
+from bot.sandbox import trash
 from bot.sandbox.view import PUBLISHED, show_history
 from bot.thread import reasons
-from bot.tree.clone import trash
 from bot.tree.clone.admin import admin_directories, recorded
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, DefaultBranch
 from bot.tree.clone.published import make_stores, publish, publish_tips, writing_published
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem, is_refused, is_unauthenticated
 from bot.tree.git.progress import Reader
 

@@ -8,12 +8,12 @@ from functools import partial
 
 import structlog
 
+from bot import refs
 from bot.sandbox.view import View
 from bot.tree.clone.admin import recorded, recorded_branch, write_head
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock
 from bot.tree.clone.published import noted_tips, unknown_to_published, unpublished_objects
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
 

@@ -15,13 +15,13 @@ from types import MappingProxyType
 
 import structlog
 
+from bot import refs
 from bot.sandbox.view import PUBLISHED
 from bot.tree.clone.admin import admin_directories, recorded
 from bot.tree.clone.arriving import apart, move_in, pack_refs, writing_apart
 from bot.tree.clone.clone import PACKED, Clone, CloneLock, clone_lock
 from bot.tree.clone.importing import IMPORTING
 from bot.tree.clone.published import publish_tips, writing_published
-from bot.tree.git import refs
 from bot.tree.git.runner import Options
 
 LARGE_REPOSITORY_FILES = 2_000

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import assert_never
 
+from bot import refs
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.thread import reasons
 from bot.tree.clone import branch_history
 from bot.tree.clone.branch_history import is_merged
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
 from bot.tree.clone.fetch import complete, fetch_ref, remote_default_branch
-from bot.tree.git import refs
 
 _HERE, _REMOTE = "refs/heads/", "refs/remotes/origin/"
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from bot import refs
 from bot.sandbox.cage import Cage
 from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocking
 from bot.sandbox.view import View, unblock
 from bot.tree.clone.admin import admin_directory
 from bot.tree.clone.clone import Clone
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError
 
 _STAGED_STATES = frozenset("MTAD")

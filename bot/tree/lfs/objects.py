@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 import structlog
 
+from bot import refs
 from bot.failpoints import reached
 from bot.sandbox.untrusted_files import (
     UntrustedFileError,
@@ -31,7 +32,6 @@ from bot.sandbox.untrusted_files import (
 from bot.sandbox.view import LFS, PUBLISHED
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.git import refs
 from bot.tree.git.errors import GitProblem
 from bot.tree.git.runner import WITH_CONTENT, Completed, Identity, Options, failure
 from bot.tree.lfs.pointers import MAX_POINTER_BYTES, Pointer, pointers_in, read_pointers

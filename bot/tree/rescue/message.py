@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from bot import refs
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.git import refs
 
 # Nothing in a message can be a NUL.
 _FORMAT = "%(refname)%00%(objectname)%00%(parent)%00%(contents)%00"

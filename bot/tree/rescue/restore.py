@@ -10,11 +10,12 @@ from pathlib import Path
 import structlog
 
 from bot.failpoints import reached
+from bot.files import real_path
 from bot.model import Saved
+from bot.sandbox import trash
 from bot.sandbox.view import private_folder
 from bot.thread.worktree_replies import RestoreObstacle
-from bot.tree.clone import trash
-from bot.tree.clone.admin import Missing, real_path
+from bot.tree.clone.admin import Missing
 from bot.tree.clone.check_out import in_the_way, put_back
 from bot.tree.clone.checkout import Checkout, inspect, open_checkout
 from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock

@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 import structlog
 
+from bot import refs
 from bot.failpoints import reached
+from bot.refs import is_commit
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.thread import reasons
 from bot.tree.clone.admin import Missing, is_unfinished
@@ -20,9 +22,7 @@ from bot.tree.clone.checkout import Checkout, on_record, open_checkout
 from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock
 from bot.tree.clone.importing import import_commit, import_commits, private_commits
 from bot.tree.clone.status import Change
-from bot.tree.git import refs
 from bot.tree.git.errors import GitError, GitProblem
-from bot.tree.git.refs import is_commit
 from bot.tree.git.runner import Identity
 from bot.tree.lfs.objects import save_objects
 from bot.tree.rescue import message as rescue_message

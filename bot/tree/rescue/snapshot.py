@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import NamedTuple
 
+from bot.files import real_path
 from bot.sandbox.untrusted_files import leads_out, remove_untrusted
-from bot.tree.clone.admin import real_path
 from bot.tree.clone.checkout import Checkout, Seen
 from bot.tree.clone.clone import EMPTY_TREE
 from bot.tree.clone.status import Change, parse_status

@@ -112,10 +112,7 @@ async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules
     title, of = f"fixes {', '.join(names)} on {head[:7]}", {"head": head, "checks": names}
     ask = Ask(words.request(head, len(names)), own.ask.by, now, own.ask.target, "fix", title, of=of)
     request = Request(repository, thread, ask, fixes.effect(repository, head))
-    where, how = (
-        (own.thread_ref, own.number, own.folder, None),
-        (parts.policy, rules, parts.server_url, now, parts.verbs),
-    )
+    where = connection, parts.nodes, own.thread_ref, own.number, own.folder, None
     silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
     ctx = RequestContext(
         *where, request, parts.policy, rules, parts.server_url, now, parts.verbs, silent_until=silent_until

@@ -17,6 +17,7 @@ import pytest
 
 from bot.agents.driver import AgentDone, Failed, PromptLimits
 from bot.ask import Ask
+from bot.files import real_path
 from bot.github.client import GitHub
 from bot.inbox.decider import Decider, GitHubFacts
 from bot.locks import worker_lock
@@ -31,7 +32,7 @@ from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
 from bot.tree import move_in
-from bot.tree.clone.admin import admin_directory, real_path
+from bot.tree.clone.admin import admin_directory
 from bot.tree.clone.clone import Clone, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.git.runner import Identity

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import structlog
 
+from bot.files import real_path
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.process import OutputTail, start
-from bot.tree.clone.admin import real_path
 
 # Beside a kept directory: git's state of it (index, HEAD, submodules' commits).
 GIT_STATE = ".git"
