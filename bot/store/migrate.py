@@ -133,16 +133,24 @@ async def _missing(
         # The engine's files are its own: a new release may word them anew.
         is_changed = applied.get(migration.name, migration.sha256) != migration.sha256
         if is_changed and not migration.name.startswith(ENGINE):
-            raise MigrationError(
-                f"The database was made by a development version: its {migration.name} is another one than this "
-                "version's. Start with an empty database: set DATABASE_URL to one, or move DATA_DIR/postgres away."
-            )
+            raise _of_development(migration.name)
     known = {migration.name for migration in migrations}
+    ours = [migration.name for migration in migrations if not migration.name.startswith(ENGINE)]
+    own = [name for name in applied if not name.startswith(ENGINE)]
+    if own and ours and ours[0] not in own:
+        raise _of_development(own[0])
     if unknown := [name for name in applied if name not in known]:
         raise NewerSchemaError(
             f"The database is of a newer version: it has {', '.join(unknown)}. Start that version, or restore a backup."
         )
     return [migration for migration in migrations if migration.name not in applied]
+
+
+def _of_development(name: str) -> MigrationError:
+    return MigrationError(
+        f"The database was made by a development version: its {name} is not this version's. Start with an empty "
+        "database: set DATABASE_URL to one, or move DATA_DIR/postgres away."
+    )
 
 
 async def _lock(connection: asyncpg.Connection) -> None:

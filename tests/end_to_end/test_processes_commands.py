@@ -82,7 +82,7 @@ async def test_web_and_worker_refuse_an_old_schema_until_it_is_migrated(
         first = await here.run("migrate")
         again = await here.run("migrate")
         assert (await first.ended(), await again.ended()) == (0, 0)
-        assert b"applied 001_tables" in first.stdout
+        assert b"applied 001_threads" in first.stdout
         assert again.stdout == b""
 
         web = await here.start_listening("web")

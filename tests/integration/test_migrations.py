@@ -91,11 +91,20 @@ async def test_a_database_of_a_development_version_is_named_with_the_next_step_a
     write(directory, "001_animals", "create table animals (name text not null);")
     (directory / "002_plants.sql").unlink()
     write(directory, "002_more", "create table more ();")
-    with pytest.raises(MigrationError, match="development version: its 001_animals is another one"):
+    with pytest.raises(MigrationError, match="development version: its 001_animals is not"):
         await missing_migrations(connection, directory)
-    with pytest.raises(MigrationError, match="development version: its 001_animals is another one"):
+    with pytest.raises(MigrationError, match="development version: its 001_animals is not"):
         await migrate(empty_database_url, directory)
     assert await connection.fetchval("select to_regclass('more')") is None
+
+
+async def test_a_database_whose_pages_had_other_names_is_of_a_development_version(
+    empty_database_url: str, directory: Path
+) -> None:
+    await migrate(empty_database_url, directory)
+    (directory / "001_animals.sql").rename(directory / "001_beasts.sql")
+    with pytest.raises(MigrationError, match="development version: its 001_animals is not"):
+        await migrate(empty_database_url, directory)
 
 
 async def test_a_database_of_a_newer_bot_is_left_alone(

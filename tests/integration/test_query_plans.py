@@ -82,7 +82,7 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 ALL, SOME = ("", None), ("github.com", [7, 8])
 """Scopes."""
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
-ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None)
+ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None, True)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, True, False)),
     "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, False, False)),

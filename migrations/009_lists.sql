@@ -1,34 +1,31 @@
--- What operators read: lists, counters and figures.
+-- The lists and figures that operators read.
 
--- Counters that no other row can provide: each process adds its own, so that all report the same.
-create table counters (
-    name  text             not null,
-    label text             not null,
-    value double precision not null,
-    primary key (name, label)
-);
+-- Who may look. People see the rows of the repositories that they can read on GitHub, so each list tells its repository.
+-- Without `seen` everything is seen.
+create function threadtree_sees(of_platform text, seen bigint[], platform text, repository_id bigint) returns boolean
+language sql immutable as $$ select seen is null or (platform = of_platform and repository_id = any (seen)) $$;
 
--- The lists that an operator reads. Each has the columns by which `store/listings.newest` selects: its place in the list,
--- its repository and its state; the long ones also the key of the repository, for an index.
+-- Each list has the columns by which `operator/api/listings` selects: its place in the list, its repository and its state.
 
 create view listed_worktrees as
 select w.id as place, w.id, b.owner || '/' || b.name as codebase, w.path, w.branch, n.name as node, w.state,
        array(select b.owner || '/' || b.name || '#' || c.number from conversations c
              where c.worktree_id = w.id order by c.number) as conversations,
-       w.created_at, w.updated_at, n.id as node_id
+       w.created_at, w.updated_at, n.id as node_id, w.platform, w.repository_id
 from worktrees w join codebases b using (platform, repository_id) join nodes n on n.id = w.node;
 
 -- In the shape of worktrees, from which their ids differ.
 create view listed_orphans as
 select o.id as place, o.id, o.codebase, o.path, null as branch, n.name as node, 'orphan' as state,
-       '{}'::text[] as conversations, o.seen_at as created_at, o.seen_at as updated_at, n.id as node_id
+       '{}'::text[] as conversations, o.seen_at as created_at, o.seen_at as updated_at, n.id as node_id,
+       o.platform, o.repository_id
 from orphan_rows o join nodes n on n.id = o.node;
 
 create view listed_sessions as
 select s.id as place, s.id, s.conversation_id, b.owner || '/' || b.name as codebase,
        case when s.active then 'active' else 'ended' end as state,
        b.owner || '/' || b.name || '#' || c.number as conversation, s.agent, s.assistant_session_id, s.active,
-       s.created_at, s.last_active_at, s.ended_at, s.end_reason
+       s.created_at, s.last_active_at, s.ended_at, s.end_reason, c.platform, c.repository_id
 from sessions s join conversations c on c.id = s.conversation_id join codebases b using (platform, repository_id);
 
 -- The comment is the first that is there: the tracking comment, or the answer that took its place. The pull request is the
@@ -66,9 +63,11 @@ $$;
 create trigger threadtree_search_words before insert or update of ask on requests
     for each row execute function threadtree_search_words();
 
+-- The lock of a delivery names its repository by GitHub's id: a name may be another's by now.
 create view listed_deliveries as
 select seq as place, guid, event, action, conversation, split_part(conversation, '#', 1) as codebase, state, received_at,
-       attempts, error
+       attempts, error, split_part(lock_key, '/', 1) as platform,
+       substring(lock_key from '^[^/]+/([0-9]{1,18})#')::bigint as repository_id
 from deliveries;
 
 create view listed_conversations as
@@ -88,8 +87,37 @@ create view listed_rescues as
 select r.id as place, r.id, r.worktree_id as worktree, r.codebase, r.branch, r.removal,
        coalesce(r.kept, r.ref) as name, r.files, r.commits, r.bytes, r.node_name as node, r.created_at, r.restored_at,
        case when r.restored_at is null then 'kept' else 'restored' end as state,
-       array(select r.codebase || '#' || number from unnest(r.conversations) as number) as conversations
+       array(select r.codebase || '#' || number from unnest(r.conversations) as number) as conversations,
+       r.platform, r.repository_id
 from rescue_rows r;
+
+-- Agent and model are those of the last request that pushed. The cost is that of all requests on its thread or branch.
+create view listed_outcomes as
+select o.id as place, o.id, b.owner || '/' || b.name as codebase,
+       b.owner || '/' || b.name || '#' || o.number as pull_request, o.branch,
+       case when o.reverted_by is not null then 'reverted' when o.merged then 'merged' else 'closed' end as state,
+       o.rewritten, b.owner || '/' || b.name || '#' || o.reverted_by as reverted_by, o.opened_at, o.closed_at,
+       case when o.merged then extract(epoch from o.closed_at - o.opened_at)::float8 end as seconds_to_merge,
+       work.*, o.platform, o.repository_id
+from outcomes o join codebases b using (platform, repository_id) cross join lateral (
+    select count(*) as turns, sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens,
+           (array_agg(t.agent order by t.pushed_head is null, t.id desc))[1] as agent,
+           (array_agg(t.model order by t.pushed_head is null, t.id desc))[1] as model
+    from turns t
+    where (t.pushed_to = o.branch and (t.queue_platform, t.queue_repository_id) = (o.platform, o.repository_id))
+       or t.conversation_id = (select c.id from conversations c
+                               where (c.platform, c.repository_id, c.number) = (o.platform, o.repository_id, o.number))
+    ) work;
+
+create view listed_audit as
+select a.id as place, a.id, a.at, a.person, a.channel, a.action, a.target, a.codebase, a.details,
+       coalesce(a.outcome,
+                (select case when t.finished_at is null then t.state else coalesce(t.reason, t.answer, t.state) end
+                 from turns t where t.id = coalesce(a.turn, d.turn_id)),
+                (select string_agg(coalesce(o.outcome, o.state), ' ' order by o.id)
+                 from operations o where o.id = any (a.operations)),
+                d.error, d.state, '') as outcome
+from audit a left join deliveries d on d.guid = a.delivery;
 
 -- The figures that are counted in rows when somebody asks; each read is small, or on an index. `sample` is what
 -- Prometheus adds to the name. States that have a figure from the beginning count as 0: Prometheus sees no change from

@@ -1,10 +1,10 @@
--- News for those who listen: the operator's pages, the API's event stream and the command line.
-
 -- News carries all that listeners need, except for a plan, which may be longer than a notification: its row is read.
 -- Each is far below Postgres' limit of 8,000 bytes.
 create function threadtree_tell(event text, news jsonb) returns void language sql as $$
     select pg_notify('threadtree_events', jsonb_build_object('event', event, 'news', news)::text)
 $$;
+
+-- News for those who listen: the operator's pages, the API's event stream and the command line.
 
 create function threadtree_tell_of_turn() returns trigger language plpgsql as $$
 begin

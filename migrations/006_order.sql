@@ -1,4 +1,41 @@
--- In which order waiting work is done, and who is woken for it.
+-- Which turn may run, in which order waiting work is done, and who is woken for it.
+
+-- Directories in the way of worktree w: l is being removed, or is lost and not let go yet, and has the path or the branch
+-- of w. One that was lost before its row knew its branch is on the branch of its issue.
+create view directories_in_the_way as
+select w.id as worktree_id, l.id as directory_of, l.removal_error
+from worktrees w
+join worktrees l on l.node = w.node and l.id <> w.id and l.state in ('removing', 'lost')
+     and (l.path = w.path
+          or (l.platform, l.repository_id) = (w.platform, w.repository_id)
+             and (l.branch = coalesce(w.branch, w.start_ref)
+                  or l.branch is null and (l.start_kind, l.start_number) = (w.start_kind, w.start_number)));
+
+-- May this queued turn run now, and if not, why? A view with the time of whoever asks. Without obstacle, a turn is
+-- claimed as soon as its node has room. A turn without an agent goes in line with all turns of its worktree, and may work
+-- where that was removed. The cheap questions come before those that look at other rows. Whoever asks
+-- restricts it to queued turns: with the state here, an index of what waits would be read whole for each turn while the
+-- statistics are those of a quiet time.
+create function turn_obstacles(at timestamptz) returns table (turn_id bigint, obstacle text) language sql stable as $$
+    select t.id, case
+        when t.not_before > at then 'time'
+        when t.worktree_id in (select r.worktree_id from turns r where r.state = 'running') then 'turn'
+        when t.id > (select min(e.id) from turns e
+                     where e.conversation_id = t.conversation_id and e.state in ('queued', 'running')) then 'turn'
+        when t.id > case when t.needs_agent then
+                        (select min(e.id) from turns e where e.worktree_id = t.worktree_id
+                         and e.state in ('queued', 'running') and not e.needs_agent)
+                    else (select min(e.id) from turns e where e.worktree_id = t.worktree_id
+                          and e.state in ('queued', 'running')) end then 'turn'
+        when t.needs_agent and exists (select from held_repositories h
+                     where (h.platform, h.repository_id) = (t.queue_platform, t.queue_repository_id)
+                       and h.held_until > at) then 'github-limit'
+        when (select not w.is_live and (t.needs_agent or w.state <> 'removed') from worktrees w where w.id = t.worktree_id)
+            then 'worktree'
+        when exists (select from directories_in_the_way d where d.worktree_id = t.worktree_id) then 'directory'
+    end
+    from turns t
+$$;
 
 -- A turn carries where it runs and its repository, so that neither its node nor a list of a repository's turns looks at
 -- other rows. A queued one that needs an agent carries its round, too: a person has one such turn in each round, and
@@ -25,27 +62,6 @@ $$;
 create trigger threadtree_place_turn
     before insert or update of worktree_id on turns
     for each row when (new.worktree_id is not null or new.queue_platform is null) execute function threadtree_place_turn();
-
--- Writes to GitHub have rounds too: ten of a person's in each, of which the more urgent go first. 😕 come after all.
-create function threadtree_place_write() returns trigger language plpgsql as $$
-begin
-    if new.asked_by is null then
-        select requested_by_id into new.asked_by from turns where id = new.turn_id;
-    end if;
-    new.round = case when new.urgency = 3 then 2147483647 else greatest(
-        0,
-        (select round from outbox
-         where writer = new.writer and state in ('waiting', 'sending') and due_at <= now() and urgency < 3
-         order by round limit 1),
-        (select round + (count(*) >= 10)::integer from outbox
-         where writer = new.writer and asked_by = new.asked_by and state in ('waiting', 'sending') and urgency < 3
-         group by round order by round desc limit 1)) end;
-    return new;
-end
-$$;
-
-create trigger threadtree_place_write before insert on outbox
-    for each row when (new.state = 'waiting') execute function threadtree_place_write();
 
 -- A request to stop reaches the process of a running turn within a moment instead of at its next look.
 create function threadtree_notify_stop() returns trigger language plpgsql as $$
@@ -83,32 +99,3 @@ create trigger threadtree_wake_queue_when_a_job_is_done
 
 -- The priority of a conversation's next decision is that of its last one at most: see what is stored with a delivery.
 create index threadtree_jobs_by_lock on procrastinate_jobs (lock, priority) where status in ('todo', 'doing');
-
--- Writes what is known of a repository, and returns the folder of its clone. A rename on GitHub updates the names; the
--- folder stays (agents key their sessions by path). A reused name is another repository: its folder has the id in its
--- name. What is known already is not written: an update locks the row until the transaction ends, and the repository's
--- threads would be decided one after the other. `updated_at` tells who had a name last.
-create function threadtree_save_codebase(platform text, id bigint, owner text, name text, branch text, installation bigint)
-returns text language sql as $$
-    with known as (
-        select folder from codebases b
-        where (b.platform, b.repository_id) = ($1, $2) and b.owner = $3 and b.name = $4
-          and ($5 is null or b.default_branch = $5) and ($6 is null or b.installation_id = $6)
-          and not exists (select from codebases o where o.platform = $1 and lower(o.owner) = lower($3)
-                                                    and lower(o.name) = lower($4) and o.updated_at > b.updated_at)
-    ), written as (
-        insert into codebases as b (platform, repository_id, owner, name, folder, default_branch, installation_id)
-        select $1, $2, $3, $4,
-               case when exists (select from codebases o
-                                 where o.folder = $3 || '/' || $4 and (o.platform, o.repository_id) <> ($1, $2))
-                    then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
-               $5, $6
-        where not exists (select from known)
-        on conflict (platform, repository_id) do update
-           set owner = excluded.owner, name = excluded.name, updated_at = now(),
-               default_branch = coalesce(excluded.default_branch, b.default_branch),
-               installation_id = coalesce(excluded.installation_id, b.installation_id)
-        returning folder
-    )
-    select folder from known union all select folder from written
-$$;

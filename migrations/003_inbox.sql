@@ -1,0 +1,61 @@
+-- What GitHub sends, and what was missed.
+
+create table deliveries (
+    seq          bigint      generated always as identity unique,
+    guid         text        primary key,
+    event        text        not null,
+    action       text,
+    conversation text,                                     -- owner/repo#42, for people
+    lock_key     text,                                     -- platform/repository id#number: what decide is serial by
+    state        text        not null check (state in ('received', 'done', 'ignored', 'failed', 'dead')),
+    body         bytea,                                    -- the raw JSON; null once its retention ended or when ignored
+    received_at  timestamptz not null default now(),
+    finished_at  timestamptz,
+    attempts     integer     not null default 0,
+    stalls       smallint    not null default 0,           -- how often the worker that decided it died
+    error        text,
+    turn_id      bigint                                    -- what became of it, where an operator asked for a worktree
+);
+-- The bot compresses bodies itself: not every server has lz4, and pglz costs more than all the rest of a delivery.
+alter table deliveries alter column body set storage external;
+create index deliveries_by_state on deliveries (state, seq);
+create index deliveries_not_ignored on deliveries (seq) where state <> 'ignored';
+create index deliveries_by_repository on deliveries (lower(split_part(conversation, '#', 1)), seq);
+-- Every hour what is older than its retention is deleted. Rows come in the order of time: brin costs them nothing.
+create index deliveries_with_body on deliveries (received_at) where body is not null;
+create index deliveries_by_time on deliveries using brin (received_at);
+
+-- One comment can arrive under two GUIDs: what was acted on is remembered by what it is, for a year.
+create table effects (
+    key     bytea       primary key,
+    seen_at timestamptz not null default now()
+);
+create index effects_by_time on effects using brin (seen_at);
+
+-- Every name that a worker has answered to, for receive, which ignores comments without one. Empty: the name is not
+-- known, and every comment is decided on.
+create table bot_names (name text primary key);
+
+-- How far GitHub's logs of deliveries were compared with what was received.
+create table recoveries (
+    source      text        primary key,                   -- `app`, or platform/repository id
+    seen_until  timestamptz not null,                      -- by GitHub's clock: the newest that was compared
+    compared_at timestamptz,                               -- when the source was last compared to its end
+    log_hook    bigint,                                    -- where the reading of a long log goes on: the webhook,
+    log_cursor  text,                                      -- GitHub's name of the next page,
+    log_newest  timestamptz,                               -- and the newest delivery that was read
+    tried_at    timestamptz,                               -- sources are compared in turn, also where one cannot be read
+    problem     text                                       -- what is not compared yet, or stays missed
+);
+
+-- What the inbox lacks of a source, until it is fetched.
+create table missed_deliveries (
+    source text,
+    guid   text,
+    hook   bigint      not null,
+    log_id bigint      not null,
+    event  text        not null,
+    at     timestamptz not null,
+    tries  integer     not null default 0,                 -- how often GitHub could not show it
+    primary key (source, guid)
+);
