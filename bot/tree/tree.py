@@ -37,7 +37,7 @@ from bot.tree.clone.checkout import (
 )
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, DefaultBranch, clone_lock
 from bot.tree.clone.importing import import_commits
-from bot.tree.clone.start import StartPoint, resolve, taken_folder
+from bot.tree.clone.start import branch_of, taken_folder
 from bot.tree.commit import (
     Committed,
     StrayWork,
@@ -57,7 +57,7 @@ from bot.tree.merge import merge, merged_tree, revert
 from bot.tree.proposal import Proposal, proposal_of, template_on
 from bot.tree.push import Pushed, push, push_beside
 from bot.tree.remove import NotRemoved, Remote, Removed, Unlinked, git_folders, remove, rescue_first, unlink_worktree
-from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
+from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, rescue_bytes, rescued_tip
 from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
@@ -139,73 +139,41 @@ class Tree:
 
 @dataclass(slots=True, eq=False)
 class OpenClone(CloneLock):
-    """A clone whose lock is held."""
+    """A clone whose lock is held. What it does is described where it is done."""
+
+    update = fetch.update
+    replace_if_damaged = fetch.replace_if_damaged
+    replace_after = fetch.replace_after
+    fetch_ref = fetch.fetch_ref
+    default_branch = fetch.remote_default_branch
+    branch_of = branch_of
+    rescued_tip = rescued_tip
+    drop = drop_rescue
 
     def at(self, path: Path) -> "OpenTree":
         """Return the worktree of this clone at a path, under the same lock."""
         return OpenTree(self.clone, self.default, self.lets_go, self.imported, self.packs, self._held, path=path)
 
-    async def update(
-        self,
-        remote_url: str,
-        on_progress: Callable[[str], None] | None = None,
-        refspecs: Collection[str] = (),
-        *,
-        newest: bool = False,
-    ) -> fetch.Updated:
-        """Make the clone if there is none, and fetch: see `fetch.update`. Raises GitError, OSError."""
-        return await fetch.update(self, remote_url, on_progress, refspecs, newest=newest)
-
-    async def replace_after(self, error: GitError, on_progress: Callable[[str], None] | None) -> str:
-        """Replace a clone whose damage is the cause of an error: see `replace_if_damaged`; else raise the error."""
-        return await fetch.replace_after(error, self, on_progress)
-
-    async def replace_if_damaged(self, on_progress: Callable[[str], None] | None) -> str | None:
-        """Fetch the clone again if git finds damage in it: see `fetch.replace_if_damaged`. Raises GitError, OSError."""
-        return await fetch.replace_if_damaged(self, on_progress)
-
     async def fetch(self, *branches: str) -> None:
         """Bring the remote's branches, or these alone, up to date. Raises GitError, InvalidNameError, OSError."""
         await fetch.fetch(self, refspecs=tuple(map(refs.refspec, branches)))
-
-    async def fetch_ref(self, remote_ref: str) -> str:
-        """Fetch one ref outside the remote's branches; return its commit. Raises GitError, InvalidNameError."""
-        return await fetch.fetch_ref(self, remote_ref)
 
     async def know_default_branch(self, name: str) -> None:
         """Take a branch for the remote's default one, if the clone has it: the remote is not asked then."""
         if (tip := await self.clone.tip(name)) is not None:
             self.default = DefaultBranch(name, tip)
 
-    async def branch_of(self, start: Start) -> str | None:
-        """Return the branch on which a new worktree would be made. Raises GitError, InvalidNameError."""
-        point = await resolve(self, start)
-        return point.branch if isinstance(point, StartPoint) else None
-
     async def taken_folder(self, issue: IssueBranch) -> str:
         """Return the branch that has the name of a folder of the issue's branches. Raises GitError."""
         return await taken_folder(self.clone, issue) or refs.folders_of(issue)[0]
-
-    async def default_branch(self) -> DefaultBranch | CheckoutRefused:
-        """Ask the remote for its default branch, and fetch it if it is new. Raises GitError, OSError."""
-        return await fetch.remote_default_branch(self)
 
     async def rescues(self) -> list[KnownRescue]:
         """Return all rescues in the clone, by worktree and time. Raises GitError."""
         return await list_rescues(self.clone)
 
-    async def rescued_tip(self, sha: str) -> str | None:
-        """Return the commit that was checked out, or the branch's, in the rescue of this commit. Raises GitError."""
-        kept = await read_rescue(self.clone, sha)
-        return (kept.head or kept.tip) if kept is not None else None
-
     async def rescue_bytes(self, ref: str) -> int:
         """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
         return await rescue_bytes(self.clone, ref)
-
-    async def drop(self, ref: str) -> None:
-        """Delete the ref of a rescue; one that is gone is no error. Raises GitError, InvalidNameError."""
-        await drop_rescue(self, ref)
 
     async def entries(self, folder: Path) -> Mapping[str, Entry] | None:
         """Return git's entries for worktrees directly in a folder, by path; None without a clone that git can read."""

@@ -66,7 +66,7 @@ async def update(
             newest = newest and is_new
             await fetch(lock, on_progress, refspecs if newest or not is_new else (), newest=newest)
         except GitError as error:
-            replaced = await replace_after(error, lock, on_progress)
+            replaced = await replace_after(lock, error, on_progress)
         if is_new and len(await lock.clone.refs()) > _MANY_REFS:
             # The fetch made a file of each branch; no cage has seen them yet.
             await lock.clone.run("pack-refs", "--all")
@@ -150,8 +150,8 @@ async def complete(lock: CloneLock) -> None:
         await fetch(lock)
 
 
-async def replace_after(error: GitError, lock: CloneLock, on_progress: Callable[[str], None] | None) -> str:
-    """Replace a clone whose damage is the cause of an error, as below; raise the error where it is not."""
+async def replace_after(lock: CloneLock, error: GitError, on_progress: Callable[[str], None] | None) -> str:
+    """Replace a clone whose damage is the cause of an error, as below; else raise the error."""
     replaced = await replace_if_damaged(lock, on_progress) if error.problem is GitProblem.CORRUPT else None
     if replaced is None:
         raise error

@@ -42,6 +42,12 @@ async def resolve(lock: CloneLock, start: Start) -> StartPoint | CheckoutRefused
             assert_never(start)
 
 
+async def branch_of(lock: CloneLock, start: Start) -> str | None:
+    """Return the branch on which a new worktree would be made. Raises GitError, InvalidNameError."""
+    point = await resolve(lock, start)
+    return point.branch if isinstance(point, StartPoint) else None
+
+
 async def _issue(lock: CloneLock, issue: IssueBranch) -> StartPoint | CheckoutRefused:
     clone = lock.clone
     if clone.is_shallow and await _branches(clone, _REMOTE, issue):

@@ -149,6 +149,12 @@ async def read_rescue(clone: Clone, sha: str) -> RescuedCommits | None:
     return told[1] if told else RescuedCommits(head=sha)
 
 
+async def rescued_tip(lock: CloneLock, sha: str) -> str | None:
+    """Return the commit that was checked out, or the branch's, in the rescue of this commit. Raises GitError."""
+    kept = await read_rescue(lock.clone, sha)
+    return (kept.head or kept.tip) if kept is not None else None
+
+
 async def rescue_bytes(clone: Clone, ref: str) -> int:
     """Return the bytes on disk that only this rescue holds. Raises GitError, InvalidNameError."""
     arguments = ("--objects", "--disk-usage", _checked(ref), "--not", f"--exclude={ref}", "--all")
