@@ -111,21 +111,6 @@ class TurnOfThread:
     so_far: SoFar
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeOfTurn:
-    """What a turn did to its worktree: it began at `head_before`; the last push was up to `pushed_head`, if any.
-
-    `met_push`: that is a merge with what people pushed while it ran.
-    """
-
-    id: int
-    requested_by: str
-    head_before: str
-    pushed_to: str | None
-    pushed_head: str
-    met_push: bool = False
-
-
 class ClaimLostError(Exception):
     """The run was replaced or ended elsewhere: it stops and writes nothing more."""
 
@@ -167,25 +152,6 @@ async def save_answer(
 @under_claim("update turns set notices = $3 where id = $1 and claim = $2 returning id")
 async def save_notices(connection: Connection, claim: Claim, notices: tuple[str, ...]) -> None:
     """Save what the reply is to say so far. Raises ClaimLostError."""
-
-
-@under_claim("""
-update turns set undoes = coalesce(undoes, $3) where id = $1 and claim = $2 returning undoes
-""")
-async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -> int | None:
-    """Record whose changes the turn takes back; return whose it began to take back. Raises ClaimLostError."""
-
-
-@statement("""
--- Without those that were taken back.
-select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head, t.met_push
-from turns t join requests r on r.turn_id = t.id
-where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.verb in ('work', 'fix', 'update')
-  and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
-order by t.id desc limit 50
-""")
-async def changes_in_worktree(connection: Connection, worktree_id: int, before: int) -> list[ChangeOfTurn]:
-    """Return what turns before this one did to the worktree, the last first."""
 
 
 @statement("select ask from requests where turn_id = $1")

@@ -43,11 +43,11 @@ class NotConfirmedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The request as it stands, and who wrote its words. `plans`: they ask for a plan alone."""
+    """The request as it stands, and who wrote its words. `verbs`: they ask for a plan alone."""
 
     ask: Ask
     authors: frozenset[Actor]
-    plans: bool = False
+    verbs: frozenset[str] = frozenset()
 
 
 async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
@@ -112,14 +112,14 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
     person, shown = first.by.id, ctx.redactor.redact_known
     on_own_pull = bool(parts) and await is_own_pull(ctx.pool, turn.worktree.repository, turn.conversation.number)
     read = partial(_asked, ctx.parser, texts, [target for target, _ in there if parts])
-    asked, plans = await asyncio.to_thread(read, on_own_pull=on_own_pull)
+    asked, verbs = await asyncio.to_thread(read, on_own_pull=on_own_pull)
     if parts and not (asked or on_own_pull):
         pull = await ctx.github.pull(turn.worktree.repository, turn.conversation.number)
         if ctx.policy.is_own(Actor("", pull.author_id or 0), pull.body):
-            asked, plans = await asyncio.to_thread(read, on_own_pull=True)
+            asked, verbs = await asyncio.to_thread(read, on_own_pull=True)
     is_own = shown(turn.ask.text) in map(shown, asked) and all(text.author.id == person for text in texts)
     if is_own and turn.ask.agent is None:
-        return Confirmed(replace(turn.ask, text=asked[0]) if parts else turn.ask, authors, plans)
+        return Confirmed(replace(turn.ask, text=asked[0]) if parts else turn.ask, authors, verbs)
     known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
     # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
     given = known[0].of_text if kind.gesture_says is None else known[0].gestures
@@ -142,7 +142,7 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
         raise NotConfirmedError(reasons.NOT_CONFIRMED)
     if not asked:
         raise NotConfirmedError(reasons.ASKS_NO_MORE)
-    return Confirmed(turn.ask if is_same else replace(turn.ask, text=asked[0]), authors, plans)
+    return Confirmed(turn.ask if is_same else replace(turn.ask, text=asked[0]), authors, verbs)
 
 
 async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, person: int, wanted: str) -> None:
@@ -165,28 +165,28 @@ async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | 
 
 def _asked(
     parser: CommentParser, texts: Sequence[Text], parts: Sequence[Target], *, on_own_pull: bool
-) -> tuple[tuple[str, ...], bool]:
+) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return what the texts ask in the forms in which that may be stored, the most usual first; nothing: ().
 
-    And whether they ask for a plan alone.
+    And the verbs that they ask for.
     """
     try:
         parsed = [parser.parse(text.body, on_own_pull=on_own_pull) for text in texts]
-        requests, plans = [one.request for one in parsed], any(one.verb == "plan" for one in parsed)
+        requests, verbs = [one.request for one in parsed], frozenset(one.verb for one in parsed)
         if all(request is None for request in requests):
-            return (), plans
+            return (), verbs
         if not parts:
-            return (requests[0] or "",), plans
+            return (requests[0] or "",), verbs
         rests = [
-            one.request or "" if one.verb == "review" else parser.rest_of(text.body)
+            one.request or "" if one.keeps_command else parser.rest_of(text.body)
             for one, text in zip(parsed, texts, strict=True)
         ]
     except MarkdownError:
-        return (), False
+        return (), frozenset()
     # A single review comment has no heading, also when others join it later; a remark always has one.
     named = [
         named_part(part.id, rest) if part.kind == "review-comment" and rest else rest
         for part, rest in zip(parts, rests, strict=True)
     ]
     forms = "\n\n".join(filter(None, named)), "\n\n".join(filter(None, [rests[0], *named[1:]]))
-    return forms if len(parts) > 1 else forms[::-1], plans
+    return forms if len(parts) > 1 else forms[::-1], verbs

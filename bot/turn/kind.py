@@ -80,6 +80,8 @@ class Kind:
     """What GitHub must show: the words of the request, the command that asks, or nothing, for no person asks."""
     command: str = ""
     """The command that asks; empty where that is the request, word by word."""
+    only_on_pulls: str = ""
+    """What is said where it is asked on what is no pull request; empty where it may be."""
     gesture: Callable[[Policy, str | int | None], bool] = asks_in_general
     """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
     gesture_says: str | None = None

@@ -68,12 +68,14 @@ class CommandSyntax:
 
     `needs_no_slash`: after a mention the name without the slash is the command too, if nothing is left over. `asks`:
     the words after it and the rest of the text are a request for this verb; it is a command only where there are none.
+    `stands_alone`: it is a request also without further words, and the request keeps the command.
     """
 
     name: str
     parse_argument: ParseArgument = no_argument
     needs_no_slash: bool = False
     asks: str | None = None
+    stands_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,15 @@ class SpokenLine:
 class ParsedComment:
     """The content of one text. `request` is the text for the agent without the lines of commands, or None.
 
-    `is_remark`: it is a request only because it stands on a pull request of the bot.
+    `is_remark`: it is a request only because it stands on a pull request of the bot. `keeps_command`: the request
+    begins with the command that asks.
     """
 
     commands: tuple[Command | UnknownCommand, ...] = ()
     request: str | None = None
     verb: str = "work"
     is_remark: bool = False
+    keeps_command: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.commands) or self.request is not None
@@ -176,7 +180,8 @@ class CommentParser:
                 commands.append(command)
         if on_own_pull and new.is_remark:
             return ParsedComment(tuple(commands), new.rest, is_remark=True)
-        return ParsedComment(tuple(commands), new.request if new.asks > old.asks else None, new.verb)
+        request, keeps_command = new.request if new.asks > old.asks else None, new.kept is not None
+        return ParsedComment(tuple(commands), request, new.verb, keeps_command=keeps_command)
 
     def addresses(self, text: str) -> bool:
         """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""
@@ -188,8 +193,7 @@ class CommentParser:
     def parse_labeled(self, text: str) -> ParsedComment:
         """Return what a label or an assignment asks for: the thread's own text as a person sees it."""
         read = self._read(text)
-        # A label of its own asks for a review.
-        verb = "plan" if read.verb == "plan" else "work"
+        verb = "work" if read.kept is not None else read.verb
         return ParsedComment(request=strip_hidden(read.rest) or strip_hidden(text), verb=verb)
 
     def rest_of(self, text: str) -> str:
@@ -201,7 +205,7 @@ class CommentParser:
         source = _Source(text)
         commands: list[Command | UnknownCommand] = []
         asking: list[Command | UnknownCommand] = []
-        verb = "work"
+        verb, kept = "work", None
         mentions = 0
         prose: list[str] = []
         for line in spoken_lines(text):
@@ -212,19 +216,21 @@ class CommentParser:
             if found is None:
                 continue
             command = found.command
-            asks = self._commands[command.name].asks if isinstance(command, Command) else None
+            syntax = self._commands[command.name] if isinstance(command, Command) else None
+            asks = syntax.asks if syntax is not None else None
             if source.take(line, found, keeps_words=asks is not None):
                 (asking if asks else commands).append(command)
-                verb = asks or verb
+                if syntax is not None and asks is not None:
+                    verb, kept = asks, f"/{syntax.name}" if syntax.stands_alone else None
         rest = source.rest
         if (commands or asking) and not re.search(r"\w", self._mention.sub(" ", rest)):
             rest = ""
-            if verb != "review":
+            if kept is None:
                 commands += asking[:1]
                 asking, verb = [], "work"
         speaks = any(re.search(r"\w", words) for words in prose) or _SUGGESTION.search(rest) is not None
         speaks = speaks and not (prose and _TO_SOMEBODY.match(prose[0]))
-        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), verb, speaks)
+        return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), verb, kept, speaks)
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
@@ -261,7 +267,7 @@ class CommentParser:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """`asks` counts the mentions and the commands that ask for the rest.
+    """`asks` counts the mentions and the commands that ask for the rest. `kept` is the command that the request keeps.
 
     `speaks`: it says something beside quotations, code and commands, or suggests a change, and not to somebody by name.
     """
@@ -270,6 +276,7 @@ class _Reading:
     asks: int
     rest: str
     verb: str
+    kept: str | None
     speaks: bool
 
     @property
@@ -278,8 +285,8 @@ class _Reading:
 
     @property
     def request(self) -> str | None:
-        if self.asks and self.verb == "review":
-            return f"{REVIEW} {self.rest}".rstrip()
+        if self.asks and self.kept is not None:
+            return f"{self.kept} {self.rest}".rstrip()
         if not self.asks or (self.commands and not self.rest):
             return None
         return self.rest

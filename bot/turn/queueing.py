@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from bot.ask import Ask, Part
 from bot.store import conversations, messages, requests, rescues, worktrees
-from bot.thread import agent_choice, notices, reasons, replies, thread_comments, tracking
+from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn.assign_worktree import assign_worktree
@@ -49,8 +49,8 @@ async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None)
         words = agent_choice.no_such_agent(ask.agent, ctx.rules.agents)
         await thread_comments.decline(ctx.connection, ctx.thread_ref, own.target, words)
         return
-    if ask.verb == "review" and ctx.request.thread.kind != "pull":
-        await ctx.reply(replies.NOTHING_TO_REVIEW)
+    if (words := ctx.verbs.kind_of(ask).only_on_pulls) and ctx.request.thread.kind != "pull":
+        await ctx.reply(words)
         return
     if ctx.silent_until is None:
         await ctx.acknowledge(*dict.fromkeys((own.target, ask.target)))

@@ -180,7 +180,7 @@ async def settle(run: TurnRun, confirmed: Confirmed, to: Kind | None = None) -> 
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
     before = await newest(ctx.pool, turn.conversation.id, turn.id)
     follows = before if before is not None and is_open(before) else None
-    plans_anyway = run.kind is PLAN or confirmed.plans or (follows is not None and asks_back(follows))
+    plans_anyway = run.kind is PLAN or PLAN.name in confirmed.verbs or (follows is not None and asks_back(follows))
     if rule == "never" and not plans_anyway:
         return
     by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
@@ -190,7 +190,7 @@ async def settle(run: TurnRun, confirmed: Confirmed, to: Kind | None = None) -> 
     ask = replace(turn.ask, verb="plan", of={**turn.ask.of, "by_outsider": by_outsider})
     await run.write(turns.save_ask, turn.claim, ask)
     run.turn, run.kind = replace(turn, ask=ask), to or PLAN
-    run.notices += [why] if why is not None and not confirmed.plans else []
+    run.notices += [why] if why is not None and PLAN.name not in confirmed.verbs else []
 
 
 def _why_required(rule: RequirePlan, *, by_outsider: bool, follows_plan: bool) -> str | None:

@@ -1,13 +1,15 @@
 """`/undo`: what the last request changed is taken back, without an agent (DESIGN.md §5)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bot import refs
 from bot.failpoints import reached
 from bot.model import Saved
 from bot.node.rescues import record_rescue, rescue_size
 from bot.store import turns
-from bot.store.turns import ChangeOfTurn
+from bot.store.database import Connection, statement
+from bot.store.turns import Claim, under_claim
 from bot.thread.formatting import clause, format_count, format_list, inline_code, truncate
 from bot.thread.tracking import AskedBy, TurnResult
 from bot.thread.worktree_replies import rescued
@@ -27,6 +29,40 @@ IGNORED_FILE_IN_THE_WAY = (
     "A file that git ignores is in the place of one that would come back. Remove it, then write `/retry`."
 )
 _MOST_COMMITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOfTurn:
+    """What a turn did to its worktree: it began at `head_before`; the last push was up to `pushed_head`, if any.
+
+    `met_push`: that is a merge with what people pushed while it ran.
+    """
+
+    id: int
+    requested_by: str
+    head_before: str
+    pushed_to: str | None
+    pushed_head: str
+    met_push: bool = False
+
+
+@statement("""
+-- Without those that were taken back.
+select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head, t.met_push
+from turns t join requests r on r.turn_id = t.id
+where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.verb in ('work', 'fix', 'update')
+  and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
+order by t.id desc limit 50
+""")
+async def changes_in_worktree(connection: Connection, worktree_id: int, before: int) -> list[ChangeOfTurn]:
+    """Return what turns before this one did to the worktree, the last first."""
+
+
+@under_claim("""
+update turns set undoes = coalesce(undoes, $3) where id = $1 and claim = $2 returning undoes
+""")
+async def begin_undo(connection: Connection, claim: Claim, undoes: int | None) -> int | None:
+    """Record whose changes the turn takes back; return whose it began to take back. Raises ClaimLostError."""
 
 
 def taken_back(change: ChangeOfTurn | None, saved: Saved | None, commits: Sequence[str] | None = None) -> str:
@@ -102,7 +138,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     if ready.branch is None:
         return TurnResult("refused", NO_BRANCH)
     base = await base_of(run, ready)
-    found = await turns.changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
+    found = await changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
     async with run.tree.open(run.stop, history=True) as tree:
         # The same in a run that is resumed: what it rescues is then the same rescue.
@@ -118,7 +154,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
         # Work that is only here is the last request's, unless that pushed. A run that is resumed does what it began.
         reverted = pushed if pushed and (pushed is found[0] or not has_more) else None
         last = reverted or next(iter(found), None)
-        undoes = await run.write(turns.begin_undo, turn.claim, last.id if last else None)
+        undoes = await run.write(begin_undo, turn.claim, last.id if last else None)
         reverted = pushed if pushed and pushed.id == undoes else None
         commits: Sequence[str] | None = None
         is_resumed = turn.so_far.resuming and undoes is not None

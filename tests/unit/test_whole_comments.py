@@ -13,7 +13,6 @@ from bot.ask import Ask, UnfinishedTurn
 from bot.care.conflicts import conflicts
 from bot.model import Actor, CapReached, Overview, Repository, Rescue, Saved, Target, WorktreeOfThread
 from bot.sharing_rules import SharingRefused
-from bot.store.turns import ChangeOfTurn
 from bot.thread import (
     agent_choice,
     checks,
@@ -32,6 +31,7 @@ from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, T
 from bot.verbs import VERBS, create, plan, remove, reset, restore, undo, update
 from bot.verbs.fix import words as fixes
 from bot.verbs.review import words as reviews
+from bot.verbs.undo import ChangeOfTurn
 from tests.support.rendered import html
 
 SERVER = "https://github.example"

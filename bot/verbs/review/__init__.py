@@ -76,6 +76,7 @@ def _post(run: TurnRun, result: TurnResult) -> Post | None:
 
 REVIEW = Kind(
     "review",
+    only_on_pulls=replies.NOTHING_TO_REVIEW,
     gesture=_gesture,
     gesture_says=WORDS,
     tells_dirty=False,  # it is of what is on GitHub
@@ -93,6 +94,11 @@ async def _nothing(ctx: RequestContext, _: str | None) -> None:
 
 
 COMMAND = Handler(
-    "review", lambda text: (text or None, ""), summary=replies.REVIEW_SUMMARY, run=_nothing, asks="review"
+    "review",
+    lambda text: (text or None, ""),
+    summary=replies.REVIEW_SUMMARY,
+    run=_nothing,
+    asks="review",
+    stands_alone=True,
 )
 VERB = Verb(commands=(COMMAND,), kinds=(REVIEW,))
