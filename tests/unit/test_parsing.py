@@ -579,9 +579,10 @@ def test_review_asks_for_a_review_with_the_words_around_it() -> None:
         ("```\n/review\n```", None),
         ("please /review this", None),
     ]:
-        assert asks(text) == ParsedComment(request=request_, verb="review" if request_ else "work")
+        verb, keeps = ("review", True) if request_ else ("work", False)
+        assert asks(text) == ParsedComment(request=request_, verb=verb, keeps_command=keeps)
 
 
 def test_a_command_beside_a_review_runs_first() -> None:
-    assert asks("/stop\n/review") == ParsedComment((Command("stop"),), "/review", "review")
+    assert asks("/stop\n/review") == ParsedComment((Command("stop"),), "/review", "review", keeps_command=True)
     assert PARSER.parse_labeled("Count.\n/review").verb == "work", "the label asks for work"
