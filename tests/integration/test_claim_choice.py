@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bot.store.database import Connection
+from tests.support.asks import asks
 from tests.support.turn_rows import NODE, NOON, TurnRows
 
 NODES = [NODE, NODE, NODE, "there"]
@@ -81,10 +82,7 @@ async def write(db: Connection, worktrees: list[Any], turns: list[Any], held: bo
             person,
             needs_agent,
         )
-    await db.execute(
-        "insert into requests (turn_id, conversation_id, text, hash, requested_by, asked_at, source_kind, source_id)"
-        " select id, conversation_id, '', '', 'ada', now(), 'comment', 1 from turns"
-    )
+    await db.execute(asks("turns"))
     if held:
         await db.execute("insert into writers values ('github.com/5', $1)", NOON + timedelta(minutes=1))
 

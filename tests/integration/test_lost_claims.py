@@ -10,7 +10,7 @@ from bot.store.claims import claim_next
 from bot.store.turns import ClaimedTurn
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
-from tests.support import operator
+from tests.support import operators
 from tests.support.node import Node, prepared_node
 
 
@@ -30,8 +30,8 @@ async def claimed(node: Node) -> ClaimedTurn:
 async def test_what_another_process_carried_out_is_not_done_twice(node: Node, verb: str) -> None:
     worktree = await node.add(1)
     (node.path(1) / "draft").write_text("not committed\n")
-    await operator.ask(node.ctx, worktree, verb)
-    ctx = operator.for_turns(node.ctx)
+    await operators.ask(node.ctx, worktree, verb)
+    ctx = operators.for_turns(node.ctx)
     suspended = TurnRun(ctx, await claimed(node))
     assert await turns.requeue(node.db, suspended.turn.claim, crashed=True)
 

@@ -20,7 +20,7 @@ from bot.tree import move_in
 from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.clone.clone import clone_lock
 from bot.tree.create import Created, create, recreate
-from tests.support import operator
+from tests.support import operators
 from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
@@ -232,5 +232,5 @@ async def test_a_worktree_that_a_move_lost_is_pruned_and_restored_with_its_commi
     assert list((node.ctx.data_dir / "repos/octo/hello.git/worktrees").glob("*")) == []
     assert list((node.ctx.data_dir / "private").glob("*")) == []
     worktree = await node.db.fetchval("select id from worktrees")
-    assert (await operator.done(node.ctx, worktree, "restore")).state == "done"
+    assert (await operators.done(node.ctx, worktree, "restore")).state == "done"
     assert head_of(node) == commit

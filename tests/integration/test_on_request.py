@@ -16,7 +16,7 @@ from bot.care.repair import repair
 from bot.care.retention_rules import RetentionPolicy
 from bot.store import rescues, turns
 from bot.store.scope import EVERYTHING
-from tests.support import operator
+from tests.support import operators
 from tests.support.node import NODE, Node, prepared_node
 
 
@@ -102,7 +102,7 @@ async def test_an_orphan_is_rescued_and_removed_when_it_is_asked(node: Node) -> 
 async def test_an_orphan_comes_back_as_the_worktree_of_its_thread(node: Node) -> None:
     ended = await done(node, "restore", path=await an_orphan(node))
     assert ended["state"] == "done", ended["outcome"]
-    await operator.run_due(node.ctx)
+    await operators.run_due(node.ctx)
     restored = await turns.end_of(node.ctx.pool, ended["turn"])
     assert restored is not None
     assert "1 file was restored" in restored.words
@@ -113,7 +113,7 @@ async def test_an_orphan_comes_back_as_the_worktree_of_its_thread(node: Node) ->
 async def test_a_rescue_is_dropped_and_one_that_is_gone_already_is_done(node: Node) -> None:
     worktree = await node.add(1, days=0)
     (node.path(1) / "new.txt").write_text("not committed\n")
-    await operator.done(node.ctx, worktree, "remove")
+    await operators.done(node.ctx, worktree, "remove")
     [rescue] = await rescues.latest(node.db)
     for _ in range(2):
         assert (await done(node, "drop", rescue=rescue.id))["state"] == "done"

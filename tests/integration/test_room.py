@@ -9,7 +9,7 @@ import pytest
 from bot.care.prune import make_room
 from bot.node import room
 from bot.sandbox import trash
-from tests.support import operator
+from tests.support import operators
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node
 
@@ -51,6 +51,6 @@ async def test_an_operator_cannot_make_a_worktree_while_the_disk_is_short(node: 
     worktree = await node.add(1, days=0)
     await node.db.execute("update worktrees set state = 'reserved'")
     short = replace(node.ctx, disk_reserve_bytes=10**18)
-    end = await operator.done(short, worktree, "create")
+    end = await operators.done(short, worktree, "create")
     assert end.state == "failed"
     assert "nearly full" in end.words
