@@ -9,7 +9,7 @@ import pytest
 from bot import refs
 from bot.model import IssueBranch
 from bot.tree.clone.arriving import fetch_beside
-from bot.tree.clone.clone import CheckoutRefused, Clone, DefaultBranch, clone_lock
+from bot.tree.clone.clone import Clone, DefaultBranch, clone_lock
 from bot.tree.clone.fetch import complete, remote_default_branch
 from bot.tree.git.errors import GitError
 from tests.support.git_repositories import GIT, GitRepositories, git
@@ -36,17 +36,6 @@ async def test_a_fetch_reports_its_progress(world: GitRepositories) -> None:
     async with world.open() as tree:
         await tree.update(world.url, heard.append)
     assert any(line.startswith("Receiving objects 100%") for line in heard)
-
-
-async def test_a_branch_deleted_on_the_remote_is_forgotten(world: GitRepositories) -> None:
-    world.someone_pushes("feature", {"a": "1"}, start="origin/main")
-    await world.update()
-    git(world.clone.path, "pack-refs", "--all")
-    git(world.remote, "update-ref", "-d", "refs/heads/feature")
-    await world.update()
-    assert await world.clone.commit_at("refs/remotes/origin/feature") is None
-    assert "feature" not in (world.clone.path / "packed-refs").read_text()
-    assert not [child.name for child in world.clone.path.iterdir() if "lock" in child.name or child.is_symlink()]
 
 
 async def test_the_branches_of_a_large_repository_are_packed_at_once(world: GitRepositories) -> None:
@@ -187,13 +176,6 @@ async def test_many_branches_that_arrive_with_the_history_are_packed(newest: Git
     assert await newest.clone.commit_at("refs/remotes/origin/b7") == tip
 
 
-async def test_two_simultaneous_tasks_make_one_clone(world: GitRepositories) -> None:
-    await asyncio.gather(*(world.update() for _ in range(4)))
-    assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
-    assert not (world.clone.data_dir / "trash").exists()
-    assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
-
-
 async def test_the_lock_has_one_holder_at_a_time(world: GitRepositories) -> None:
     holders = 0
 
@@ -250,40 +232,11 @@ asyncio.run(main())
     assert await world.clone.commit_at("refs/remotes/origin/main") == world.remote_tip("main")
 
 
-async def test_the_remotes_address_is_brought_up_to_date(world: GitRepositories, tmp_path: Path) -> None:
-    await world.update()
-    renamed = world.remote.rename(tmp_path / "renamed.git")
-    async with world.open() as tree:
-        with pytest.raises(GitError):
-            await tree.fetch()
-        await tree.update(renamed.as_uri())
-        await tree.update(renamed.as_uri())
-    assert git(world.clone.path, "config", "--get-all", "remote.origin.url") == renamed.as_uri()
-    assert git(world.clone.path, "config", "--get-all", "remote.origin.fetch") == "+refs/heads/*:refs/remotes/origin/*"
-
-
-async def test_the_default_branch_is_asked_from_the_remote(world: GitRepositories) -> None:
-    world.someone_pushes("trunk", {"a": "1"}, start="origin/main")
-    await world.update()
-    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
-    async with world.open() as tree:
-        assert await remote_default_branch(tree) == DefaultBranch("trunk", world.remote_tip("trunk"))
-
-
 async def test_a_branch_named_like_the_head_of_the_remote_is_an_ordinary_branch(world: GitRepositories) -> None:
     world.someone_pushes("odd/HEAD", {"a": "1"}, start="origin/main")
     await world.update()
     async with world.open() as tree:
         assert await remote_default_branch(tree) == DefaultBranch("main", world.remote_tip("main"))
-
-
-async def test_an_empty_repository_is_an_answer_with_advice(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path, empty=True)
-    await world.update()
-    async with world.open() as tree:
-        default = await remote_default_branch(tree)
-    assert isinstance(default, CheckoutRefused)
-    assert "Push a first one" in default.next_step
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,6 @@ async def with_published_work(world: GitRepositories) -> str:
     return mine
 
 
-async def test_a_branch_without_a_commit_follows_the_default_branch(world: GitRepositories) -> None:
-    await world.created()
-    after = world.someone_pushes("main", {"later": "1"})
-    assert await followed(world) == Synced("fast-forwarded", behind=1)
-    assert world.agent("rev-parse", "HEAD") == world.agent("rev-parse", "threadtree/issue-1") == after
-    assert await world.clone.commit_at("refs/heads/threadtree/issue-1") == after
-
-
 async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitRepositories) -> None:
     await world.created()
     after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
@@ -265,16 +257,6 @@ async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(
     amended(world)
     await followed(world)
     world.agent("reset", "-q", "--hard", "origin/threadtree/issue-1")
-    mine = world.agent_commits({"more": "1"})
-    assert (await world.pushed()).how == "pushed"
-    assert world.remote_tip("threadtree/issue-1") == mine
-
-
-async def test_a_deleted_branch_comes_back_with_new_work_only(world: GitRepositories) -> None:
-    await with_published_work(world)
-    git(world.remote, "update-ref", "-d", "refs/heads/threadtree/issue-1")
-    await followed(world)
-    assert await world.pushed() == Pushed("nothing")
     mine = world.agent_commits({"more": "1"})
     assert (await world.pushed()).how == "pushed"
     assert world.remote_tip("threadtree/issue-1") == mine

@@ -250,97 +250,9 @@ async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(
 # Unusual trees
 
 
-def locked_by_somebody(world: GitRepositories) -> None:
-    git(world.clone.path, "worktree", "unlock", str(world.path))
-    git(world.clone.path, "worktree", "lock", "--reason", "mine", str(world.path))
-
-
-def lock_that_cannot_be_read(world: GitRepositories) -> None:
-    locked = world.clone.path / "worktrees" / "issue-1" / "locked"
-    locked.unlink()
-    locked.mkdir()
-
-
-def half_made(world: GitRepositories) -> None:
-    (world.clone.path / "worktrees" / "issue-1" / "locked").write_text("initializing")
-    (world.path / "README.md").unlink()
-
-
-def half_registered(world: GitRepositories) -> None:
-    admin = world.clone.path / "worktrees" / "issue-1"
-    (admin / "locked").write_text("initializing")
-    (admin / "gitdir").unlink()
-    shutil.rmtree(world.path)
-
-
-def missing(world: GitRepositories) -> None:
-    shutil.rmtree(world.path)
-
-
-def nothing_at_all(world: GitRepositories) -> None:
-    shutil.rmtree(world.path)
-    shutil.rmtree(world.clone.path / "worktrees" / "issue-1")
-
-
-def record_without_pointer(world: GitRepositories) -> None:
-    (world.clone.path / "worktrees" / "issue-1" / "gitdir").unlink()
-
-
-def record_that_is_no_text(world: GitRepositories) -> None:
-    (world.clone.path / "worktrees" / "issue-1" / "HEAD").write_bytes(b"\xff\xfe")
-
-
-def record_without_head(world: GitRepositories) -> None:
-    (world.clone.path / "worktrees" / "issue-1" / "HEAD").unlink()
-
-
-def broken_index(world: GitRepositories) -> None:
-    (world.state / "index").write_text("not an index")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        locked_by_somebody,
-        lock_that_cannot_be_read,
-        half_made,
-        half_registered,
-        missing,
-        nothing_at_all,
-        record_without_pointer,
-        record_that_is_no_text,
-        record_without_head,
-        broken_index,
-    ],
-)
-async def test_an_unusual_worktree_is_removed_from_disk_and_git(
-    world: GitRepositories, damage: Callable[[GitRepositories], None]
-) -> None:
-    await inspect(world.clone, world.path)
-    damage(world)
-    await removed(world)
-    worktrees = world.clone.path / "worktrees"
-    assert not worktrees.exists() or list(worktrees.iterdir()) == []
-
-
-def file_in_its_place(world: GitRepositories) -> None:
-    shutil.rmtree(world.path)
-    world.path.write_text("mine")
-
-
 def link_in_its_place(world: GitRepositories) -> None:
     shutil.rmtree(world.path)
     world.path.symlink_to(world.person)
-
-
-def stranger_in_its_place(world: GitRepositories) -> None:
-    shutil.rmtree(world.path)
-    world.path.mkdir()
-    (world.path / "mine").write_text("mine")
-
-
-def link_to_the_clone_gone(world: GitRepositories) -> None:
-    (world.path / ".git").unlink()
 
 
 def nested_repository(world: GitRepositories) -> None:
@@ -348,14 +260,7 @@ def nested_repository(world: GitRepositories) -> None:
     (world.path / "nested" / "mine").write_text("mine")
 
 
-def clone_gone(world: GitRepositories) -> None:
-    shutil.rmtree(world.clone.path)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [file_in_its_place, link_in_its_place, stranger_in_its_place, link_to_the_clone_gone, nested_repository],
-)
+@pytest.mark.parametrize("damage", [link_in_its_place, nested_repository])
 async def test_a_worktree_that_no_commit_can_hold_is_kept_whole(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
 ) -> None:
@@ -371,15 +276,6 @@ async def test_a_worktree_that_no_commit_can_hold_is_kept_whole(
     assert trash.kept_since(result.kept.name) == NOON
     assert result.trashed == ()
     assert (world.person / "README.md").exists()
-
-
-async def test_without_its_clone_the_directory_is_kept(world: GitRepositories) -> None:
-    clone_gone(world)
-    before = contents(world.path)
-    result = await tried(world, fetched=False)
-    assert isinstance(result, Removed)
-    assert result.kept is not None
-    assert contents(result.kept) == before
 
 
 async def test_gits_record_of_a_kept_directory_is_kept_beside_it(world: GitRepositories) -> None:
@@ -585,90 +481,6 @@ async def test_work_added_between_two_attempts_is_rescued_too(
 
 
 # Only when clean
-
-
-def edit(world: GitRepositories) -> None:
-    (world.path / "README.md").write_text("edited")
-
-
-def untracked_file(world: GitRepositories) -> None:
-    (world.path / "line\nbreak").write_text("1")
-
-
-def unpushed_commit(world: GitRepositories) -> None:
-    world.agent_commits({"a": "1"})
-
-
-def unpushed_commit_beside_the_branch(world: GitRepositories) -> None:
-    world.agent("checkout", "-q", "--detach")
-    world.agent_commits({"a": "1"})
-
-
-def unpushed_branch_under_a_published_head(world: GitRepositories) -> None:
-    world.agent_commits({"a": "1"})
-    world.agent("checkout", "-q", "--detach", "origin/main")
-
-
-def hidden_edit(world: GitRepositories) -> None:
-    world.agent("update-index", "--skip-worktree", "README.md")
-    edit(world)
-
-
-def unseen_edit(world: GitRepositories) -> None:
-    world.agent("update-index", "--assume-unchanged", "README.md")
-    edit(world)
-
-
-def stash(world: GitRepositories) -> None:
-    edit(world)
-    world.agent("stash", "push", "-q")
-
-
-def stash_with_a_message(world: GitRepositories) -> None:
-    edit(world)
-    world.agent("stash", "push", "-q", "-m", "for later")
-
-
-def bisect(world: GitRepositories) -> None:
-    world.agent("bisect", "start")
-
-
-def submodules(world: GitRepositories) -> None:
-    (world.state / "modules").mkdir(exist_ok=True)
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        edit,
-        untracked_file,
-        unpushed_commit,
-        unpushed_commit_beside_the_branch,
-        unpushed_branch_under_a_published_head,
-        hidden_edit,
-        unseen_edit,
-        stash,
-        stash_with_a_message,
-        bisect,
-        submodules,
-        nested_repository,
-        link_to_the_clone_gone,
-        half_made,
-        broken_index,
-    ],
-)
-async def test_a_purge_keeps_a_worktree_that_needs_a_rescue(
-    world: GitRepositories, work: Callable[[GitRepositories], None]
-) -> None:
-    await inspect(world.clone, world.path)
-    work(world)
-    before = contents(world.path)
-    kept = await purged(world)
-    assert isinstance(kept, NotRemoved)
-    assert kept.why
-    assert contents(world.path) == before
-    assert world.path in [entry.path for entry in await all_entries(world.clone)]
-    assert not (world.clone.data_dir / "trash").exists()
 
 
 async def test_a_purge_removes_a_clean_and_pushed_worktree(world: GitRepositories) -> None:

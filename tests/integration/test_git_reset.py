@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
-from bot.sandbox import trash
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import CheckoutRefused
 from bot.tree.rescue.message import RescueLabel
@@ -72,31 +71,8 @@ def edit(world: GitRepositories) -> None:
     (world.path / "README.md").write_text("mine")
 
 
-def hidden_edit(world: GitRepositories) -> None:
-    world.agent("update-index", "--skip-worktree", "README.md")
+async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(world: GitRepositories) -> None:
     edit(world)
-
-
-def broken_index(world: GitRepositories) -> None:
-    edit(world)
-    (world.state / "index").write_text("not an index")
-
-
-def bisecting(world: GitRepositories) -> None:
-    world.agent("bisect", "start")
-    edit(world)
-
-
-def without_permissions(world: GitRepositories) -> None:
-    edit(world)
-    (world.path / "deep").chmod(0o500)
-
-
-@pytest.mark.parametrize("work", [edit, hidden_edit, broken_index, bisecting, without_permissions])
-async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(
-    world: GitRepositories, work: Callable[[GitRepositories], None]
-) -> None:
-    work(world)
     (world.path / "new").write_text("new")
     (world.path / "x.log").write_text("ignored")
     theirs = world.someone_pushes("main", {"theirs": "1"})
@@ -164,13 +140,6 @@ async def test_a_branch_that_its_base_contains_is_used_again(world: GitRepositor
     assert (result.branch, result.after) == (BRANCH, later)
 
 
-async def test_the_default_branch_is_the_one_the_remote_names(world: GitRepositories) -> None:
-    trunk = world.someone_pushes("trunk", {"b": "1"}, start="origin/main")
-    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
-    result = await was_reset(world)
-    assert (result.base_branch, result.after) == ("trunk", trunk)
-
-
 async def test_a_pull_requests_branch_is_reset_to_githubs_commit(world: GitRepositories) -> None:
     other = world.path.with_name("pr-2")
     theirs = world.someone_pushes("feature", {"a": "1"}, start="origin/main")
@@ -212,36 +181,12 @@ async def test_a_reset_without_a_branch_on_github_is_refused_and_changes_nothing
     assert (world.path / "README.md").read_text() == "mine"
 
 
-async def test_an_empty_remote_is_refused(world: GitRepositories) -> None:
-    git(world.remote, "symbolic-ref", "HEAD", "refs/heads/none")
-    edit(world)
-    assert isinstance(await tried(world), CheckoutRefused)
-    assert (world.path / "README.md").read_text() == "mine"
-
-
 # Worktrees that no commit can hold
 
 
 def nested_repository(world: GitRepositories) -> None:
     git(world.path, "init", "-q", "nested")
     (world.path / "nested" / "mine").write_text("mine")
-
-
-async def test_work_that_no_commit_can_hold_is_kept_and_the_worktree_created_again(world: GitRepositories) -> None:
-    nested_repository(world)
-    result = await was_reset(world)
-    assert result.kept is not None
-    assert [file.read_text() for file in result.kept.rglob("mine")] == ["mine"]
-    assert result.branch == BRANCH
-
-
-async def test_a_missing_directory_is_created_again(world: GitRepositories) -> None:
-    mine = world.agent_commits({"a": "1"})
-    await trash.delete(world.path)
-    result = await was_reset(world)
-    assert result.branch == SEQUEL
-    assert result.rescue is not None
-    assert await world.clone.is_ancestor(mine, result.rescue.sha)
 
 
 async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepositories) -> None:

@@ -1,11 +1,11 @@
 """A worktree switches to the branch of a pull request, unless that would leave or overwrite work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bot import failpoints, refs
+from bot import refs
 from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
 from bot.tree.clone.checkout import require_checkout
@@ -18,12 +18,6 @@ ISSUE, HEAD = "threadtree/issue-1", "feature"
 @pytest.fixture
 def world(tmp_path: Path) -> GitRepositories:
     return GitRepositories.make(tmp_path, "bwrap")
-
-
-@pytest.fixture(autouse=True)
-def no_listener() -> Iterator[None]:
-    yield
-    failpoints.listener = None
 
 
 async def switched(world: GitRepositories, path: Path | None = None) -> Misfit | None:
@@ -232,33 +226,6 @@ async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_pa
     assert await switched(world) == "off-branch"
 
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
-
-
-class Cut(BaseException):
-    """The process ends at this failpoint."""
-
-
-@pytest.mark.parametrize("place", ["switch-checked", "switch-checked-out"])
-async def test_an_interrupted_switch_is_completed(world: GitRepositories, place: str) -> None:
-    head = await an_issue_and_a_pull_request(world)
-    reached: list[str] = []
-
-    def end(name: str) -> None:
-        reached.append(name)
-        if name == place:
-            raise Cut
-
-    failpoints.listener = end
-    with pytest.raises(Cut):
-        await switched(world)
-    failpoints.listener = None
-    assert reached[-1] == place
-
-    assert await switched(world) is None
-    assert world.agent("rev-parse", "HEAD") == head
-    assert await world.seen() == (head, HEAD, 0)
-    async with world.open() as tree:
-        assert await tree.sync(HEAD) is None
 
 
 async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them(world: GitRepositories) -> None:

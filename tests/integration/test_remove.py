@@ -252,20 +252,6 @@ async def test_a_removal_that_cannot_be_carried_out_ends_with_its_reason_and_is_
     assert await place.rows.db.fetchval(why) is None
 
 
-@pytest.mark.parametrize("cut", ["rescued", "trashed", "entry-dropped", "branch-deleted", "metadata-deleted"])
-async def test_an_interrupted_removal_is_continued(place: Place, cut: str, kill_at: Callable[[str], None]) -> None:
-    await interrupt(place, cut, kill_at)
-
-    await remove_all(place.ctx)
-
-    [rescue] = await place.rescues()
-    assert (rescue.files, rescue.commits) == (1, 1)
-    assert rescue.ref is not None
-    assert await place.git_world.clone.commit_at(rescue.ref) is not None
-    assert (await place.row())[0] == "removed"
-    assert not place.path.exists()
-
-
 @pytest.mark.parametrize("cut", ["trashed", "entry-dropped", "metadata-deleted"])
 async def test_an_interrupted_removal_is_continued_once_github_is_back(
     place: Place, cut: str, kill_at: Callable[[str], None]
