@@ -299,3 +299,13 @@ async def files_seen(run: TurnRun) -> Seen | None:
     if run.kind.writes or run.ctx.git.cage.isolates:
         return None
     return await run.tree.fingerprint()
+
+
+async def base_of(run: TurnRun, ready: Ready) -> str | None:
+    """Return the base of the branch: that of its open pull request, if there is one. Raises GitHubError."""
+    turn, repository = run.turn, run.turn.worktree.repository
+    if ready.branch is not None:
+        pulls = [one for one in await run.ctx.github.pulls_of(repository, ready.branch) if one.is_open]
+        if pulls:
+            return next((one.base for one in pulls if one.number == turn.conversation.number), pulls[0].base)
+    return ready.base_branch or repository.default_branch

@@ -13,7 +13,7 @@ from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError
-from bot.turn.checkout import Ready
+from bot.turn.checkout import Ready, base_of
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_on_branch
 from bot.turn.request import Handler, RequestContext
@@ -111,16 +111,6 @@ async def _not_merged(run: TurnRun, ready: Ready) -> tuple[str, ...]:
             return (not_merged(base, lacks),)
         left = await tree.conflicts_left(run.head_before, theirs)
         return (marks_left(left),) if left else ()
-
-
-async def base_of(run: TurnRun, ready: Ready) -> str | None:
-    """Return the base of the branch: that of its open pull request, if there is one. Raises GitHubError."""
-    turn, repository = run.turn, run.turn.worktree.repository
-    if ready.branch is not None:
-        pulls = [one for one in await run.ctx.github.pulls_of(repository, ready.branch) if one.is_open]
-        if pulls:
-            return next((one.base for one in pulls if one.number == turn.conversation.number), pulls[0].base)
-    return ready.base_branch or repository.default_branch
 
 
 async def _answered(run: TurnRun, branch: str, answer: str) -> str:

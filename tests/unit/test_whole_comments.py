@@ -28,10 +28,9 @@ from bot.thread import (
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
-from bot.verbs import VERBS, create, plan, remove, reset, restore, undo, update
+from bot.verbs import VERBS, plan, remove, reset, restore
 from bot.verbs.fix import words as fixes
 from bot.verbs.review import words as reviews
-from bot.verbs.undo import ChangeOfTurn
 from tests.support.rendered import html
 
 SERVER = "https://github.example"
@@ -86,8 +85,6 @@ REVIEWED = replace(
 )
 ATTEMPT = fixes.attempt("9b3e5a6", f"{SERVER}/acme/shop/commit/9b3e5a6", {"tests (3.12)", "lint"}, 1, 3)
 SECOND_ATTEMPT = fixes.attempt("4c1d7e9", f"{SERVER}/acme/shop/commit/4c1d7e9", {"tests (3.12)"}, 2, 3)
-CHANGE = ChangeOfTurn(27, "tom", "1f0c2d4", "threadtree/issue-7", "9b3e5a6")
-COMMITS = [f"{n:07x}f Mend `total` of @octocat, fixes #{n}" for n in range(12, 0, -1)]
 STOPPED_WORK = "I changed `src/cart.py`; the tests have not run yet."
 
 WORKTREE = WorktreeOfThread(3, "ready", "threadtree/issue-7", False, (9, 12), NOON - timedelta(hours=3))
@@ -400,13 +397,6 @@ COMMENTS: dict[str, str | TurnResult] = {
     "review-not-left": replace(
         REVIEWED, answer="I looked at `src/cart.py`.", review=replace(REVIEW, remarks=0), notices=(reviews.NOT_LEFT,)
     ),
-    "undo": replace(RAN, answer=undo.taken_back(CHANGE, None, COMMITS), steps=(), read=(), model=None, cost_usd=None),
-    "undo-of-a-merge": TurnResult("refused", undo.has_merged(CHANGE, "main"), asked=ASKED),
-    "undo-of-unpushed-work": undo.taken_back(replace(CHANGE, pushed_to=None), Saved(1, 2)),
-    "undo-of-commits-elsewhere": undo.taken_back(replace(CHANGE, pushed_to="threadtree/issue-7-turn-27"), None),
-    "undo-in-conflict": TurnResult("refused", undo.conflicts(CHANGE, ["src/cart.py", "README.md"]), asked=ASKED),
-    "update-not-merged": replace(RAN, answer="I merged it.", changes=None, notices=(update.not_merged("main", 3),)),
-    "update-with-marks": replace(RAN, answer="I merged it.", notices=(update.marks_left(["src/cart.py"]),)),
     "failing-checks-queued": f"{tracking.queued(0)}\n\n{ATTEMPT}",
     "failing-checks-mended": replace(RAN, notices=(ATTEMPT,), asked=FOR_CHECKS),
     "failing-checks-pass": "\n\n".join(
@@ -457,10 +447,14 @@ COMMENTS: dict[str, str | TurnResult] = {
 
 @pytest.mark.parametrize("name", COMMENTS)
 def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
-    comment = COMMENTS[name]
+    matches_snapshot(name, as_posted(COMMENTS[name]))
+
+
+def as_posted(comment: str | TurnResult) -> str:
+    """Return a comment as it is posted, in one part."""
     parts = tracking.final(comment, server_url=SERVER) if isinstance(comment, TurnResult) else (comment,)
     assert len(parts) == 1
-    matches_snapshot(name, parts[0])
+    return parts[0]
 
 
 LIVE = "@octocat fixes #1 ![x](https://evil.example/x.png) [y](https://evil.example) <b>"
@@ -492,8 +486,6 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
         TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
         TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
         TurnResult("done", answer=reviews.add_remarks(foreign, [(other, foreign)]), review=REVIEW),
-        TurnResult("done", answer=undo.taken_back(CHANGE, None, [f"abc {foreign}", other])),
-        TurnResult("refused", undo.conflicts(CHANGE, [foreign, other]), notices=(update.marks_left([foreign]),)),
     ):
         for part in tracking.final(result, server_url=SERVER):
             assert is_inert(part), part
@@ -521,7 +513,6 @@ def test_no_reply_to_a_command_lets_foreign_words_live(foreign: str, other: str)
         replies.delivery_unreadable(foreign),
         worktree_replies.worktree_list(line, [RESCUE], NOON),
         worktree_replies.worktree_list(replace(line, detached=True), [], NOON),
-        create.was_made(foreign),
         reset.was_reset(foreign, other, foreign, saved, (9,)),
         restore.was_restored(saved, foreign, [other, foreign]),
         worktree_replies.kept_whole(foreign),

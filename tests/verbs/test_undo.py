@@ -1,12 +1,29 @@
 """`/undo`: what the last request changed is taken back, and nothing else."""
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
+from bot.model import Saved
+from bot.thread.tracking import TurnResult
+from bot.verbs import undo
 from tests.support.git_repositories import git
 from tests.support.world import Talk, World
+from tests.unit.test_whole_comments import ASKED, RAN, as_posted, hostile, is_inert
+
+CHANGE = undo.ChangeOfTurn(27, "tom", "1f0c2d4", "threadtree/issue-7", "9b3e5a6")
+COMMITS = [f"{n:07x}f Mend `total` of @octocat, fixes #{n}" for n in range(12, 0, -1)]
+COMMENTS: dict[str, str | TurnResult] = {
+    "undo": replace(RAN, answer=undo.taken_back(CHANGE, None, COMMITS), steps=(), read=(), model=None, cost_usd=None),
+    "undo-of-a-merge": TurnResult("refused", undo.has_merged(CHANGE, "main"), asked=ASKED),
+    "undo-of-unpushed-work": undo.taken_back(replace(CHANGE, pushed_to=None), Saved(1, 2)),
+    "undo-of-commits-elsewhere": undo.taken_back(replace(CHANGE, pushed_to="threadtree/issue-7-turn-27"), None),
+    "undo-in-conflict": TurnResult("refused", undo.conflicts(CHANGE, ["src/cart.py", "README.md"]), asked=ASKED),
+}
 
 
 async def changed(world: World, *requests: str) -> Talk:
@@ -165,3 +182,14 @@ async def test_without_files_nothing_is_queued(world: World) -> None:
     await issue.says("/undo")
     await issue.hears("There is nothing to take back")
     assert await world.turns() == []
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
+    matches_snapshot(name, as_posted(COMMENTS[name]))
+
+
+@given(hostile, hostile)
+def test_nothing_foreign_is_live_in_what_it_says(foreign: str, other: str) -> None:
+    assert is_inert(as_posted(TurnResult("done", answer=undo.taken_back(CHANGE, None, [f"abc {foreign}", other]))))
+    assert is_inert(as_posted(TurnResult("refused", undo.conflicts(CHANGE, [foreign, other]))))

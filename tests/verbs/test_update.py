@@ -1,15 +1,26 @@
 """`/update`: the base is merged into the branch; the agent is asked only where that conflicts."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from bot.prompt.builder import Built, Task, build_prompt
+from bot.thread.tracking import TurnResult
 from bot.turn import prompting as prompt
+from bot.verbs import update
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_remarks import opened_by_the_bot
 from tests.support.world import World
+from tests.unit.test_whole_comments import RAN, as_posted, hostile, is_inert
+
+COMMENTS = {
+    "update-not-merged": replace(RAN, answer="I merged it.", changes=None, notices=(update.not_merged("main", 3),)),
+    "update-with-marks": replace(RAN, answer="I merged it.", notices=(update.marks_left(["src/cart.py"]),)),
+}
 
 CHECK_AT = "(select check_at from pull_requests)"
 
@@ -91,3 +102,13 @@ async def test_a_pull_request_of_the_bot_says_that_it_conflicts_after_another_on
         await pull.hears("This pull request conflicts with `main`", "Write `/update`: it merges `main` into the branch")
         await pull.says("/update")
         await pull.hears("custom", "> `main` is not merged")
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
+    matches_snapshot(name, as_posted(COMMENTS[name]))
+
+
+@given(hostile)
+def test_nothing_foreign_is_live_in_what_it_says(foreign: str) -> None:
+    assert is_inert(as_posted(TurnResult("done", notices=(update.marks_left([foreign]),))))
