@@ -74,8 +74,8 @@ class Rules:
         """Whether nobody can switch it on: the operator or the repository set it to false."""
         return "autofix" in self.decided and not self.autofix
 
-    def mends(self, chosen: bool | None) -> bool:
-        """Whether failing checks are mended in a thread whose people chose that; None: they chose nothing."""
+    def fixes(self, chosen: bool | None) -> bool:
+        """Whether failing checks are fixed in a thread whose people chose that; None: they chose nothing."""
         return not self.forbids_autofix and (self.autofix if chosen is None else chosen)
 
     @property

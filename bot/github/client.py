@@ -35,7 +35,7 @@ APP_PERMISSIONS: Mapping[str, str] = {
 }
 """All that an App needs: failing checks are told to the agent with the end of their logs."""
 CHECK_EVENTS = ("check_run", "check_suite", "workflow_run")
-"""Without these the bot mends no failing checks."""
+"""Without these the bot fixes no failing checks."""
 APP_EVENTS = (
     *("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
     *CHECK_EVENTS,

@@ -20,7 +20,7 @@ more, correct it. If you leave changed files uncommitted, end with one line: \
 `Commit: ` and a subject of at most 72 characters."""
 
 
-def ask_to_mend(fence: Fence, base: str, ran: Ran, output: str, *, passes_on_base: bool) -> tuple[str, ...]:
+def ask_to_fix(fence: Fence, base: str, ran: Ran, output: str, *, passes_on_base: bool) -> tuple[str, ...]:
     """Return the prompt; `output` is the end of what the check wrote, without secrets."""
     names = sorted(ran.failed)
     more = f"\n… and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -25,7 +25,7 @@ from bot.thread.worktree_replies import restored_clause
 PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "filter", "lfs-object", "too-much"]
 LeftOut = Literal["large", "filter", "product"]
 
-WORKTREE_MENDED = (
+RECORD_RESTORED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
 )
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."

@@ -63,8 +63,8 @@ async def create(lock: CloneLock, path: Path, start: Start, rescue: str) -> Crea
 
 async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Checkout | Missing:
     """Return the finished worktree at `path` that was made on `branch`, with its lock. Raises GitError, OSError."""
-    checkout, mended = await open_checkout(lock, path), False
-    if isinstance(checkout, Missing) and (mended := restore_admin_directory(lock, path, branch)):
+    checkout, restored = await open_checkout(lock, path), False
+    if isinstance(checkout, Missing) and (restored := restore_admin_directory(lock, path, branch)):
         checkout = await open_checkout(lock, path)
         await import_readable_commits(await on_record(lock, path), branch)
     if isinstance(checkout, Missing):
@@ -81,7 +81,7 @@ async def reopen(lock: CloneLock, path: Path, branch: str | None) -> Checkout | 
     if state.commit is None and state.branch == branch:
         return Missing("its branch has no commit any more")
     records.mark_live(state.admin)
-    return replace(state, mended=mended)
+    return replace(state, restored=restored)
 
 
 async def recreate(

@@ -244,10 +244,10 @@ async def _synced(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready 
         issue = row.start if isinstance(row.start, IssueBranch) and turn.conversation.kind == "issue" else None
         synced = await tree.sync(row.branch, issue, row.base_branch)
     told, said = _words(ctx, synced, turn, checkout.operation_in_progress())
-    mended = (notices.WORKTREE_MENDED,) if checkout.mended else ()
+    restored = (notices.RECORD_RESTORED,) if checkout.restored else ()
     now = synced if synced is not None and synced.how == "continued" else row
     head = (await tree.checkout()).commit or ""
-    return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*mended, *said))
+    return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*restored, *said))
 
 
 async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:

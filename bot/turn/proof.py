@@ -20,7 +20,7 @@ from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.model import WorktreeRow
 from bot.node.setup_script import script_on
-from bot.prompt.check import ask_to_mend
+from bot.prompt.check import ask_to_fix
 from bot.prompt.foreign import Fence
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.system import UnsafeCommandError
@@ -173,7 +173,7 @@ class Proof:
             return False
         reached("told-of-check")
         default = turn.worktree.repository.default_branch or ""
-        prompt = ask_to_mend(Fence(secrets.token_hex(4)), default, _ran(done), done.output, passes_on_base=passes)
+        prompt = ask_to_fix(Fence(secrets.token_hex(4)), default, _ran(done), done.output, passes_on_base=passes)
         run.progress.agent_goes_on()
         answers = ModelAnswers(ctx.clock, run.progress.model_answered)
         asked = turn, run.kind, tuple(map(ctx.redactor.redact, prompt)), limits, answers

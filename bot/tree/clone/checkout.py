@@ -127,11 +127,11 @@ class Seen:
 class Checkout(Seen):
     """A worktree of a clone whose `lock` is held: it may be changed by whoever has its claim, while no agent runs.
 
-    `mended`: git's folder for it was missing and was restored.
+    `restored`: git's folder for it was missing and was restored.
     """
 
     lock: CloneLock = field(kw_only=True)
-    mended: bool = field(default=False, kw_only=True)
+    restored: bool = field(default=False, kw_only=True)
 
     def clear_locks(self) -> None:
         """Remove the locks that a killed git left, or what an agent put in their place. Raises OSError."""

@@ -37,7 +37,7 @@ async def _may_begin(run: TurnRun, ready: Ready) -> str | None:
         return words.moved_on(head)
     if turn.ask.retry_of is not None:  # a person asks
         return None
-    if not ctx.rules.mends(await rows.chosen(ctx.pool, turn.conversation.id)):
+    if not ctx.rules.fixes(await rows.chosen(ctx.pool, turn.conversation.id)):
         return words.SWITCHED_OFF
     return None if any(one.is_open for one in await ctx.github.pulls_of(repository, branch)) else words.NOT_OPEN
 

@@ -1,4 +1,4 @@
-"""Checks of a head that the bot pushed have ended: they are mended by a turn, or that is given up, or they pass."""
+"""Checks of a head that the bot pushed have ended: a turn fixes them, or that is given up, or they pass."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from bot.verbs.fix.rows import OwnHead
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """The checks of what a turn pushed to mend them pass, or those that fail do so on the base too. `is_part`: of those
+    """The checks of what a turn pushed to fix them pass, or those that fail do so on the base too. `is_part`: of those
     that the bot may read.
     """
 
@@ -33,7 +33,7 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Checks of these names fail, and not on the branch `base`. `attempt` is the number of the next one to mend them,
+    """Checks of these names fail, and not on the branch `base`. `attempt` is the number of the next one to fix them,
     None where there were enough.
     """
 
@@ -66,7 +66,7 @@ async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: s
     rules = parts.rules
     if own is not None:
         rules = await known_rules(parts.pool, parts.rules, own.repository)
-        is_wanted = rules.mends(own.autofix)
+        is_wanted = rules.fixes(own.autofix)
         found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
     async with parts.pool.acquire() as connection, connection.transaction():
         if not await deliveries.end(connection, guid):
@@ -82,7 +82,7 @@ async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: s
             line = words.passing(but_for_base=found.on_base_too, is_part=found.is_part)
             await thread_comments.add_line(connection, own.thread_ref, own.turn_id, line)
             return "checks pass"
-        await _mend(parts, connection, own, rules, head, found)
+        await _fix(parts, connection, own, rules, head, found)
         return "checks fail"
 
 
@@ -103,7 +103,7 @@ async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> str | Pas
     return judge(own, most, checks, on_base, pull.base)
 
 
-async def _mend(parts: Parts, connection: Connection, own: OwnHead, rules: Rules, head: str, found: Failing) -> None:
+async def _fix(parts: Parts, connection: Connection, own: OwnHead, rules: Rules, head: str, found: Failing) -> None:
     """Queue a turn for the person who asked last, or say that it was tried often enough."""
     now, most, repository = parts.clock(), rules.max_fix_attempts, own.repository
     commit = head, links.commit_page(f"{parts.server_url}/{repository.full_name}", head)

@@ -17,7 +17,7 @@ from bot.store.deliveries import NewDelivery
 class OwnHead:
     """A head that the bot pushed to `branch` for the turn `turn_id`, which asked `ask`.
 
-    `is_fix`: that turn was to mend the checks of the head before; `attempts` such turns came since a person asked, or
+    `is_fix`: that turn was to fix the checks of the head before; `attempts` such turns came since a person asked, or
     pushed while one of them ran.
     `autofix` is what the thread's people chose, None for the repository's rule. `folder` is the clone's.
     """
@@ -56,7 +56,7 @@ select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, 
                               and (not (p.ask -> 'of') ? 'head' or p.retry_of is not null or s.met_push))
        ) as attempts, b.*
 from turns t
-join requests r on r.turn_id = t.id and r.verb <> 'undo' -- what a person takes back is not mended
+join requests r on r.turn_id = t.id and r.verb <> 'undo' -- what a person takes back is not fixed
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
@@ -77,7 +77,7 @@ async def own_head(connection: Pool | Connection, platform: str, repository_id: 
 
 
 async def chosen(connection: Connection | Pool, conversation_id: int) -> bool | None:
-    """Return whether the thread's people want failing checks to be mended; None where they chose nothing."""
+    """Return whether the thread's people want failing checks to be fixed; None where they chose nothing."""
     asked = f"select {CHOSEN} from conversations c where id = $1"  # noqa: S608 - of constants
     found: bool | None = await connection.fetchval(asked, conversation_id)
     return found

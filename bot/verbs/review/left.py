@@ -89,7 +89,7 @@ class Reviewing:
 
 @dataclass(frozen=True, slots=True)
 class SavedReview:
-    """A review as the turn's row holds it. `resolved` are threads whose remarks were mended, by their id in GraphQL."""
+    """A review as the turn's row holds it. `resolved` are threads whose remarks were fixed, by their id in GraphQL."""
 
     head: str
     since: str | None = None
@@ -149,7 +149,7 @@ async def take(
 ) -> tuple[str, SavedReview, tuple[str, ...]]:
     """Return the text of the review that the agent left, or its `answer`; the rest of it; and notices for the thread.
 
-    `answered` are the inline comments whose threads the agent answers: those remarks are not mended.
+    `answered` are the inline comments whose threads the agent answers: those remarks are not fixed.
     """
     pull = subject.pull
     if not pull.files:
@@ -169,7 +169,7 @@ async def take(
     said = {(one.path, unsigned(one.comments[0].body)) for one in still_open}
     fresh = tuple(one for one in left.remarks if (one.path, one.body) not in said)
     again = len(left.remarks) - len(fresh)
-    resolved = () if pull.pushed_since else tuple(mended(subject.own, ctx.policy, answered))
+    resolved = () if pull.pushed_since else tuple(fixed(subject.own, ctx.policy, answered))
     saved = SavedReview(pull.head_sha, subject.since, fresh, resolved)
     return left.text, saved, (*left.notices, *([reviews.repeated(again)] if again else []))
 
@@ -216,7 +216,7 @@ def read_left(
     return Left(reviews.add_remarks(text, elsewhere).strip(), tuple(on_lines), tuple(said))
 
 
-def mended(own: Sequence[ReviewThread], policy: Policy, answered: Collection[int]) -> Iterator[str]:
+def fixed(own: Sequence[ReviewThread], policy: Policy, answered: Collection[int]) -> Iterator[str]:
     """Yield the threads whose lines were changed since the bot remarked on them, unless it or a person says more.
 
     GitHub marks such a thread as outdated. Where the last word is a person's, the person resolves it.
@@ -228,7 +228,7 @@ def mended(own: Sequence[ReviewThread], policy: Policy, answered: Collection[int
 
 
 async def resolve(ctx: TurnContext, thread_ref: ThreadRef, saved: SavedReview) -> int:
-    """Resolve the threads of remarks that were mended; return how many were. Nothing depends on it."""
+    """Resolve the threads of remarks that were fixed; return how many were. Nothing depends on it."""
     done = 0
 
     async def resolve_all() -> None:
