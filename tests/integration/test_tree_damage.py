@@ -295,6 +295,8 @@ IN_PLACE = (
     clone_gone,
 )
 """A turn goes on in such a worktree as it is."""
+EMPTY = (deleted, emptied, a_link_instead)
+"""Nothing is there to be kept."""
 CASES = [(damage, end) for damage in DAMAGE for end in (removed, made_again, was_reset)]
 CASES.remove((lock_that_cannot_be_read, made_again))  # an operator's own doing, which the turn tells
 
@@ -312,8 +314,7 @@ async def test_no_damage_costs_more_than_it_took(world: GitRepositories, damage:
     if end is made_again:
         assert world.agent("rev-parse", "HEAD") == mine
         assert (world.path / "untracked").exists() is (damage in IN_PLACE)
-    if damage in (deleted, emptied, a_link_instead):
-        assert not (world.clone.data_dir / "kept").exists()
+        assert damage not in EMPTY or not (world.clone.data_dir / "kept").exists()
     if damage is clone_gone and end is not made_again:
         assert list(world.clone.data_dir.glob("kept/issue-1.*.git/private")), "it has the commits"
     else:
