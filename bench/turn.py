@@ -204,12 +204,12 @@ def _metered(meter: _Meter) -> Iterator[None]:
     async def start(argv: Sequence[str], *args: Any, **options: Any) -> Any:
         words = list(argv)
         after_git = words[words.index("git") :]
-        caged = "bwrap " if any(word.endswith("bwrap") for word in words) else ""
+        sandboxed = "bwrap " if any(word.endswith("bwrap") for word in words) else ""
         command = next(word for before, word in pairwise(after_git) if before != "-c" and not word.startswith("-"))
         if _is_upkeep(asyncio.current_task()):
-            meter.upkeep.append((caged + command, words))
+            meter.upkeep.append((sandboxed + command, words))
         else:
-            meter.processes.append(caged + command)
+            meter.processes.append(sandboxed + command)
         return await process.start(argv, *args, **options)
 
     async def timed_run(self: Git, *args: str, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from bot.agents.mcp import for_acp
 from bot.agents.presets import PLANNING, SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver
-from bot.sandbox.cage import command_of
+from bot.sandbox.bwrap import command_of
 from bot.thread import reasons
 
 Check = Callable[[str | None], Awaitable[None]]
@@ -139,7 +139,7 @@ class AcpDriver(Driver[Item]):
     def _mode(self, offered: Sequence[Any], now: Any) -> Any:
         """Return the mode to choose of those that are offered; None to stay. A session keeps the mode of its plan."""
         # An agent's own sandbox cannot be set up inside ours.
-        plans = self._launch.plans and not (self._launch.caged and self._options.plan_option)
+        plans = self._launch.plans and not (self._launch.sandboxed and self._options.plan_option)
         wanted = PLANNING if plans else (self._options.mode,)
         chosen = next((one for one in wanted if one in offered), None)
         if chosen is None and not plans and now in PLANNING:

@@ -15,7 +15,7 @@ class Launch:
     """The process to start: the argv (see `bot.sandbox`), the whole environment, and the worktree.
 
     `mcp_servers` are the operator's; `mcp_file` has them in Claude's form, where there are any.
-    `plans`: the agent works in its mode for plans, and its answer is one. `caged`: nothing else than its sandbox is
+    `plans`: the agent works in its mode for plans, and its answer is one. `sandboxed`: nothing else than its sandbox is
     needed to keep it from what it may not do.
     """
 
@@ -25,7 +25,7 @@ class Launch:
     mcp_servers: tuple[McpServer, ...] = ()
     mcp_file: Path | None = None
     plans: bool = False
-    caged: bool = False
+    sandboxed: bool = False
 
 
 # What an agent reports while it works on a prompt.

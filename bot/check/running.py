@@ -18,7 +18,7 @@ from bot.node.room import require_room
 from bot.node.setup_script import SCRIPT as SETUP
 from bot.node.setup_script import run_in_worktree, script_on, set_up
 from bot.sandbox import trash
-from bot.sandbox.cage import Bind
+from bot.sandbox.bwrap import Bind
 from bot.tasks import unless
 from bot.thread import notices
 from bot.tree import CheckoutRefused, GitError, GitProblem, OpenTree, Tree

@@ -12,7 +12,7 @@ from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.stage import Stage, StoryBrokeError
 from bot.postgres.embedded import embedded_postgres
-from bot.sandbox.cage import Unusable, cage_for
+from bot.sandbox.bwrap import Unusable, bwrap_for
 from bot.serve.base import CannotStartError
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store.migrate import migrate
@@ -46,7 +46,7 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
     report = Report(json=json)
     with tempfile.TemporaryDirectory(prefix="threadtree-demo-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        caged = await asyncio.to_thread(choose_sandbox, sandbox, directory, path, report)
+        sandboxed = await asyncio.to_thread(choose_sandbox, sandbox, directory, path, report)
         async with AsyncExitStack() as stack:
             report.note("Starting Postgres …")
             dsn = await stack.enter_async_context(embedded_postgres(directory / "postgres", None))
@@ -56,7 +56,7 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
                 SimulatedGitHub.running(directory / "github", lambda: datetime.now(UTC))
             )
             token = secrets.token_hex(16)
-            settings = settings_for(github, directory / "data", path, ADMIN_TOKEN=token, **caged)
+            settings = settings_for(github, directory / "data", path, ADMIN_TOKEN=token, **sandboxed)
             pair = await stack.enter_async_context(running_bot(github, settings, dsn))
             try:
                 stage = await Stage.set_up(pair, report)
@@ -90,7 +90,7 @@ def choose_sandbox(wanted: str, directory: Path, path: str, report: Report) -> d
     if wanted == "off":
         report.note("AGENT_SANDBOX=off: the agent runs without a sandbox.")
     else:
-        found = cage_for(directory / "data", path).probe()
+        found = bwrap_for(directory / "data", path).probe()
         if not isinstance(found, Unusable):
             report.note("The agent runs in a bubblewrap sandbox.")
             return {"AGENT_SANDBOX": wanted, "AGENT_COMMAND": agent_in_a_folder(directory)}

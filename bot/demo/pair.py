@@ -24,7 +24,7 @@ START = "import runpy\n\nrunpy.run_module('bot.simulated.agent', run_name='__mai
 
 
 def agent_in_a_folder(directory: Path) -> str:
-    """Copy the scripted agent into a folder and return its command; a cage shows only this folder of the checkout."""
+    """Copy the scripted agent into a folder and return its command; a sandbox shows this folder only."""
     folder, package = directory / "agent", Path(bot.__file__).parent
     shutil.copytree(package / "simulated" / "agent", folder / "bot" / "simulated" / "agent")
     for marker in ("__init__.py", "simulated/__init__.py"):

@@ -1,4 +1,4 @@
-"""How a program is started in a worktree: in the cage if there is one, with its own network and environment."""
+"""How a program is started in a worktree: in the sandbox if there is one, with its own network and environment."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Literal
 from bot.agents.driver import Launch
 from bot.agents.mcp import McpServer, for_claude, for_codex
 from bot.agents.presets import Preset, variables_of
-from bot.sandbox.cage import Bind, agent_environment
+from bot.sandbox.bwrap import Bind, agent_environment
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.net.models import ModelRoute
@@ -19,7 +19,7 @@ from bot.sandbox.net.turn_network import NetworkMode, open_network
 from bot.tree import Tree
 
 Launching = Callable[[tuple[str, ...], Sequence[Bind]], Launch]
-"""Return how a command is started; its cage shows the binds too. Raises UnsafeCommandError."""
+"""Return how a command is started; its sandbox shows the binds too. Raises UnsafeCommandError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Launcher:
         """Open the network of an agent; yield what starts commands in it, and the watch over their disk usage.
 
         The agent may use the MCP `servers`. `variables` makes the agent's variables from those of the network.
-        `read_only`: what runs in a cage changes nothing in the worktree. Raises GitError, OSError.
+        `read_only`: what runs in a sandbox changes nothing in the worktree. Raises GitError, OSError.
         """
         git, view = tree.clone.git, await tree.view()
-        cage, worktree = git.cage, tree.path
-        mode = self.network if cage.isolates else "host"
+        sandbox, worktree = git.sandbox, tree.path
+        mode = self.network if sandbox.isolates else "host"
         async with open_network(mode, sockets, route, outside=self.outside) as network:
             given = git.lfs_environment(view) | dict(variables(network.environment))
             environment = agent_environment(home, self.search_path, self.lang, given)
@@ -70,7 +70,7 @@ class Launcher:
 
             def launch(command: tuple[str, ...], binds: Sequence[Bind]) -> Launch:
                 shown = [*always, *binds]
-                argv = cage.agent_argv(
+                argv = sandbox.agent_argv(
                     view,
                     command,
                     home,
@@ -81,9 +81,9 @@ class Launcher:
                     also=also,
                     read_only=read_only,
                 )
-                return Launch(argv, environment, worktree, servers, mcp_file, caged=cage.isolates)
+                return Launch(argv, environment, worktree, servers, mcp_file, sandboxed=sandbox.isolates)
 
-            yield launch, cage.disk_watch(view, home)
+            yield launch, sandbox.disk_watch(view, home)
 
     @asynccontextmanager
     async def script(
@@ -97,21 +97,21 @@ class Launcher:
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Yield how to start a script, by its command, in the agent's place: without a model and AGENT_ENV.
 
-        It has the variables `given`, and sees the `binds`. Its path is the same in the cage. Raises GitError, OSError,
-        UnsafeCommandError.
+        It has the variables `given`, and sees the `binds`. Its path is the same in the sandbox. Raises GitError,
+        OSError, UnsafeCommandError.
         """
         variables = partial(variables_of, None, None, None, given)
         with tempfile.TemporaryDirectory(prefix="threadtree-") as sockets:
             opened = self.open(tree, home, Path(sockets), chosen=None, route=None, variables=variables)
             async with opened as (launch, disk):
-                # The same cage as the agent's, whatever the script's first line names.
+                # The same sandbox as the agent's, whatever the script's first line names.
                 agent = next(iter(self.agents.values()), ("true",))
                 started = launch(agent, (Bind(script), *binds))
                 yield replace(started, argv=(*started.argv[: -len(agent)], *command)), disk
 
 
 def _shown_for(chosen: Preset | None, scratch: Path, servers: tuple[McpServer, ...]) -> Iterator[Bind]:
-    """Return what a preset's agent needs in its cage: files of the bot, and machine-wide settings files."""
+    """Return what a preset's agent needs in its sandbox: files of the bot, and machine-wide settings files."""
     if chosen is None:
         return
     yield from (Bind(path) for path in chosen.own_files)

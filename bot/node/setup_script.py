@@ -21,7 +21,7 @@ from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.redaction import Redactor
-from bot.sandbox.cage import Bind
+from bot.sandbox.bwrap import Bind
 from bot.sandbox.disk import watched
 from bot.sandbox.process import OutputTail, ProcessGroup, start
 from bot.thread import notices, reasons
@@ -124,7 +124,7 @@ async def run_in_worktree(
 ) -> tuple[str | None, str]:
     """Return how the script failed, as a clause, None if it succeeded; and the end of what it wrote then.
 
-    Its cage shows the `binds` too; what it can write there counts as its disk space.
+    Its sandbox shows the `binds` too; what it can write there counts as its disk space.
     """
     with tempfile.TemporaryDirectory(prefix="threadtree-script-") as folder:
         file = Path(folder) / "script"

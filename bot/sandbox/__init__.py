@@ -1,1 +1,1 @@
-"""The cage around agents and git: what they see, and how much they may use."""
+"""The sandbox around agents and git: what they see, and how much they may use."""

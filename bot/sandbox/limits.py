@@ -1,4 +1,4 @@
-"""Limits of a cage: processes, memory, scratch space and disk, and how the kernel enforces them.
+"""Limits of a sandbox: processes, memory, scratch space and disk, and how the kernel enforces them.
 
 Processes are limited by a pids cgroup where one can be made, else by RLIMIT_NPROC, which the kernel does not apply to
 root. Memory is limited by a memory cgroup (version 2), else for each process by RLIMIT_DATA.
@@ -22,7 +22,7 @@ _JOIN = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of all processes in one worktree's cage; `file_bytes`, and memory without a cgroup, apply to each."""
+    """Limits of all processes in one worktree's sandbox; `file_bytes`, and memory without a cgroup, apply to each."""
 
     processes: int = 1024
     memory_bytes: int = 8 << 30
@@ -70,7 +70,7 @@ class Enforcement:
         return self if self.is_root else replace(self, group=None)
 
     def join_group(self, name: str) -> tuple[str, ...]:
-        """Make the group `name`, and return the argv prefix that puts a cage into it. Raises OSError."""
+        """Make the group `name`, and return the argv prefix that puts a sandbox into it. Raises OSError."""
         if self.group is None:
             return ()
         made = self.group.parent / f"{_PREFIX}{name}"
@@ -87,10 +87,10 @@ class Enforcement:
                 (self.group.parent / f"{_PREFIX}{name}").rmdir()
 
     def limit_argv(self) -> tuple[str, ...]:
-        """Return the argv prefix inside the cage that sets the limits: setrlimit(2) through prlimit(1)."""
+        """Return the argv prefix inside the sandbox that sets the limits: setrlimit(2) through prlimit(1)."""
         chosen = [f"--fsize={self.limits.file_bytes}", "--core=0"]
         if self.processes is Holder.RLIMIT:
-            # Inside the cage the kernel counts only the processes in its user namespace.
+            # Inside the sandbox the kernel counts only the processes in its user namespace.
             chosen.append(f"--nproc={self.limits.processes}")
         if self.memory is Holder.RLIMIT:
             chosen.append(f"--data={self.limits.memory_bytes}")

@@ -1,4 +1,4 @@
-"""The parts of the machine that a cage shows, read-only: system programs, and what an agent's command needs more."""
+"""The parts of the machine that a sandbox shows, read-only: system programs, and what an agent's command needs more."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def setting_mounts() -> Iterator[str]:
 
 
 class UnsafeCommandError(ValueError):
-    """The command names a path that contains, or is in, the bot's own data, which no cage shows."""
+    """The command names a path that contains, or is in, the bot's own data, which no sandbox shows."""
 
 
 def command_mounts(commands: Iterable[Sequence[str]], search_path: str, data_dir: Path) -> tuple[str, ...]:

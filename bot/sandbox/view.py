@@ -1,7 +1,7 @@
-"""A caged process's view of a clone: one worktree, and a private folder in place of the clone's own.
+"""A sandboxed process's view of a clone: one worktree, and a private folder in place of the clone's own.
 
-The host's git never reads the private folder, and the cage never writes the clone. So an agent that breaks every file
-it can reach breaks only its own worktree.
+The host's git never reads the private folder, and the sandbox never writes the clone. So an agent that breaks every
+file it can reach breaks only its own worktree.
 """
 
 import hashlib
@@ -35,8 +35,9 @@ _HEAD = "refs/threadtree/head"
 class View:
     """One worktree of one clone. All paths are real: no symbolic link stands above them.
 
-    The host's folders that the cage shows: `common` as the clone, `refs` as the clone's refs, `state` as the worktree's
-    admin folder (HEAD, index, operations in progress). `clone_objects` are the clone's published objects in the cage.
+    The host's folders that the sandbox shows: `common` as the clone, `refs` as the clone's refs, `state` as the
+    worktree's admin folder (HEAD, index, operations in progress). `clone_objects` are the clone's published objects in
+    the sandbox.
     """
 
     clone: Path
@@ -55,7 +56,7 @@ class View:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether this is the view of a cage. Without one nothing is private but the worktree's admin folder."""
+        """Whether this is the view of a sandbox. Without one nothing is private but the worktree's admin folder."""
         return self.private != self.admin
 
     @property
@@ -64,14 +65,14 @@ class View:
         return (self.common, self.refs, self.state) if self.is_isolated else (self.admin,)
 
 
-def caged_view(clone: Path, worktree: Path, admin: Path, private: Path) -> View:
-    """Return the view of a process in a cage."""
+def sandboxed_view(clone: Path, worktree: Path, admin: Path, private: Path) -> View:
+    """Return the view of a process in a sandbox."""
     shown = (private / name for name in ("common", "refs", "state", _CLONE_OBJECTS))
     return View(clone, worktree, admin, private, *shown)
 
 
 def open_view(clone: Path, worktree: Path, admin: Path) -> View:
-    """Return the view of a process without a cage: the clone itself."""
+    """Return the view of a process without a sandbox: the clone itself."""
     return View(clone, worktree, admin, admin, clone, clone / "refs", admin, clone / PUBLISHED)
 
 
@@ -96,7 +97,7 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
     """
     view.private.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=view.private.parent) as making:
-        fresh = caged_view(view.clone, view.worktree, view.admin, Path(making) / "private")
+        fresh = sandboxed_view(view.clone, view.worktree, view.admin, Path(making) / "private")
         for place in _PLACES:
             (fresh.common / place).mkdir(parents=True)
         (fresh.private / _EMPTY).mkdir()
@@ -110,7 +111,7 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
         if (view.clone / SHALLOW).is_file():
             shutil.copyfile(view.clone / SHALLOW, fresh.common / SHALLOW)
         (fresh.common / "packed-refs").write_bytes(b"# pack-refs with: sorted \n" + shared)
-        # Links stay links: without a cage, an agent may have written into this folder before.
+        # Links stay links: without a sandbox, an agent may have written into this folder before.
         shutil.copytree(view.admin, fresh.state, symlinks=True)
         for name in ("heads", *_SHARED):
             (fresh.refs / name).mkdir(parents=True)
@@ -127,14 +128,14 @@ def making_private(view: View, ref: str | None, tip: str | None, shared: bytes) 
 
 
 def show_history(view: View) -> None:
-    """Let git in the cage see the older history that the clone has by now. Raises OSError."""
+    """Let git in the sandbox see the older history that the clone has by now. Raises OSError."""
     remove_untrusted(view.common, PurePath(SHALLOW))
 
 
 def remove_locks(view: View) -> None:
     """Remove the locks that a killed git left in the private folder, or what an agent put in their place.
 
-    Nothing may run in the cage. Raises OSError.
+    Nothing may run in the sandbox. Raises OSError.
     """
     for name in ("packed-refs.lock", "config.lock"):
         remove_untrusted(view.common, PurePath(name))
@@ -152,8 +153,8 @@ def mounts(view: View, *, with_worktree: bool, read_only: bool = False) -> tuple
     """Return the options of bwrap that put the view together; `read_only`: files and commits stay as they are.
 
     Only the host writes the sources. Each target lies directly in a folder that is mounted too, and both are always
-    mounted together. A mount point cannot be renamed, so no process in the cage can replace it by a symbolic link,
-    which the next mount would follow out of the cage.
+    mounted together. A mount point cannot be renamed, so no process in the sandbox can replace it by a symbolic link,
+    which the next mount would follow out of the sandbox.
     """
     for name in _SHARED:  # git deletes empty folders
         (view.clone / "refs" / name).mkdir(exist_ok=True)
@@ -178,7 +179,8 @@ def mounts(view: View, *, with_worktree: bool, read_only: bool = False) -> tuple
 
 
 def git_directory(view: View, place: PurePath) -> tuple[str, ...]:
-    """Return the options of bwrap that make a git directory of links at `place`, for a cage that shows what they name.
+    """Return the options of bwrap that make a git directory of links at `place`, for a sandbox that shows what they
+    name.
 
     The time for a mount grows with the mounts before it; a link takes none. HEAD must be no link to a file, but may be
     one to a ref: https://git-scm.com/docs/gitrepository-layout

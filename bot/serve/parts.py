@@ -26,7 +26,7 @@ from bot.node.launching import Launcher
 from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.rules import SETTINGS, Rules
-from bot.sandbox.cage import NoCage, Sandbox, Unusable, sandbox_for
+from bot.sandbox.bwrap import NoSandbox, Sandbox, Unusable, sandbox_for
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.outbound import Outbound
 from bot.serve.base import CannotStartError, redactor_of, require_current_schema
@@ -92,11 +92,11 @@ async def open_node(
         async with pool.acquire() as connection:
             await set_clock(around.clock, connection)
         settings.with_data_dir()
-        launcher, cage = launcher_of(settings, optional=not for_turns), await open_cage(settings)
+        launcher, sandbox = launcher_of(settings, optional=not for_turns), await open_sandbox(settings)
         node = await identify(pool, settings.data_dir, settings.node_name)
         ctx = NodeContext(
             pool=pool,
-            git=await stack.enter_async_context(open_git(settings, pool, github, cage)),
+            git=await stack.enter_async_context(open_git(settings, pool, github, sandbox)),
             node=node.id,
             dsn=dsn,
             data_dir=settings.data_dir,
@@ -160,17 +160,17 @@ def outbound_of(settings: Settings) -> Outbound:
         ) from error
 
 
-async def open_cage(settings: Settings) -> Sandbox:
+async def open_sandbox(settings: Settings) -> Sandbox:
     """Return the agents' sandbox after a test run. Raises CannotStartError."""
-    cage = sandbox_for(settings.agent_sandbox, settings.data_dir, settings.path)
-    if isinstance(cage, NoCage):
-        return cage
-    found = await asyncio.to_thread(cage.probe)
+    sandbox = sandbox_for(settings.agent_sandbox, settings.data_dir, settings.path)
+    if isinstance(sandbox, NoSandbox):
+        return sandbox
+    found = await asyncio.to_thread(sandbox.probe)
     if isinstance(found, Unusable):
         raise CannotStartError(f"AGENT_SANDBOX={settings.agent_sandbox}: {found.why} {found.what_to_do}")
-    enforced = cage.enforcement
+    enforced = sandbox.enforcement
     _log.info("sandbox-usable", version=found, processes=enforced.processes, memory=enforced.memory)
-    return cage
+    return sandbox
 
 
 @asynccontextmanager
@@ -205,12 +205,12 @@ def _credentials(settings: Settings) -> Credentials:
 
 
 @asynccontextmanager
-async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: Sandbox) -> AsyncIterator[Git]:
+async def open_git(settings: Settings, pool: Pool, github: GitHub | None, sandbox: Sandbox) -> AsyncIterator[Git]:
     """Yield git, with the bot's credentials for GitHub if there are any."""
     outbound = outbound_of(settings).for_git()
     has_lfs = shutil.which("git-lfs", path=settings.path) is not None
     if github is None:
-        yield Git(search_path=settings.path, cage=cage, lfs=has_lfs, outbound=outbound)
+        yield Git(search_path=settings.path, sandbox=sandbox, lfs=has_lfs, outbound=outbound)
         return
 
     async def token_for(full_name: str) -> str:
@@ -228,7 +228,7 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, cage: 
         yield Git(
             helper,
             search_path=settings.path,
-            cage=cage,
+            sandbox=sandbox,
             wait_for_new=github.wait_for_new,
             authorise=shown,
             lfs=has_lfs,

@@ -84,7 +84,7 @@ async def _opened(
         github = await stack.enter_async_context(open_client(GitHub, settings, around, redactor))
         opening = open_node(settings, dsn, redactor, around, github, CONNECTIONS, for_turns=True)
         on_node, node = await stack.enter_async_context(opening)
-        if not on_node.git.cage.isolates:
+        if not on_node.git.sandbox.isolates:
             _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
         me = await _identity(github, settings)
         ctx = turn_context(on_node, settings, github, me)

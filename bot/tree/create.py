@@ -193,8 +193,8 @@ async def _clear(lock: CloneLock, path: Path, rescue: str) -> str | None:
 
 
 def _is_free(clone: Clone, path: Path) -> bool:
-    """Return whether there is nothing at the path, and nothing of a worktree there in the clone and in its cage."""
-    places = (path, clone.git.cage.private_folder(real_path(path)))
+    """Return whether there is nothing at the path, and nothing of a worktree there in the clone and in its sandbox."""
+    places = (path, clone.git.sandbox.private_folder(real_path(path)))
     return not any(map(os.path.lexists, places)) and records.find_admin_directory(clone.path, path) is None
 
 

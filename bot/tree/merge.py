@@ -13,7 +13,8 @@ from bot.tree.git.runner import Identity, Options, failure
 async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, ...]:
     """Return the tree of a merge of two commits, or the names of the files that conflict. Raises GitError.
 
-    In the clone: git checks no object that it reads, so a cage could show another content under the name of a commit.
+    In the clone: git checks no object that it reads, so a sandbox could show another content under the name of a
+    commit.
     """
     how = ("--write-tree", "--name-only", "--no-messages", "-z")
     more: Options = {"environment": {"GIT_ATTR_SOURCE": ours}, "program": LIMITED, "check": False}
@@ -25,7 +26,7 @@ async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, 
 
 
 async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], message: str, identity: Identity) -> str:
-    """Make a commit in the clone, which the worktree's cage gets too; return it. Raises GitError, OSError."""
+    """Make a commit in the clone, which the worktree's sandbox gets too; return it. Raises GitError, OSError."""
     clone, named = checkout.clone, [word for one in parents for word in ("-p", one)]
     more: Options = {"input": message.encode(), "environment": identity.environment}
     made = (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text

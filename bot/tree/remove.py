@@ -18,7 +18,7 @@ from bot import refs
 from bot.failpoints import reached
 from bot.files import real_path
 from bot.sandbox import trash
-from bot.sandbox.cage import Cage
+from bot.sandbox.bwrap import Bwrap
 from bot.sandbox.view import name_of
 from bot.thread import reasons
 from bot.tree.clone.admin import Missing, folders_of, holder, is_unfinished, recorded
@@ -188,8 +188,8 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
     """
     clone = lock.clone
     known = git_folders(clone, path)
-    if isinstance(cage := clone.git.cage, Cage):
-        cage.enforcement.remove_group(name_of(cage.private_folder(real_path(path))))
+    if isinstance(sandbox := clone.git.sandbox, Bwrap):
+        sandbox.enforcement.remove_group(name_of(sandbox.private_folder(real_path(path))))
     place = trash.kept_folder(clone.data_dir) / trash.kept_name(path, at)
     git_state = place.with_name(place.name + trash.GIT_STATE)
     kept_before = os.path.lexists(place)
@@ -227,8 +227,8 @@ def unlink_worktree(lock: CloneLock, path: Path, at: datetime, *, whole: bool) -
 def git_folders(clone: Clone, path: Path) -> list[tuple[Path, str]]:
     """Return git's folders for the worktree at `path`, each with its name beside a directory that is kept whole."""
     known = [(admin, f"worktrees/{admin.name}") for admin in folders_of(clone.path, path)]
-    if isinstance(cage := clone.git.cage, Cage):
-        known.append((cage.private_folder(real_path(path)), "private"))
+    if isinstance(sandbox := clone.git.sandbox, Bwrap):
+        known.append((sandbox.private_folder(real_path(path)), "private"))
     return known
 
 

@@ -296,7 +296,7 @@ async def files_seen(run: TurnRun) -> Seen | None:
 
     Raises GitError, OSError.
     """
-    if run.kind.writes or run.ctx.git.cage.isolates:
+    if run.kind.writes or run.ctx.git.sandbox.isolates:
         return None
     return await run.tree.fingerprint()
 

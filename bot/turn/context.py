@@ -18,7 +18,7 @@ from bot.github.client import GitHub
 from bot.model import CapReached, Repository
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.sandbox.cage import Bind
+from bot.sandbox.bwrap import Bind
 from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.net.models import ModelRoute
@@ -84,9 +84,9 @@ class TurnContext(NodeContext):
     async def launching(
         self, turn: ClaimedTurn, kind: Kind, answers: ModelAnswers, *, again: bool = False
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
-        """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the cage if there
-        is one, where it can change files only if the kind writes. The turn's network lasts as long as the context.
-        Raises GitError, OSError, UnsafeCommandError.
+        """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the sandbox if
+        there is one, where it can change files only if the kind writes. The turn's network lasts as long as the
+        context. Raises GitError, OSError, UnsafeCommandError.
 
         `answers` hears what the agent's model answers. `again`: the agent finds what it left for the host.
         """

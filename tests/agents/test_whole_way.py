@@ -97,7 +97,7 @@ async def test_a_message_in_the_middle_of_a_run_is_answered_with_it(
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_the_operators_mcp_server_runs_in_the_cage_and_the_model_hears_it(
+async def test_the_operators_mcp_server_runs_in_the_sandbox_and_the_model_hears_it(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     if agent == "gemini":
@@ -140,11 +140,11 @@ async def test_a_review_of_a_real_agent_has_remarks_on_lines_and_changes_no_file
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_settings_of_a_repository_run_nothing_in_the_cage(
+async def test_settings_of_a_repository_run_nothing_in_the_sandbox(
     agent: str, models: SimulatedModels, database_url: str, tmp_path: Path
 ) -> None:
     more = {**settings_of(agent, models), "AGENT_SANDBOX": "bwrap"}
-    # In the worktree, so that a program in the cage can leave a mark: it would be pushed.
+    # In the worktree, so that a program in the sandbox can leave a mark: it would be pushed.
     marks = tmp_path / "data" / "worktrees" / "acme" / "shop" / "issue-1" / "marks"
     plant(tmp_path / "planted", marks, "http://127.0.0.1:9/evil")
     planted = {

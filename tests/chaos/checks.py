@@ -407,11 +407,11 @@ async def _contents(stores: Iterable[Path]) -> tuple[set[tuple[str, str]], set[s
     """
     blobs, commits = set[tuple[str, str]](), set[str]()
     for store in stores:
-        caged = list(store.parents[2].glob("private/*/"))
-        heads = [*store.glob("worktrees/*/HEAD"), *(one / "state" / "HEAD" for one in caged)]
-        refs = [ref for one in caged for ref in (one / "refs" / "heads").rglob("*") if ref.is_file()]
+        sandboxed = list(store.parents[2].glob("private/*/"))
+        heads = [*store.glob("worktrees/*/HEAD"), *(one / "state" / "HEAD" for one in sandboxed)]
+        refs = [ref for one in sandboxed for ref in (one / "refs" / "heads").rglob("*") if ref.is_file()]
         told = {one.read_text().strip() for one in (*heads, *refs) if one.exists()}
-        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(str(one / "common" / "objects") for one in caged)}
+        objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(str(one / "common" / "objects") for one in sandboxed)}
         own = [sha for sha in told if _SHA.fullmatch(sha) and await _has(store, sha, objects)]
         commits |= set((await _git(store, "rev-list", "--all", *own, environment=objects)).split())
         for line in (await _git(store, "rev-list", "--all", "--objects", *own, environment=objects)).splitlines():

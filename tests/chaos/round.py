@@ -23,7 +23,7 @@ import orjson
 
 from bot.demo.pair import agent_in_a_folder
 from bot.postgres.embedded import embedded_postgres
-from bot.sandbox.cage import Unusable, cage_for
+from bot.sandbox.bwrap import Unusable, bwrap_for
 from bot.simulated.github.faults import DropAfter, DropBefore, FailAfter, FailBefore, Fault, Latency, SecondaryRateLimit
 from bot.store.migrate import migrate
 from tests.chaos.bot_processes import Place, Places, end_process, gits_of, none_left_over
@@ -520,7 +520,7 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
 
 
 def _has_sandbox(data_dir: Path) -> bool:
-    return not isinstance(cage_for(data_dir, os.environ["PATH"]).probe(), Unusable)
+    return not isinstance(bwrap_for(data_dir, os.environ["PATH"]).probe(), Unusable)
 
 
 def _free_port() -> int:

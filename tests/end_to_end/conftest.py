@@ -1,6 +1,6 @@
-"""Fixtures of the scenarios: `world` for most, `a_world` for other settings, `caged_settings` for a cage.
+"""Fixtures of the scenarios: `world` for most, `a_world` for other settings, `sandboxed_settings` for a sandbox.
 
-A story runs once: without a cage where that is not its subject, else in one where the machine has one
+A story runs once: without a sandbox where that is not its subject, else in one where the machine has one
 (`sandbox_settings`). `tests/integration/test_without_a_sandbox.py` has what is different without one.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.cage import Unusable, cage_for
-from tests.support.git_repositories import SEARCH_PATH, usable_cage
+from bot.sandbox.bwrap import Unusable, bwrap_for
+from tests.support.git_repositories import SEARCH_PATH, usable_sandbox
 from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
@@ -33,19 +33,19 @@ async def world(a_world: Worlds) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def caged_settings(tmp_path: Path) -> dict[str, str]:
-    """Settings that run the scripted agent in a cage, which shows only the folder that AGENT_COMMAND names.
+def sandboxed_settings(tmp_path: Path) -> dict[str, str]:
+    """Settings that run the scripted agent in a sandbox, which shows only the folder that AGENT_COMMAND names.
 
     Skips the test where this machine has no usable bubblewrap.
     """
-    usable_cage(tmp_path)
+    usable_sandbox(tmp_path)
     return {"AGENT_SANDBOX": "bwrap", "AGENT_COMMAND": agent_in_a_folder(tmp_path)}
 
 
 @pytest.fixture
 def sandbox_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Settings that run the agent in a cage, or without one where the machine has none."""
-    if isinstance(cage_for(tmp_path, SEARCH_PATH).probe(), Unusable):
+    """Settings that run the agent in a sandbox, or without one where the machine has none."""
+    if isinstance(bwrap_for(tmp_path, SEARCH_PATH).probe(), Unusable):
         return {}
-    settings: dict[str, str] = request.getfixturevalue("caged_settings")
+    settings: dict[str, str] = request.getfixturevalue("sandboxed_settings")
     return settings

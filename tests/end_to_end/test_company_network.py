@@ -66,7 +66,7 @@ async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_a_whole_conversation_goes_through_the_proxy_and_trusts_the_companys_certificates(
-    a_world: Worlds, caged_settings: dict[str, str], tmp_path: Path
+    a_world: Worlds, sandboxed_settings: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "company").mkdir()
     keys: list[str] = []
@@ -88,7 +88,7 @@ async def test_a_whole_conversation_goes_through_the_proxy_and_trusts_the_compan
         def settings(github: SimulatedGitHub) -> dict[str, str]:
             servers.append(github)
             return {
-                **caged_settings,
+                **sandboxed_settings,
                 **corp.settings,
                 "GITHUB_API_URL": f"https://{GITHUB}",
                 "PATH": f"{installed_agent(tmp_path / 'company')}:/usr/local/bin:/usr/bin:/bin",

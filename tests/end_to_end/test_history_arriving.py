@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.cage import NO_CAGE
+from bot.sandbox.bwrap import NO_SANDBOX
 from bot.simulated.github.faults import FailBefore, Faults, Held, Latency
 from bot.simulated.github.git_http import Backend
 from bot.simulated.github.model import Repository
@@ -17,7 +17,7 @@ from bot.tree.clone.clone import Clone
 from bot.tree.git.runner import Git
 from bot.turn import turn
 from tests.end_to_end.conftest import Worlds
-from tests.support.git_repositories import git, usable_cage
+from tests.support.git_repositories import git, usable_sandbox
 from tests.support.patience import until_true
 from tests.support.world import Talk, World
 
@@ -65,8 +65,8 @@ def is_whole(world: World, *branches: str) -> None:
 async def checkout_of(world: World) -> Seen:
     """Return the first worktree as the bot's git and the agent see it."""
     (path,) = await world.worktrees("path")
-    cage = usable_cage(world.data_dir) if world.pair.settings.agent_sandbox == "bwrap" else NO_CAGE
-    found = await look_at(Clone.at(world.data_dir, "acme/shop", Git(cage=cage)), Path(path))
+    sandbox = usable_sandbox(world.data_dir) if world.pair.settings.agent_sandbox == "bwrap" else NO_SANDBOX
+    found = await look_at(Clone.at(world.data_dir, "acme/shop", Git(sandbox=sandbox)), Path(path))
     assert isinstance(found, Seen)
     return found
 

@@ -93,9 +93,9 @@ async def test_what_is_beyond_the_limit_stays_a_lfs_pointer(open_shop: World, mo
 
 
 async def test_an_agent_is_the_first_to_put_files_under_git_lfs(
-    a_world: Worlds, caged_settings: dict[str, str]
+    a_world: Worlds, sandboxed_settings: dict[str, str]
 ) -> None:
-    async with a_world(caged_settings) as world:
+    async with a_world(sandboxed_settings) as world:
         request = f"write .gitattributes: {ATTRIBUTES.strip()}\nwrite a.bin: picture\ncommit First\nwrite b.bin: other"
         talk = await asked(world, request)
         await talk.hears("3 files +")

@@ -24,9 +24,9 @@ def settings(sandbox_settings: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture
-def caged(caged_settings: dict[str, str]) -> dict[str, str]:
-    """Return settings that run the script in a cage."""
-    return {"SETUP_SCRIPT": "true", **caged_settings}
+def sandboxed(sandboxed_settings: dict[str, str]) -> dict[str, str]:
+    """Return settings that run the script in a sandbox."""
+    return {"SETUP_SCRIPT": "true", **sandboxed_settings}
 
 
 async def has_script(world: World, script: str) -> None:
@@ -182,8 +182,8 @@ async def test_nothing_runs_unless_the_setting_says_so(world: World) -> None:
 # A worktree that is reset or made without a request
 
 
-async def test_a_reset_runs_the_script_and_says_how_it_ended(a_world: Worlds, caged: dict[str, str]) -> None:
-    async with a_world(caged) as world:
+async def test_a_reset_runs_the_script_and_says_how_it_ended(a_world: Worlds, sandboxed: dict[str, str]) -> None:
+    async with a_world(sandboxed) as world:
         await has_script(world, "echo set up >> made\n")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot append made: agent\nsay One.")
@@ -200,9 +200,9 @@ async def test_a_reset_runs_the_script_and_says_how_it_ended(a_world: Worlds, ca
 
 
 async def test_a_script_that_fails_after_a_reset_is_shown_and_runs_again_at_the_next_request(
-    a_world: Worlds, caged: dict[str, str]
+    a_world: Worlds, sandboxed: dict[str, str]
 ) -> None:
-    async with a_world(caged) as world:
+    async with a_world(sandboxed) as world:
         await has_script(world, "echo set up >> made\n")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say One.")
@@ -252,7 +252,7 @@ async def test_a_request_waits_for_the_script_of_a_reset_and_stop_ends_that(
 
 @pytest.mark.parametrize("place", ["outcome-saved", "worktree-set-up"])
 async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
-    a_world: Worlds, caged: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
+    a_world: Worlds, sandboxed: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     reached: list[str] = []
 
@@ -261,7 +261,7 @@ async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
         if name == place and reached.count(name) == 1:
             raise asyncio.CancelledError
 
-    async with a_world(caged) as world:
+    async with a_world(sandboxed) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot say One.")
         await issue.hears("One.")
@@ -278,10 +278,10 @@ async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
 
 
 async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_turn_ends(
-    a_world: Worlds, caged: dict[str, str]
+    a_world: Worlds, sandboxed: dict[str, str]
 ) -> None:
     async with AsyncExitStack() as stack:
-        world = await stack.enter_async_context(a_world({**caged, "ADMIN_TOKEN": TOKEN}))
+        world = await stack.enter_async_context(a_world({**sandboxed, "ADMIN_TOKEN": TOKEN}))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         api = await stack.enter_async_context(httpx.AsyncClient(base_url=f"{world.pair.url}/api", headers=headers))
         await has_script(world, "echo set up >> made\n")

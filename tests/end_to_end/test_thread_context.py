@@ -20,9 +20,9 @@ async def prompt_of(world: World) -> str:
 
 
 async def test_the_agent_reads_the_issue_and_its_files_and_people_read_what_it_was_given(
-    a_world: Worlds, caged_settings: dict[str, str]
+    a_world: Worlds, sandboxed_settings: dict[str, str]
 ) -> None:
-    async with a_world(caged_settings) as world:
+    async with a_world(sandboxed_settings) as world:
         world.repository.private = False
         image, log = world.github.upload(PNG), world.github.upload(b"panic\n" * 9, "build.log")
         large = world.github.upload(b"x" * 10_000_001, "large.txt")

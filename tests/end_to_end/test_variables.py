@@ -33,9 +33,9 @@ async def given_in(talk: Talk, more: str = "") -> tuple[bool, str]:
 
 
 async def test_set_up_script_and_agent_have_the_variables_and_nobody_reads_their_values(
-    a_world: Worlds, caged_settings: dict[str, str]
+    a_world: Worlds, sandboxed_settings: dict[str, str]
 ) -> None:
-    async with a_world({"SETUP_SCRIPT": "true", **caged_settings}) as world:
+    async with a_world({"SETUP_SCRIPT": "true", **sandboxed_settings}) as world:
         knows_a_secret(world)
         await world.maria.pushes("main", {".threadtree/setup": SETUP})
         issue = await world.maria.opens_issue("Greet people")

@@ -114,10 +114,10 @@ async def test_work_on_another_branch_from_an_earlier_request_is_reported(world:
     assert (await world.files("threadtree/issue-1")).keys() == {"README.md", "hello.txt", "idea.txt"}
 
 
-async def test_a_lost_record_of_git_in_a_cage_costs_neither_files_nor_context(
-    a_world: Worlds, caged_settings: dict[str, str]
+async def test_a_lost_record_of_git_in_a_sandbox_costs_neither_files_nor_context(
+    a_world: Worlds, sandboxed_settings: dict[str, str]
 ) -> None:
-    async with a_world(caged_settings) as world:
+    async with a_world(sandboxed_settings) as world:
         issue = await world.maria.opens_issue("Half done")
         await issue.says("@threadtree-bot remember blue\nwrite half.txt: half\ncommit Half\nwrite rest.txt: rest\nfail")
         await issue.hears("**Failed:**")

@@ -30,7 +30,7 @@ from bot.agents.driver import (
 )
 from bot.agents.mcp import McpServer
 from bot.agents.prompt_loop import AgentDriver
-from bot.sandbox.cage import agent_argv, agent_environment
+from bot.sandbox.bwrap import agent_argv, agent_environment
 from tests.support.patience import PATIENCE_SECONDS
 
 GENEROUS = PromptLimits(total_seconds=120, idle_seconds=120, cancel_grace_seconds=120)

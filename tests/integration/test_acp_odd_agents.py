@@ -29,7 +29,7 @@ from bot.agents.driver import (
     ToolStarted,
 )
 from bot.agents.presets import SessionOptions
-from bot.sandbox.cage import agent_argv
+from bot.sandbox.bwrap import agent_argv
 from tests.support import misbehaving_agent
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
@@ -99,9 +99,9 @@ def is_alive(pid: int) -> bool:
 # An agent that cannot be started
 
 
-@pytest.mark.parametrize("caged", [True, False])
-async def test_a_command_that_does_not_exist_is_named(tmp_path: Path, caged: bool) -> None:
-    argv = agent_argv(["no-such-agent", "--acp"]) if caged else ("no-such-agent", "--acp")
+@pytest.mark.parametrize("sandboxed", [True, False])
+async def test_a_command_that_does_not_exist_is_named(tmp_path: Path, sandboxed: bool) -> None:
+    argv = agent_argv(["no-such-agent", "--acp"]) if sandboxed else ("no-such-agent", "--acp")
     failed = await try_to_open(Launch(argv, {"PATH": os.environ["PATH"]}, tmp_path))
     assert isinstance(failed, CannotOpenError)
     assert failed.reason.startswith("`no-such-agent --acp` ")

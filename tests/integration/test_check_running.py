@@ -10,7 +10,7 @@ from bot.care.expire import expire
 from bot.check import running
 from bot.check.reports import Report
 from bot.check.running import Check, Checked, check_commit, check_result
-from bot.sandbox.cage import Cage
+from bot.sandbox.bwrap import Bwrap
 from tests.support.git_repositories import SANDBOXES
 from tests.support.node import Node, prepared_node
 from tests.support.sleeping_processes import new_sleep, runs
@@ -25,7 +25,7 @@ async def node(tmp_path: Path, database_url: str, request: pytest.FixtureRequest
 
 
 @pytest.fixture
-async def caged(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
+async def sandboxed(tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
     async with prepared_node(tmp_path, database_url, "bwrap") as made:
         yield made
 
@@ -71,18 +71,18 @@ async def test_what_it_made_is_gone_and_its_variables_and_reports_were_there(nod
     assert not node.ctx.checks.exists()
 
 
-async def test_a_report_without_end_ends_the_check_and_not_the_turn(caged: Node) -> None:
-    cage = caged.ctx.git.cage
-    assert isinstance(cage, Cage)
-    limits = replace(cage.enforcement.limits, disk_bytes=4 << 20)
-    small = replace(cage, enforcement=replace(cage.enforcement, limits=limits))
-    caged.ctx = replace(caged.ctx, git=replace(caged.ctx.git, cage=small))
+async def test_a_report_without_end_ends_the_check_and_not_the_turn(sandboxed: Node) -> None:
+    sandbox = sandboxed.ctx.git.sandbox
+    assert isinstance(sandbox, Bwrap)
+    limits = replace(sandbox.enforcement.limits, disk_bytes=4 << 20)
+    small = replace(sandbox, enforcement=replace(sandbox.enforcement, limits=limits))
+    sandboxed.ctx = replace(sandboxed.ctx, git=replace(sandboxed.ctx.git, sandbox=small))
     sleep = new_sleep()
-    done = await checked(caged, f"head -c 8000000 /dev/urandom > $THREADTREE_REPORTS/a.xml\n{sleep}\n")
+    done = await checked(sandboxed, f"head -c 8000000 /dev/urandom > $THREADTREE_REPORTS/a.xml\n{sleep}\n")
     assert done.failure is not None
     assert "disk space" in done.failure
     assert not runs(sleep)
-    assert not caged.ctx.checks.exists()
+    assert not sandboxed.ctx.checks.exists()
 
 
 async def test_the_base_is_checked_in_a_checkout_of_its_own_that_goes(node: Node) -> None:

@@ -115,7 +115,7 @@ async def test_what_the_remote_deleted_stays_until_no_worktree_is_as_old(
     assert await each.clone.commit_at(gone) is None
 
 
-async def test_a_cage_sees_the_remote_branches_after_the_clones_refs_are_packed(
+async def test_a_sandbox_sees_the_remote_branches_after_the_clones_refs_are_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arriving, "_LOOSE_REFS", 20)

@@ -10,7 +10,7 @@ import pytest
 
 from bot.cli.doctor.services import github_checks, model_checks
 from bot.github.client import GitHub
-from bot.sandbox.cage import Bind
+from bot.sandbox.bwrap import Bind
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.net.turn_network import Network, open_network
 from bot.sandbox.outbound import Outbound
@@ -20,8 +20,8 @@ from bot.settings import SERVE, Settings, load
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Git
 from tests.support.company import FILES, GITHUB, MODELS, PASSWORD, Company, company
-from tests.support.git_repositories import SEARCH_PATH, usable_cage
-from tests.support.network import PUBLIC, SimulatedInternet, caged, run, site
+from tests.support.git_repositories import SEARCH_PATH, usable_sandbox
+from tests.support.network import PUBLIC, SimulatedInternet, run, sandboxed, site
 
 needs_bubblewrap = pytest.mark.usefixtures("usable_bubblewrap")
 DATABASE = "db.corp"
@@ -29,7 +29,7 @@ DATABASE = "db.corp"
 
 @pytest.fixture
 def usable_bubblewrap(tmp_path: Path) -> None:
-    usable_cage(tmp_path)
+    usable_sandbox(tmp_path)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def turn(
 async def curl(network: Network, address: str) -> str:
     """Return what a program in the sandbox gets from an address, or the proxy's status."""
     argv = ("curl", "--silent", "--show-error", "--max-time", "60", address)
-    done = await run(caged(network, argv), network.environment)
+    done = await run(sandboxed(network, argv), network.environment)
     return done.out.decode() or done.err
 
 
@@ -203,7 +203,7 @@ async def test_a_program_that_knows_no_proxy_reaches_an_allowed_database_by_its_
         world = SimulatedInternet({DATABASE: [[private]]}, {(private, 5432): there})
         async with turn(corp, tmp_path, world, "none", ALLOWED_HOSTS=f"{DATABASE}:5432") as network:
             program = (network.wrapper[0], "-I", "-S", "-c", talk)
-            done = await run(caged(network, program), {})
+            done = await run(sandboxed(network, program), {})
     assert done.out == b"ready\ngot select\n", done.err
     assert world.connections == [(private, 5432)]
 

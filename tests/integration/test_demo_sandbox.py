@@ -7,7 +7,7 @@ import pytest
 from bot.demo.command import choose_sandbox
 from bot.demo.report import Report
 from bot.serve.base import CannotStartError
-from tests.support.git_repositories import SEARCH_PATH, usable_cage
+from tests.support.git_repositories import SEARCH_PATH, usable_sandbox
 
 FORBIDDEN = "bwrap: No permissions to create a new namespace, likely because the kernel does not allow it"
 
@@ -44,5 +44,5 @@ def test_a_sandbox_that_was_asked_for_by_name_is_not_left_out(tmp_path: Path, fo
 
 
 def test_a_sandbox_that_works_is_used(tmp_path: Path) -> None:
-    usable_cage(tmp_path)
+    usable_sandbox(tmp_path)
     assert chosen("auto", tmp_path, SEARCH_PATH) == "auto"

@@ -23,7 +23,7 @@ from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store import deliveries
 from bot.store.database import Pool
-from tests.support.git_repositories import usable_cage
+from tests.support.git_repositories import usable_sandbox
 from tests.support.patience import PATIENCE_SECONDS
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -114,7 +114,7 @@ async def github(tmp_path: Path) -> AsyncIterator[SimulatedGitHub]:
 @pytest.fixture
 def complete(tmp_path: Path, github: SimulatedGitHub) -> dict[str, str]:
     """Return working settings, with the scripted agent in its sandbox."""
-    usable_cage(tmp_path / "data")
+    usable_sandbox(tmp_path / "data")
     return {
         "AGENT": "custom",
         "AGENT_COMMAND": agent_in_a_folder(tmp_path),

@@ -21,7 +21,7 @@ from bot.cli.doctor.command import examined, show
 from bot.demo.pair import agent_in_a_folder
 from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub
-from tests.support.git_repositories import usable_cage
+from tests.support.git_repositories import usable_sandbox
 from tests.support.models.server import SimulatedModels
 from tests.support.network import site
 
@@ -197,7 +197,7 @@ Break = Callable[[SetUp], Awaitable[None]]
 
 @pytest.fixture
 async def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SetUp]:
-    usable_cage(tmp_path / "data")
+    usable_sandbox(tmp_path / "data")
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setattr(presets, "find_spec", lambda _: None)  # not every machine has Claude

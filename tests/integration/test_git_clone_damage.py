@@ -74,7 +74,7 @@ async def assert_next_turn_loses_nothing(world: GitRepositories, own: dict[str, 
     """Check that the worktree is back at the same path, and that its own work is there."""
     async with world.open() as tree:
         found = await tree.look(BRANCH)
-    # The cage's private folder has its commits and its index.
+    # The sandbox's private folder has its commits and its index.
     assert isinstance(found, Checkout)
     assert (found.commit, found.branch, found.files) == (own[refs.local(BRANCH)], BRANCH, 1)
     assert (world.path / "uncommitted").read_text() == "2"
@@ -247,7 +247,7 @@ async def test_who_takes_the_clone_finds_no_lock_of_a_killed_git(world: GitRepos
     assert not any(map(os.path.lexists, places))
 
 
-async def test_without_a_cage_a_fresh_lock_belongs_to_another_process(tmp_path: Path) -> None:
+async def test_without_a_sandbox_a_fresh_lock_belongs_to_another_process(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path)
     await with_work(world)
     lock = world.clone.path / "refs" / "remotes" / "origin" / "main.lock"

@@ -128,14 +128,14 @@ async def test_the_pack_of_a_pushed_commit_is_published_unless_it_has_anything_e
     stores = [world.clone.path / name / "pack" for name in ("objects", PUBLISHED)]
     secret = world.agent_commits({"secret": "on no branch of GitHub"})
     world.agent("reset", "--hard", "HEAD~")
-    mine, in_cage = world.agent_commits({"mine": "1"}), Git.in_cage
+    mine, in_sandbox = world.agent_commits({"mine": "1"}), Git.in_sandbox
 
     async def with_more(self: Git, view: View, *args: str, **options: Unpack[Options]) -> Completed:
         if args[0] == "pack-objects" and has_more:
             options["input"] = (options["input"] or b"") + secret.encode() + b"\n"
-        return await in_cage(self, view, *args, **options)
+        return await in_sandbox(self, view, *args, **options)
 
-    monkeypatch.setattr(Git, "in_cage", with_more)
+    monkeypatch.setattr(Git, "in_sandbox", with_more)
 
     assert await world.pushed() == Pushed("pushed")
 

@@ -219,7 +219,7 @@ async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: Git
 
 
 async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path)  # without a cage all worktrees of the clone share one list
+    world = GitRepositories.make(tmp_path)  # without a sandbox all worktrees of the clone share one list
     await world.created()
     (world.path / "README.md").write_text("stashed")
     world.agent("stash", "push", "-q")

@@ -236,7 +236,7 @@ async def test_the_commits_of_a_missing_directory_are_rescued(world: GitReposito
 
 
 async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
-    """Run in a cage, where permissions apply to root too."""
+    """Run in a sandbox, where permissions apply to root too."""
     world = GitRepositories.make(tmp_path, "bwrap")
     await world.created()
     commit = world.agent_commits({"a": "1"})

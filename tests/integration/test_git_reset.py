@@ -189,7 +189,7 @@ def nested_repository(world: GitRepositories) -> None:
     (world.path / "nested" / "mine").write_text("mine")
 
 
-async def test_a_reset_drops_the_branches_and_stashes_of_the_cage(world: GitRepositories) -> None:
+async def test_a_reset_drops_the_branches_and_stashes_of_the_sandbox(world: GitRepositories) -> None:
     world.agent("checkout", "-q", "-b", "/".join(["deep"] * 30))
     mine = world.agent_commits({"a": "1"})
     (world.path / "a").write_text("2")

@@ -129,7 +129,7 @@ async def test_failures_are_classified(tmp_path: Path, command: Sequence[str], p
 
 
 async def on_worktree(runner: Git, path: Path, *args: str) -> Completed:
-    return await runner.in_cage(open_view(path / ".git", path, path / ".git"), *args)
+    return await runner.in_sandbox(open_view(path / ".git", path, path / ".git"), *args)
 
 
 async def test_a_leftover_lock_is_distinguished_from_other_failures(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_with_progress_the_limit_is_on_silence(tmp_path: Path, limits: lis
     assert "without a sign of progress" in str(caught.value)
 
 
-@pytest.mark.parametrize("program", [("git",), ("sh", "-c", 'git "$@"; exit $?', "in a cage")])
+@pytest.mark.parametrize("program", [("git",), ("sh", "-c", 'git "$@"; exit $?', "in a sandbox")])
 async def test_a_killed_git_has_answered_nothing(tmp_path: Path, program: Sequence[str]) -> None:
     with pytest.raises(GitError) as caught:
         await GIT.run("-c", "alias.die=!kill -9 $PPID", "die", cwd=tmp_path, program=program, check=False)

@@ -215,7 +215,7 @@ async def test_a_branch_of_that_name_that_the_agent_made_is_not_taken_for_the_pu
     assert world.agent("rev-parse", "HEAD") == mine
 
 
-async def test_a_branch_of_that_name_in_its_cage_takes_the_clones_nowhere(tmp_path: Path) -> None:
+async def test_a_branch_of_that_name_in_its_sandbox_takes_the_clones_nowhere(tmp_path: Path) -> None:
     world = GitRepositories.make(tmp_path, "bwrap")
     await an_issue_and_a_pull_request(world)
     head = world.remote_tip(HEAD)

@@ -1,4 +1,4 @@
-"""The egress proxy for a client in the cage, over its unix socket."""
+"""The egress proxy for a client in the sandbox, over its unix socket."""
 
 # ruff: noqa: ASYNC110 - a test may block its own loop, and waits for what has no event
 

@@ -1,4 +1,4 @@
-"""A turn's network from inside the cage: real namespaces, and programs that try to reach other places."""
+"""A turn's network from inside the sandbox: real namespaces, and programs that try to reach other places."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ import pytest
 from bot.agents.presets import ANTHROPIC
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.net.turn_network import Network, open_network
-from tests.support.git_repositories import usable_cage
-from tests.support.network import PUBLIC, Ended, SimulatedInternet, caged, run, site
+from tests.support.git_repositories import usable_sandbox
+from tests.support.network import PUBLIC, Ended, SimulatedInternet, run, sandboxed, site
 
 REAL = "sk-real-" + "a1b2c3" * 6
 
@@ -52,12 +52,12 @@ needs_bubblewrap = pytest.mark.usefixtures("usable_bubblewrap")
 
 @pytest.fixture
 def usable_bubblewrap(tmp_path: Path) -> None:
-    usable_cage(tmp_path)
+    usable_sandbox(tmp_path)
 
 
 def python(network: Network, program: str, *arguments: str) -> tuple[str, ...]:
-    """Run a Python program in the cage, with the relay's interpreter."""
-    return caged(network, [network.wrapper[0], "-I", "-S", "-c", program, *arguments])
+    """Run a Python program in the sandbox, with the relay's interpreter."""
+    return sandboxed(network, [network.wrapper[0], "-I", "-S", "-c", program, *arguments])
 
 
 async def tried(network: Network, *urls: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ async def test_a_public_address_is_reached_through_the_proxy_and_only_through_it
 @needs_bubblewrap
 async def test_the_namespace_has_its_own_loopback_and_nothing_else(tmp_path: Path) -> None:
     async with open_network("none", tmp_path, route("http://127.0.0.1:1")) as network:
-        ended = await run(caged(network, ["cat", "/proc/net/dev", "/proc/net/route"]), network.environment)
+        ended = await run(sandboxed(network, ["cat", "/proc/net/dev", "/proc/net/route"]), network.environment)
     interfaces = [line.split(":")[0].strip() for line in ended.out.decode().splitlines() if ":" in line]
     assert interfaces == ["lo"]
     assert "HTTP_PROXY" not in network.environment
@@ -131,7 +131,7 @@ async def test_the_namespace_has_its_own_loopback_and_nothing_else(tmp_path: Pat
 
 @needs_bubblewrap
 @pytest.mark.parametrize("mode", ["internet", "none", "host"])
-async def test_the_model_streams_into_the_cage_piece_by_piece_and_its_key_stays_outside(
+async def test_the_model_streams_into_the_sandbox_piece_by_piece_and_its_key_stays_outside(
     tmp_path: Path, mode: str
 ) -> None:
     shown = asyncio.Event()
@@ -146,7 +146,7 @@ async def test_the_model_streams_into_the_cage_piece_by_piece_and_its_key_stays_
     async with site(upstream) as there, opened(mode, tmp_path, there.url) as network:
         program = [network.wrapper[0] if network.wrapper else "python3", "-I", "-S", "-c", ASK_MODEL]
         process = await asyncio.create_subprocess_exec(
-            *caged(network, program),
+            *sandboxed(network, program),
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", **network.environment},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -203,7 +203,7 @@ async def asked(network: Network, environment: Mapping[str, str]) -> Ended:
     return await run(python(network, ASK_MODEL), environment)
 
 
-async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named(tmp_path: Path) -> None:
+async def test_the_sockets_are_this_users_alone_and_what_the_sandbox_needs_is_named(tmp_path: Path) -> None:
     async with open_network(
         "internet", tmp_path, route("https://models.example"), SimulatedInternet().dialer
     ) as network:
@@ -222,7 +222,7 @@ async def test_the_sockets_are_this_users_alone_and_what_the_cage_needs_is_named
         }
 
 
-async def test_without_a_cage_network_or_a_route_nothing_is_added(tmp_path: Path) -> None:
+async def test_without_a_sandbox_network_or_a_route_nothing_is_added(tmp_path: Path) -> None:
     async with open_network("host", tmp_path, None) as host, open_network("none", tmp_path, None) as none:
         assert host == Network(own_namespace=False)
         assert none == Network(own_namespace=True)

@@ -13,7 +13,7 @@ import pytest
 from bot.care.repair import repair
 from bot.model import IssueBranch
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
-from bot.sandbox.cage import sandbox_for
+from bot.sandbox.bwrap import sandbox_for
 from bot.store import nodes
 from bot.store.database import Pool, database
 from bot.tree import move_in
@@ -21,7 +21,7 @@ from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.clone.clone import clone_lock
 from bot.tree.create import Created, create, recreate
 from tests.support import operators
-from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_cage
+from tests.support.git_repositories import RESCUE, SANDBOXES, SEARCH_PATH, git, usable_sandbox
 from tests.support.node import Node, prepared_node
 from tests.support.turn_rows import TurnRows
 
@@ -130,7 +130,7 @@ async def with_work(node: Node) -> None:
 async def each(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> AsyncIterator[Node]:
     sandbox: Literal["off", "bwrap"] = request.param
     if sandbox == "bwrap":
-        usable_cage(tmp_path)
+        usable_sandbox(tmp_path)
     async with prepared_node(tmp_path, database_url, sandbox) as node:
         yield node
 
@@ -138,8 +138,8 @@ async def each(request: pytest.FixtureRequest, tmp_path: Path, database_url: str
 async def started(node: Node, data_dir: Path, name: str) -> Node:
     """Start the node at this place, as a process does."""
     here = await identify(node.ctx.pool, data_dir, name)
-    cage = sandbox_for("bwrap" if node.ctx.git.cage.isolates else "off", data_dir, SEARCH_PATH)
-    ctx = replace(node.ctx, node=here.id, data_dir=data_dir, git=replace(node.ctx.git, cage=cage))
+    sandbox = sandbox_for("bwrap" if node.ctx.git.sandbox.isolates else "off", data_dir, SEARCH_PATH)
+    ctx = replace(node.ctx, node=here.id, data_dir=data_dir, git=replace(node.ctx.git, sandbox=sandbox))
     await move_in(ctx.data_dir, ctx.git)
     return replace(node, ctx=ctx)
 

@@ -1,4 +1,4 @@
-"""An ACP agent in its cage edits and commits; the bot imports its commits and pushes them."""
+"""An ACP agent in its sandbox edits and commits; the bot imports its commits and pushes them."""
 
 import sys
 from contextlib import aclosing
@@ -10,7 +10,7 @@ import pytest
 import bot
 from bot.agents.acp import AcpDriver
 from bot.agents.driver import AgentDone, Launch, SessionOpened
-from bot.sandbox.cage import Bind, agent_environment
+from bot.sandbox.bwrap import Bind, agent_environment
 from bot.tree import Synced
 from bot.tree.push import Pushed
 from tests.integration.test_acp_driver import ask, opened
@@ -21,7 +21,7 @@ from tests.support.git_repositories import (
     SEARCH_PATH,
     GitRepositories,
     git,
-    usable_cage,
+    usable_sandbox,
 )
 
 BRANCH = "threadtree/issue-1"
@@ -80,7 +80,7 @@ async def test_what_a_stopped_turn_committed_is_there_for_the_next(world: GitRep
 
 
 @pytest.mark.parametrize("lock", ["state/index.lock", f"refs/heads/{BRANCH}.lock", "common/packed-refs.lock"])
-async def test_a_lock_left_by_a_git_that_was_killed_in_the_cage_is_no_obstacle(
+async def test_a_lock_left_by_a_git_that_was_killed_in_the_sandbox_is_no_obstacle(
     world: GitRepositories, lock: str
 ) -> None:
     (world.view().private / lock).touch()
@@ -101,12 +101,12 @@ async def test_commits_on_a_detached_head_disturb_no_fetch_and_are_imported_by_n
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") != stray
 
 
-async def test_a_worktree_used_without_a_cage_goes_on_in_one(tmp_path: Path) -> None:
+async def test_a_worktree_used_without_a_sandbox_goes_on_in_one(tmp_path: Path) -> None:
     free = GitRepositories.make(tmp_path)
     await free.created()
     mine = free.agent_commits({"a": "1"})
     (free.path / "b").write_text("2")
-    world = replace(free, clone=replace(free.clone, git=replace(GIT, cage=usable_cage(tmp_path / "data"))))
+    world = replace(free, clone=replace(free.clone, git=replace(GIT, sandbox=usable_sandbox(tmp_path / "data"))))
     assert await world.seen() == (mine, BRANCH, 1)
     assert world.agent("status", "--porcelain") == "?? b"
     await turn(world, None, "write c: 3")

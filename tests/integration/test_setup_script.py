@@ -18,7 +18,7 @@ from bot.node.setup_script import (
     shown,
 )
 from bot.redaction import Redactor
-from bot.sandbox.cage import Bind, agent_argv
+from bot.sandbox.bwrap import Bind, agent_argv
 from bot.tree import open_clone
 from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositories, git
 from tests.support.patience import until_exists, until_true
@@ -36,12 +36,12 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositori
 
 
 def launch(world: GitRepositories, text: str, folder: Path) -> Launch:
-    """Run the script as the bot does: in the worktree, in the cage if there is one."""
+    """Run the script as the bot does: in the worktree, in the sandbox if there is one."""
     file = folder / "script"
     file.write_text(text)
     command = command_for(text.encode(), file)
     argv = tuple(world.agent_argv(*command, binds=(Bind(file),)))
-    if not world.clone.git.cage.isolates:
+    if not world.clone.git.sandbox.isolates:
         argv = agent_argv(command)
     return Launch(argv, {"PATH": SEARCH_PATH, "HOME": str(world.home)}, world.path)
 

@@ -16,7 +16,7 @@ from bot.check.reports import Report
 from bot.check.running import Check, Checked, check_result
 from bot.model import IssueBranch
 from bot.node.setup_script import Ended, command_for, run_script
-from bot.sandbox.cage import agent_argv
+from bot.sandbox.bwrap import agent_argv
 from bot.tree.clone.admin import Missing
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.packing import pack

@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
-    "step", ["database", "set_clock", "open_cage", "identify", "_identity", "persist", "registered", "open_engine"]
+    "step", ["database", "set_clock", "open_sandbox", "identify", "_identity", "persist", "registered", "open_engine"]
 )
 async def test_a_worker_stops_at_any_step_of_its_start(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, step: str

@@ -20,7 +20,7 @@ import pytest
 from bot import refs
 from bot.files import real_path
 from bot.model import IssueBranch, Start
-from bot.sandbox.cage import Bind, Cage, Unusable, cage_for
+from bot.sandbox.bwrap import Bind, Bwrap, Unusable, bwrap_for
 from bot.sandbox.limits import Limits
 from bot.sandbox.view import PUBLISHED, View
 from bot.tree import OpenTree, Tree
@@ -80,13 +80,13 @@ async def entry_of(clone: Clone, path: Path) -> Entry | None:
     return next((entry for entry in await all_entries(clone) if entry.path == real_path(path)), None)
 
 
-def usable_cage(data_dir: Path, limits: Limits | None = None) -> Cage:
-    """Return the cage of this machine; skip the test if there is none."""
-    cage = cage_for(data_dir, SEARCH_PATH, limits)
-    answer = cage.probe()
+def usable_sandbox(data_dir: Path, limits: Limits | None = None) -> Bwrap:
+    """Return the sandbox of this machine; skip the test if there is none."""
+    sandbox = bwrap_for(data_dir, SEARCH_PATH, limits)
+    answer = sandbox.probe()
     if isinstance(answer, Unusable):
         pytest.skip(answer.why)
-    return cage
+    return sandbox
 
 
 def require_git_lfs() -> None:
@@ -147,7 +147,7 @@ class GitRepositories:
     ) -> "GitRepositories":
         """Make a remote with a README on `main`, and `files` in a second commit; the bot has no clone yet."""
         data = root / "data"
-        runner = GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data, limits))
+        runner = GIT if sandbox == "off" else replace(GIT, sandbox=usable_sandbox(data, limits))
         shutil.copytree(_remote_and_person(None if empty else tuple(files.items())), root, dirs_exist_ok=True)
         return cls(root, root / "remote.git", root / "person", Clone.at(data, "octo/hello", runner))
 
@@ -206,8 +206,8 @@ class GitRepositories:
 
     def forget(self, path: Path) -> None:
         """Remove everything of this worktree from the kernel."""
-        if isinstance(self.clone.git.cage, Cage):
-            self.clone.git.cage.enforcement.remove_group(self.view(path).name)
+        if isinstance(self.clone.git.sandbox, Bwrap):
+            self.clone.git.sandbox.enforcement.remove_group(self.view(path).name)
 
     @property
     def home(self) -> Path:
@@ -215,21 +215,21 @@ class GitRepositories:
 
     def view(self, path: Path | None = None) -> View:
         """Return an agent's view of the worktree."""
-        cage, worktree = self.clone.git.cage, real_path(path or self.path)
+        sandbox, worktree = self.clone.git.sandbox, real_path(path or self.path)
         admin = admin_directory(self.clone.path, worktree)
         assert isinstance(admin, Path)
-        return cage.view(self.clone.path.resolve(), worktree, admin)
+        return sandbox.view(self.clone.path.resolve(), worktree, admin)
 
     def agent_argv(self, *command: str, path: Path | None = None, binds: Sequence[Bind] = ()) -> list[str]:
         """Return the argv with which the bot starts an agent in this worktree."""
-        cage = self.clone.git.cage
-        if not cage.isolates:
+        sandbox = self.clone.git.sandbox
+        if not sandbox.isolates:
             return list(command)
         self.home.mkdir(parents=True, exist_ok=True)
-        return list(cage.agent_argv(self.view(path), command, self.home, path or self.path, binds=binds))
+        return list(sandbox.agent_argv(self.view(path), command, self.home, path or self.path, binds=binds))
 
     def agent(self, *args: str, path: Path | None = None) -> str:
-        """Run git as the agent does, in its cage if there is one."""
+        """Run git as the agent does, in its sandbox if there is one."""
         environment = {"PATH": SEARCH_PATH, "HOME": str(self.home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON
         return output(self.agent_argv("git", *args, path=path), path or self.path, environment)
 
@@ -270,4 +270,4 @@ class GitRepositories:
     @property
     def state(self) -> Path:
         """Return the folder with the worktree's HEAD and index."""
-        return self.view().state if self.clone.git.cage.isolates else self.clone.path / "worktrees" / self.path.name
+        return self.view().state if self.clone.git.sandbox.isolates else self.clone.path / "worktrees" / self.path.name

@@ -118,8 +118,8 @@ async def run(argv: Sequence[str], environment: Mapping[str, str], stdin: bytes 
     return Ended(process.returncode, out, err.decode())
 
 
-def caged(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv in a plain cage: the system's programs, and the network's needs."""
+def sandboxed(network: Network, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the argv in a plain sandbox: the system's programs, and the network's needs."""
     shown = [option for bind in network.binds for option in ("--ro-bind", str(bind.path), str(bind.at or bind.path))]
     return (
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),

@@ -11,7 +11,7 @@ def new_sleep() -> str:
 
 
 def runs(command: str) -> bool:
-    """Return whether any process of this machine, in any cage, runs this command."""
+    """Return whether any process of this machine, in any sandbox, runs this command."""
     wanted = command.replace(" ", "\0").encode()
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it may have ended just now

@@ -32,10 +32,10 @@ def processes_started() -> Iterator[list[str]]:
 def line_of(argv: Sequence[str]) -> str:
     """Return the names of the program and, for git, of its command with the first words that tell what it does."""
     words, names = list(argv), [Path(word).name for word in argv]
-    caged = "bwrap " if "bwrap" in names else ""
+    sandboxed = "bwrap " if "bwrap" in names else ""
     if "git" not in names:
-        return f"{caged}{names[0]} {names[-1]}"
+        return f"{sandboxed}{names[0]} {names[-1]}"
     after = words[max(place for place, name in enumerate(names) if name == "git" and words[place][0] != "-") + 1 :]
     while after and after[0].startswith("-"):
         del after[: 2 if after[0] in _WITH_VALUE else 1]
-    return f"{caged}git {' '.join(after[:5])}"
+    return f"{sandboxed}git {' '.join(after[:5])}"

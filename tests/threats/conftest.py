@@ -45,7 +45,7 @@ def show(path):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The world of one attack. `trap` writes `ran` if it runs outside the cage."""
+    """The world of one attack. `trap` writes `ran` if it runs outside the sandbox."""
 
     world: GitRepositories
     trap: Path
@@ -144,6 +144,6 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     yield machine
     for path in (world.path, other):
         world.forget(path)
-    assert not machine.fired(), "something planted ran outside the cage"
+    assert not machine.fired(), "something planted ran outside the sandbox"
     assert SECRET not in machine.pushed_text()
     await machine.everybody_else_is_unharmed()

@@ -209,7 +209,7 @@ async def test_a_rewritten_branch_keeps_its_old_commits(machine: Machine) -> Non
 
 
 def test_its_own_work_is_not_hindered(machine: Machine) -> None:
-    """The cage allows ordinary work with git."""
+    """The sandbox allows ordinary work with git."""
     said = machine.attack(
         """
 def ok(*args): git(*args, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.cage import Cage
+from bot.sandbox.bwrap import Bwrap
 from bot.sandbox.disk import used_bytes
 from bot.sandbox.limits import Holder
 from bot.tree.clone import importing
@@ -62,7 +62,7 @@ def test_a_process_left_behind_ends_with_the_turn(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_end_of_the_cage_is_the_end_of_all_in_it(machine: Machine, number: signal.Signals) -> None:
+def test_the_end_of_the_sandbox_is_the_end_of_all_in_it(machine: Machine, number: signal.Signals) -> None:
     seconds = f"54322.{os.getpid()}"
     program = _STAYING.format(seconds=seconds) + "signal = __import__('signal'); signal.signal(15, 1); time.sleep(600)"
     argv = machine.command(program)
@@ -74,9 +74,9 @@ def test_the_end_of_the_cage_is_the_end_of_all_in_it(machine: Machine, number: s
 
 
 def test_a_fork_bomb_stops_at_the_limit(machine: Machine) -> None:
-    cage = machine.world.clone.git.cage
-    assert isinstance(cage, Cage)
-    if cage.enforcement.processes is Holder.NOTHING:
+    sandbox = machine.world.clone.git.sandbox
+    assert isinstance(sandbox, Bwrap)
+    if sandbox.enforcement.processes is Holder.NOTHING:
         pytest.skip("as root without a writable cgroup the kernel limits no processes")
     said = machine.attack(
         f"""
@@ -100,12 +100,12 @@ for child in children:
 
 
 def test_a_fork_bomb_in_what_the_bots_git_runs_stops_too(machine: Machine) -> None:
-    cage = machine.world.clone.git.cage
-    assert isinstance(cage, Cage)
-    if cage.enforcement.processes is Holder.NOTHING:
+    sandbox = machine.world.clone.git.sandbox
+    assert isinstance(sandbox, Bwrap)
+    if sandbox.enforcement.processes is Holder.NOTHING:
         pytest.skip("as root without a writable cgroup the kernel limits no processes")
     bomb = f"alias.bomb=!i=0; while [ $i -lt {FORKS} ]; do sleep 600 & i=$((i+1)); done; echo all"
-    argv = (*cage.git_argv(machine.world.view()), "git", "-c", bomb, "bomb")
+    argv = (*sandbox.git_argv(machine.world.view()), "git", "-c", bomb, "bomb")
     done = subprocess.run(
         argv, env=machine.environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
@@ -167,9 +167,9 @@ git("commit", "-q", "-m", "huge", check=True)
 
 async def test_a_disk_being_filled_is_seen(machine: Machine) -> None:
     world = machine.world
-    cage = world.clone.git.cage
-    assert isinstance(cage, Cage)
-    watch = replace(cage.disk_watch(world.view(), world.home), limit_bytes=8 << 20)
+    sandbox = world.clone.git.sandbox
+    assert isinstance(sandbox, Bwrap)
+    watch = replace(sandbox.disk_watch(world.view(), world.home), limit_bytes=8 << 20)
     watching = asyncio.create_task(watch.overflow(poll_seconds=0.01))
     machine.attack("for n in range(100): (worktree / f'small-{n}').write_bytes(os.urandom(64 << 10))")
     await asyncio.sleep(0)

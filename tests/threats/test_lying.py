@@ -172,7 +172,7 @@ def folders_deeper_than_a_program_can_go(victim: Victim) -> None:
 def directories_in_the_place_of_locks(victim: Victim) -> None:
     names = ("index.lock", "HEAD.lock", "threadtree-index.lock", "threadtree-git-mine", "refs/bisect/bad.lock")
     locks = [victim.state / name for name in names]
-    if victim.world.clone.git.cage.isolates:
+    if victim.world.clone.git.sandbox.isolates:
         common = victim.world.view().common
         locks += [victim.refs / f"heads/{victim.branch}.lock", common / "packed-refs.lock", common / "config.lock"]
     for lock in locks:
@@ -291,7 +291,7 @@ async def test_an_object_under_the_name_of_another_changes_no_merge_of_the_host(
         checkout = await require_checkout(lock, world.path)
         ours = checkout.commit or ""
         lie = (await checkout.git("merge-tree", "--write-tree", ours, theirs)).text
-        assert "pwned" in (await checkout.git("ls-tree", "--name-only", lie)).text, "the cage was lied to"
+        assert "pwned" in (await checkout.git("ls-tree", "--name-only", lie)).text, "the sandbox was lied to"
         merged = await merged_tree(world.clone, ours, theirs)
         assert isinstance(merged, str)
         made = await commit_tree(checkout, merged, (ours, theirs), "Merge\n", BOT)

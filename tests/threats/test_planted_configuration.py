@@ -162,7 +162,7 @@ print(git("-c", "protocol.ext.allow=always", "ls-remote", f"ext::{trap}").return
 
 
 async def test_what_a_hostile_filter_makes_is_only_its_own_commit(machine: Machine) -> None:
-    """The bot's git runs in the cage too: a planted program there sees only what the agent saw."""
+    """The bot's git runs in the sandbox too: a planted program there sees only what the agent saw."""
     seen = machine.world.path / "seen"
     machine.attack(
         f"""

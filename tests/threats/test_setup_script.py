@@ -12,7 +12,7 @@ from bot.agents.driver import Launch
 from bot.node import setup_script
 from bot.node.setup_script import Ended, command_for, run_script, script_of, shown
 from bot.redaction import Redactor
-from bot.sandbox.cage import Bind, agent_argv
+from bot.sandbox.bwrap import Bind, agent_argv
 from bot.sandbox.process import OutputTail
 from bot.thread import notices, reasons
 from bot.thread.sanitize import is_inert
@@ -44,7 +44,7 @@ async def set_up(machine: Machine, program: str) -> Ended:
     return ended
 
 
-async def uncaged(world: GitRepositories, text: str) -> Ended:
+async def unsandboxed(world: GitRepositories, text: str) -> Ended:
     """Run the script of a bot with AGENT_SANDBOX=off."""
     file = world.root / "script"
     file.write_text(text)
@@ -144,7 +144,7 @@ async def test_a_process_that_keeps_its_output_open_delays_nothing(tmp_path: Pat
     text = f"#!{sys.executable}\nimport os, time\nif os.fork() == 0:\n    os.setsid()\n"
     text += "    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\nprint('left', flush=True)\n"
     try:
-        assert await uncaged(world, text) == Ended(0, "left")
+        assert await unsandboxed(world, text) == Ended(0, "left")
     finally:
         pid = world.path / "pid"
         await until_true(lambda: pid.exists() and pid.read_text() != "")
@@ -232,7 +232,7 @@ async def test_a_hostile_output_is_bounded_and_inert_in_the_comment(tmp_path: Pa
     world = GitRepositories.make(tmp_path)
     await world.created()
     (world.path / "output").write_text(piece * 100_000 + "\nthe end")
-    ended = await uncaged(world, "cat output; exit 3\n")
+    ended = await unsandboxed(world, "cat output; exit 3\n")
     notice = notices.setup_failed(reasons.program_ended(3), shown(ended.output, Redactor()))
     assert len(notice) < 8_000
     fold = notice.partition("</summary>")[2].rpartition("</details>")[0]

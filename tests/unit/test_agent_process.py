@@ -16,7 +16,7 @@ from bot.agents import process
 from bot.agents.acp_link import error_text, is_message
 from bot.agents.driver import Launch
 from bot.agents.process import AgentProcess, parse_object
-from bot.sandbox.cage import agent_argv, agent_environment, command_of
+from bot.sandbox.bwrap import agent_argv, agent_environment, command_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -17,7 +17,7 @@ from bot.cli.doctor.checks import (
     user_checks,
 )
 from bot.cli.doctor.services import State, model_checks
-from bot.sandbox.cage import Cage, Unusable
+from bot.sandbox.bwrap import Bwrap, Unusable
 from bot.sandbox.limits import Enforcement, Group, Limits
 from bot.settings import Need, Settings, load
 
@@ -64,16 +64,16 @@ def test_a_network_that_reaches_the_machine_itself_is_warned_of(sandbox: str, ne
     assert f"AGENT_NETWORK={network}" in check.found
 
 
-def cage(group: Group | None, *, is_root: bool) -> Cage:
-    return Cage(Path("/data"), Path("/data"), "/usr/bin", "bwrap", Enforcement(Limits(), group, is_root))
+def sandbox(group: Group | None, *, is_root: bool) -> Bwrap:
+    return Bwrap(Path("/data"), Path("/data"), "/usr/bin", "bwrap", Enforcement(Limits(), group, is_root))
 
 
 def test_limits_say_what_holds_them() -> None:
     group = Group(Path("/group"), memory=True)
-    held = limits_check(given(), cage(group, is_root=True))
+    held = limits_check(given(), sandbox(group, is_root=True))
     assert "1024 processes (enforced by a cgroup), 8 GiB of memory (enforced by a cgroup)" in held.found
     assert held.state == "ok"
-    by_user = limits_check(given(), cage(None, is_root=False))
+    by_user = limits_check(given(), sandbox(None, is_root=False))
     memory = "8 GiB of memory (enforced by rlimit, each process by itself)"
     assert f"1024 processes (enforced by rlimit), {memory}" in by_user.found
     assert by_user.state == "ok"
@@ -85,7 +85,7 @@ def test_root_is_warned() -> None:
 
 
 def test_root_is_warned_where_nothing_holds_the_number_of_processes() -> None:
-    check = limits_check(given(), cage(None, is_root=True))
+    check = limits_check(given(), sandbox(None, is_root=True))
     assert check.state == "warning"
     assert "1024 processes (not enforced)" in check.found
 

@@ -22,7 +22,7 @@ from bot.verbs.review.left import (
     MOST_REMARKS,
     REVIEW,
     Left,
-    mended,
+    fixed,
     read_left,
 )
 
@@ -192,4 +192,4 @@ def test_only_own_outdated_threads_without_a_further_word_are_mended() -> None:
         replace(thread, id="T4", is_resolved=True),
         replace(thread, id="T5", comments=(said(BOT, 5),)),
     ]
-    assert list(mended(own, POLICY, answered={5})) == ["T1"]
+    assert list(fixed(own, POLICY, answered={5})) == ["T1"]

@@ -210,8 +210,8 @@ async def test_restore_creates_a_removed_worktree_again(world: World) -> None:
 
 
 @pytest.fixture
-async def caged_world(a_world: Worlds, sandbox_settings: dict[str, str]) -> AsyncIterator[World]:
-    """Yield a world whose agents work in a cage, if there is one here."""
+async def sandboxed_world(a_world: Worlds, sandbox_settings: dict[str, str]) -> AsyncIterator[World]:
+    """Yield a world whose agents work in a sandbox, if there is one here."""
     async with a_world(sandbox_settings) as world:
         yield world
 
@@ -243,8 +243,8 @@ def is_all_there(path: str) -> bool:
     )
 
 
-async def test_restore_brings_back_a_repository_inside_and_the_commits(caged_world: World) -> None:
-    issue, path = await an_issue_with_a_repository_inside(caged_world)
+async def test_restore_brings_back_a_repository_inside_and_the_commits(sandboxed_world: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(sandboxed_world)
     await issue.says("/worktree remove")
     await issue.hears("was rescued first: the whole directory. `/worktree restore` brings it back.")
     assert not exists(path)
@@ -255,14 +255,14 @@ async def test_restore_brings_back_a_repository_inside_and_the_commits(caged_wor
     assert is_all_there(path)
     await issue.says("/worktree restore")
     assert answer(await issue.hears()) == "All rescued work is there already."
-    rescues = await caged_world.database.fetch("select kept, restored_at is not null from rescues")
+    rescues = await sandboxed_world.database.fetch("select kept, restored_at is not null from rescues")
     assert [tuple(row) for row in rescues] == [(None, True)], "nothing is kept of the directory, which is back"
 
 
-async def test_a_reopened_thread_gets_the_nested_repository_back(caged_world: World) -> None:
-    issue, path = await an_issue_with_a_repository_inside(caged_world)
+async def test_a_reopened_thread_gets_the_nested_repository_back(sandboxed_world: World) -> None:
+    issue, path = await an_issue_with_a_repository_inside(sandboxed_world)
     await issue.closes()
-    await caged_world.quiet()
+    await sandboxed_world.quiet()
     assert not exists(path)
 
     await issue.reopens()

@@ -20,7 +20,7 @@ from bot.cli.doctor.scratch import scratch
 from bot.cli.doctor.services import Check, State, database_checks, github_checks, model_checks
 from bot.github.client import GitHub
 from bot.redaction import Redactor
-from bot.sandbox.cage import Cage, Unusable, cage_for
+from bot.sandbox.bwrap import Bwrap, Unusable, bwrap_for
 from bot.sandbox.limits import Holder
 from bot.sandbox.outbound import Outbound
 from bot.sandbox.process import OutputTail, start
@@ -57,9 +57,9 @@ async def examine(
     `database` opens the database and yields its address.
     """
     chosen = () if any(line.startswith("AGENT ") for line in problems) else given.agent
-    cage = await asyncio.to_thread(cage_for, given.data_dir, given.path)
-    probed = await asyncio.to_thread(cage.probe)
-    caged = given.agent_sandbox != "off"
+    sandbox = await asyncio.to_thread(bwrap_for, given.data_dir, given.path)
+    probed = await asyncio.to_thread(sandbox.probe)
+    sandboxed = given.agent_sandbox != "off"
     stored, heard = await database_checks(given, database)
     async with Outbound(*given.outbound).client(MODEL_SECONDS) as http:
         models = await model_checks(given, http) if chosen else []
@@ -72,12 +72,12 @@ async def examine(
         *(await github_checks(given, github, heard) if github else []),
         await _program("git", "git", given.path, "problem", OLDEST_GIT),
         await _program("git-lfs", "git-lfs", given.path, "ok", advice=_WITHOUT_LFS),
-        await _program("bubblewrap", cage.bwrap, given.path, "problem" if caged else "warning"),
+        await _program("bubblewrap", sandbox.bwrap, given.path, "problem" if sandboxed else "warning"),
         sandbox_check(given.agent_sandbox, probed),
-        limits_check(given, cage if caged and isinstance(probed, str) else None),
+        limits_check(given, sandbox if sandboxed and isinstance(probed, str) else None),
         network_check(given),
         *models,
-        *await _agents(given, chosen, caged, probed),
+        *await _agents(given, chosen, sandboxed, probed),
     ]
     redactor = Redactor(known_secrets(given))
     return [_redacted(check, redactor) for check in checks]
@@ -150,12 +150,12 @@ def sandbox_check(setting: str, probed: str | Unusable) -> Check:
             return Check("sandbox", "ok", f"AGENT_SANDBOX={setting}, which works here for this user")
 
 
-def limits_check(given: Settings, cage: Cage | None) -> Check:
+def limits_check(given: Settings, sandbox: Bwrap | None) -> Check:
     """Return the limits of a turn, and which part of the system enforces them."""
     turn = f"a turn: {given.turn_timeout_seconds:g} s, or {given.turn_idle_timeout_seconds:g} s without a sign of life"
-    if cage is None:
+    if sandbox is None:
         return Check("limits", "warning", f"{turn}; no others without a sandbox")
-    limits, processes, memory = cage.enforcement.limits, cage.enforcement.processes, cage.enforcement.memory
+    limits, processes, memory = sandbox.enforcement.limits, sandbox.enforcement.processes, sandbox.enforcement.memory
     found = (
         f"{turn}; {limits.processes} processes ({_holder(processes)}), {_gib(limits.memory_bytes)} of memory "
         f"({_holder(memory)}{', each process by itself' if memory is Holder.RLIMIT else ''}), "
@@ -213,7 +213,7 @@ async def try_agent(agent: str, command: Command, launch_of: Callable[[Command],
     return Trial(version)
 
 
-async def _agents(given: Settings, chosen: Sequence[str], caged: bool, probed: str | Unusable) -> list[Check]:
+async def _agents(given: Settings, chosen: Sequence[str], sandboxed: bool, probed: str | Unusable) -> list[Check]:
     """Return the checks of the chosen agents, and of the node that one of them needs where something failed."""
     presets = [row for row in map(preset, chosen) if row is not None]
     commands: dict[str, Command | NotInstalled] = {row.agent: command_of(row, given.path) for row in presets}
@@ -225,9 +225,9 @@ async def _agents(given: Settings, chosen: Sequence[str], caged: bool, probed: s
         for name, command in commands.items()
         if isinstance(command, NotInstalled)
     ]
-    if caged and isinstance(probed, Unusable):
+    if sandboxed and isinstance(probed, Unusable):
         return [*checks, *_untried(installed, "there is no sandbox")]
-    checks += await _tried(given, installed, "in the sandbox" if caged else "without a sandbox")
+    checks += await _tried(given, installed, "in the sandbox" if sandboxed else "without a sandbox")
     failed = {check.check.removeprefix("agent ") for check in checks if check.state == "problem"}
     from_npm = [row for row in presets if row.oldest_node and failed & {row.agent, "worktree"}]
     for row in sorted(from_npm, key=lambda row: row.oldest_node or 0)[-1:]:

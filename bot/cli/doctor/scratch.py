@@ -14,7 +14,7 @@ from bot.agents.driver import Launch
 from bot.agents.presets import api_of, preset, variables_of
 from bot.model import IssueBranch
 from bot.node.launching import Launcher
-from bot.sandbox.cage import Cage, sandbox_for
+from bot.sandbox.bwrap import Bwrap, sandbox_for
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.outbound import Outbound
@@ -46,7 +46,7 @@ class Scratch:
         Of a preset's model keys it gets the names only. Raises GitError, OSError; the function that is yielded raises
         UnsafeCommandError.
         """
-        given, cage, chosen = self.settings, self.tree.clone.git.cage, preset(agent)
+        given, sandbox, chosen = self.settings, self.tree.clone.git.sandbox, preset(agent)
         handed = given.variables_for(agent)
         model = given.agent_model if chosen and chosen.agent == given.agent[0] else None
         # One that is not set up starts with a key too; credentials of AGENT_ENV are as in a turn.
@@ -55,8 +55,8 @@ class Scratch:
             tempfile.TemporaryDirectory(prefix="home-", dir=self.directory / "data") as home_name,
             tempfile.TemporaryDirectory(dir=self.directory) as sockets,
         ):
-            # Without a cage the agent's temporary files must go with everything else.
-            own = {} if cage.isolates else {"TMPDIR": sockets}
+            # Without a sandbox the agent's temporary files must go with everything else.
+            own = {} if sandbox.isolates else {"TMPDIR": sockets}
             outside = Outside(Outbound(*given.outbound).with_bundle(self.directory), given.allowed_hosts)
             async with Launcher(given.agent_network, given.path, given.lang, outside=outside).open(
                 self.tree,
@@ -69,7 +69,7 @@ class Scratch:
             ) as (start, _):
 
                 def launch(command: tuple[str, ...]) -> Launch:
-                    if cage.isolates:
+                    if sandbox.isolates:
                         # A turn would refuse a command inside the real DATA_DIR; the scratch one is elsewhere.
                         servers = (one.command for one in given.mcp_config if one.command)
                         command_mounts((command, *servers), given.path, given.data_dir.resolve())
@@ -85,8 +85,8 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
         directory = Path(name)
         source, data = directory / "source", directory / "data"
         data.mkdir()
-        cage = sandbox_for(settings.agent_sandbox, data, settings.path)
-        git = Git(protocols=("file",), search_path=settings.path, cage=cage)
+        sandbox = sandbox_for(settings.agent_sandbox, data, settings.path)
+        git = Git(protocols=("file",), search_path=settings.path, sandbox=sandbox)
         await git.run("init", "--quiet", "--template=", "--initial-branch=main", "--", str(source), cwd=None)
         first = ("commit", "--quiet", "--allow-empty", "--message=Scratch")
         await git.run(*first, cwd=source, environment=_NOBODY.environment)
@@ -100,15 +100,15 @@ async def scratch(settings: Settings) -> AsyncIterator[Scratch]:
                 raise OSError(made.next_step)
             yield Scratch(directory, place, settings)
         finally:
-            if isinstance(cage, Cage):
-                await _forget(cage, name_of(cage.private_folder(worktree.resolve())))
+            if isinstance(sandbox, Bwrap):
+                await _forget(sandbox, name_of(sandbox.private_folder(worktree.resolve())))
 
 
-async def _forget(cage: Cage, name: str) -> None:
+async def _forget(sandbox: Bwrap, name: str) -> None:
     """Remove the cgroup, which is possible a moment after its last process was killed."""
-    group = cage.enforcement.group
+    group = sandbox.enforcement.group
     with suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             while group is not None and any(group.parent.glob(f"*{name}")):
-                cage.enforcement.remove_group(name)
+                sandbox.enforcement.remove_group(name)
                 await asyncio.sleep(POLL_SECONDS)

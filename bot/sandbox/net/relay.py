@@ -3,8 +3,8 @@
     python -I -S relay.py --forward=127.0.0.1:PORT=SOCKET …  -- COMMAND…
 
 The relay forks a forwarder and then *becomes* the command, which keeps its stdio, signals and exit status. The
-forwarder ends with the command. It runs by path in the cage, so it uses only the standard library and imports little.
-The namespace's loopback must be up (bubblewrap's --unshare-net does that).
+forwarder ends with the command. It runs by path in the sandbox, so it uses only the standard library and imports
+little. The namespace's loopback must be up (bubblewrap's --unshare-net does that).
 """
 
 import os

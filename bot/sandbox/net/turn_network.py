@@ -1,4 +1,4 @@
-"""The network of one turn by AGENT_NETWORK: the host's servers, and what the cage needs to use them."""
+"""The network of one turn by AGENT_NETWORK: the host's servers, and what the sandbox needs to use them."""
 
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 from socket import socket
 from typing import Literal
 
-from bot.sandbox.cage import Bind
+from bot.sandbox.bwrap import Bind
 from bot.sandbox.net import relay
 from bot.sandbox.net.egress import Dialer, Outside, egress_proxy, system_dialer
 from bot.sandbox.net.models import ModelRoute, model_proxy, new_dummy
@@ -24,13 +24,13 @@ EGRESS_PORT = 19501
 MODEL_PORT = 19502
 # Where the namespace listens for the names in ALLOWED_HOSTS, one address each: for programs that know no proxy.
 _FIRST_OF_ALLOWED = IPv4Address("127.88.0.1")
-_FIRST_FREE_PORT = 1024  # the kernel gives nobody in the cage the others
+_FIRST_FREE_PORT = 1024  # the kernel gives nobody in the sandbox the others
 _HOSTS = Path("/etc/hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network settings of the agent's cage.
+    """The network settings of the agent's sandbox.
 
     `own_namespace`: a network namespace with only a loopback. `environment`: more variables for the agent; one is the
     key of the turn, so they do not belong into an argv. `binds`: files and folders to show, read-only.

@@ -1,4 +1,5 @@
-"""What git has on record of a clone's worktrees: a folder for each in `<clone>/worktrees`, which no caged agent writes.
+"""What git has on record of a clone's worktrees: a folder for each in `<clone>/worktrees`, which no sandboxed agent
+writes.
 
 Nothing here lists all worktrees with git: that takes 150 ms where there are 2,000.
 https://git-scm.com/docs/git-worktree#_details

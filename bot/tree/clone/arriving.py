@@ -25,7 +25,7 @@ from bot.tree.clone.fetch import FETCH, everything, fetch, show_history_inside
 from bot.tree.git.errors import GitError
 
 _LOOSE_REFS = 200
-_CAGE_SECONDS = 10.0
+_SANDBOX_SECONDS = 10.0
 _log = structlog.get_logger()
 
 
@@ -115,21 +115,21 @@ def _move(arriving: Path, store: Path) -> None:
 
 
 async def pack_refs(clone: Clone) -> None:
-    """Pack the refs where they are many, after each cage has packed those that it sees: the clone's files go.
+    """Pack the refs where they are many, after each sandbox has packed those that it sees: the clone's files go.
 
     Raises GitError, OSError.
     """
     loose = await asyncio.to_thread(lambda: sum(file.is_file() for file in (clone.path / "refs").rglob("*")))
     if loose < _LOOSE_REFS:
         return
-    for admin in admin_directories(clone.path) if clone.git.cage.isolates else ():
+    for admin in admin_directories(clone.path) if clone.git.sandbox.isolates else ():
         view = clone.view(Path(recorded(admin / "gitdir")).parent, admin)
         if not view.private.is_dir():
             continue
         try:
             await asyncio.to_thread(unblock, view)
             packing = ("pack-refs", "--all", "--no-prune")
-            await clone.git.in_cage(view, *packing, in_worktree=False, timeout_seconds=_CAGE_SECONDS)
+            await clone.git.in_sandbox(view, *packing, in_worktree=False, timeout_seconds=_SANDBOX_SECONDS)
         except (GitError, OSError) as error:  # its agent may be at work
             _log.info("refs-not-packed", clone=str(clone.path), worktree=view.name, error=str(error))
             return

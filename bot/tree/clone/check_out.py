@@ -1,7 +1,7 @@
 """Check out another commit without overwriting ignored files.
 
 A checkout that was cut off leaves files of both commits, and missing ones that look as if an agent had deleted them.
-A mark in the clone, where no caged agent can write, tells of it; the next one who uses the worktree puts it back.
+A mark in the clone, where no sandboxed agent can write, tells of it; the next one who uses the worktree puts it back.
 """
 
 import os
@@ -108,7 +108,7 @@ async def _put_back(checkout: Checkout, head: str, other: str) -> None:
 
 async def _unlike(checkout: Checkout, commit: str) -> set[str]:
     """Return the files of a commit that have another content on disk, or are not there."""
-    # Beside the worktree's own index, a place that is the same inside a cage and outside.
+    # Beside the worktree's own index, a place that is the same inside a sandbox and outside.
     index = (await checkout.git("rev-parse", "--path-format=absolute", "--git-path", _INDEX)).text
     environment = {"GIT_INDEX_FILE": index}
     await checkout.git("read-tree", commit, environment=environment)

@@ -1,6 +1,6 @@
 """A worktree of a clone as one value: found once under the clone's lock, then taken by each step that works on it.
 
-git itself is asked, in the worktree's cage, whether the directory belongs to its folder in the clone, and what is
+git itself is asked, in the worktree's sandbox, whether the directory belongs to its folder in the clone, and what is
 checked out there.
 """
 
@@ -62,14 +62,14 @@ class Seen:
 
     @property
     def isolated(self) -> bool:
-        """Whether its commits and refs are in a private folder of its cage, until they are imported."""
+        """Whether its commits and refs are in a private folder of its sandbox, until they are imported."""
         return self.view.is_isolated
 
     async def git(self, *args: str, **options: Unpack[Options]) -> Completed:
-        """Run a git command that reads the worktree, in its cage. Raises GitError, OSError."""
+        """Run a git command that reads the worktree, in its sandbox. Raises GitError, OSError."""
         if self.lost and not self.isolated:
             raise GitError(GitProblem.NOT_FOUND, "worktree", "its directory is gone")
-        return await self.clone.git.in_cage(self.view, *args, in_worktree=not self.lost, **options)
+        return await self.clone.git.in_sandbox(self.view, *args, in_worktree=not self.lost, **options)
 
     async def now(self) -> Self:
         """Return it with what is checked out now. Raises GitError, also for another repository, and OSError."""
@@ -223,12 +223,13 @@ async def on_record(lock: CloneLock, path: Path) -> Checkout | None:
 def restore_admin_directory(lock: CloneLock, path: Path, branch: str | None) -> bool:
     """Make a lost folder in the clone again, with `branch` (None: detached); return whether that was needed and done.
 
-    HEAD, index and commits are in the cage's private state. Without a cage they went with the folder. Raises OSError.
+    HEAD, index and commits are in the sandbox's private state. Without a sandbox they went with the folder. Raises
+    OSError.
     """
-    clone, cage = lock.clone, lock.clone.git.cage
-    if not cage.isolates or records.find_admin_directory(clone.path, path) is not None:
+    clone, sandbox = lock.clone, lock.clone.git.sandbox
+    if not sandbox.isolates or records.find_admin_directory(clone.path, path) is not None:
         return False
-    shown = cage.private_folder(real_path(path)) / "worktrees"
+    shown = sandbox.private_folder(real_path(path)) / "worktrees"
     names = [entry.name for entry in shown.iterdir()] if shown.is_dir() else []
     if len(names) != 1 or (clone.path / "worktrees" / names[0]).exists():
         return False

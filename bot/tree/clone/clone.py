@@ -21,7 +21,7 @@ from bot.tree.git.objects import Objects
 from bot.tree.git.runner import Completed, Git, failure, piped
 
 LOCK_POLL_SECONDS = 0.02
-# Without a cage an agent's git works in the clone at any time: younger files may be in use.
+# Without a sandbox an agent's git works in the clone at any time: younger files may be in use.
 STALE_LOCK_SECONDS = 60
 STALE_PACK_SECONDS = 3600
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
@@ -81,7 +81,7 @@ class Clone:
 
     def view(self, path: Path, admin: Path) -> View:
         """Return what a process in the worktree at `path`, with the folder `admin` here, sees of this clone."""
-        return self.git.cage.view(self.path.resolve(), real_path(path), real_path(admin))
+        return self.git.sandbox.view(self.path.resolve(), real_path(path), real_path(admin))
 
     async def refs(self, *patterns: str) -> dict[str, str]:
         """Return the refs that match a pattern of `git for-each-ref`, with their objects. Raises GitError."""
@@ -348,5 +348,5 @@ def _clear_leftovers(clone: Clone) -> None:
 
 def _remove_stale(clone: Clone, place: Path, stale_seconds: float) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if clone.git.cage.isolates or time.time() - place.lstat().st_mtime >= stale_seconds:
+        if clone.git.sandbox.isolates or time.time() - place.lstat().st_mtime >= stale_seconds:
             remove_untrusted(place.parent, PurePath(place.name))

@@ -68,7 +68,7 @@ async def update(
         except GitError as error:
             replaced = await replace_after(lock, error, on_progress)
         if is_new and len(await lock.clone.refs()) > _MANY_REFS:
-            # The fetch made a file of each branch; no cage has seen them yet.
+            # The fetch made a file of each branch; no sandbox has seen them yet.
             await lock.clone.run("pack-refs", "--all")
     except GitError as error:
         if (error.problem is GitProblem.AUTH or is_refused(error.stderr)) and not is_unauthenticated(error.stderr):
@@ -138,7 +138,7 @@ def everything(clone: Clone) -> tuple[str, ...]:
 
 async def show_history_inside(clone: Clone) -> None:
     """Let agents that are at work see the history that has arrived. Raises OSError."""
-    for admin in admin_directories(clone.path) if clone.git.cage.isolates else ():
+    for admin in admin_directories(clone.path) if clone.git.sandbox.isolates else ():
         view = clone.view(Path(recorded(admin / "gitdir")).parent, admin)
         if view.common.is_dir():
             await asyncio.to_thread(show_history, view)
@@ -255,7 +255,7 @@ async def _configure(clone: Clone, path: Path, remote_url: str, configured: list
         "remote.origin.fetch": REFSPEC,
         f"remote.{PUSH_REMOTE}.url": remote_url,
         "gc.auto": "0",
-        # An operator's `git gc` would take the files of refs that cages see.
+        # An operator's `git gc` would take the files of refs that sandboxes see.
         "gc.packRefs": "false",
     }
     for key, value in wanted.items():

@@ -1,4 +1,4 @@
-"""Import commits from a cage into the clone: read one object name, check its commits, move one ref."""
+"""Import commits from a sandbox into the clone: read one object name, check its commits, move one ref."""
 
 import asyncio
 import os
@@ -21,12 +21,12 @@ MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
 MAX_INDEX_PACK_BYTES = 4 << 30
 LIMITED = ("prlimit", f"--data={MAX_INDEX_PACK_BYTES}", "--", "git")
-"""git outside of the cage, where it reads into what an agent made."""
+"""git outside of the sandbox, where it reads into what an agent made."""
 # A few trees that name each other can stand for more files than any program can list.
 MAX_FILES = 2_000_000
 # The words in the `.keep` file of a pack: no ref reaches it yet, and an operator's `git gc` would delete it.
 IMPORTING = "threadtree: imported"
-# Refs of the clone that a cage sees and cannot change.
+# Refs of the clone that a sandbox sees and cannot change.
 _SHARED = ("refs/remotes/", "refs/tags/")
 
 _log = structlog.get_logger()
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """Commits in a cage that the clone's refs do not reach: `stashes`, newest first, and the `tips` of other refs."""
+    """Commits in a sandbox that no ref of the clone reaches: `stashes`, newest first, and the `tips` of other refs."""
 
     stashes: tuple[str, ...]
     tips: tuple[str, ...]
@@ -44,9 +44,9 @@ class Private:
 
 
 async def import_commits(checkout: Checkout, branch: str | None) -> None:
-    """Import what was committed in a worktree's cage; move `branch` in the clone, and register the HEAD.
+    """Import what was committed in a worktree's sandbox; move `branch` in the clone, and register the HEAD.
 
-    Then the branch is the same on both sides. Without a cage they are one. Raises GitError, InvalidNameError.
+    Then the branch is the same on both sides. Without a sandbox they are one. Raises GitError, InvalidNameError.
     """
     if not checkout.isolated:
         return
@@ -64,13 +64,13 @@ async def import_commits(checkout: Checkout, branch: str | None) -> None:
 
 
 async def import_commit(checkout: Checkout, sha: str) -> None:
-    """Import one commit with all it needs from a worktree's cage. Raises GitError, OSError."""
+    """Import one commit with all it needs from a worktree's sandbox. Raises GitError, OSError."""
     if checkout.isolated:
         await _import(checkout.lock, checkout.view, sha)
 
 
 async def move_branch(checkout: Checkout, ref: str, after: str, before: str | None) -> None:
-    """Move a worktree's branch from `before` to a commit that the clone has, in the cage too. Raises GitError."""
+    """Move a worktree's branch from `before` to a commit that the clone has, in the sandbox too. Raises GitError."""
     if checkout.isolated:
         await checkout.git("update-ref", ref, after)
     if after != before:
@@ -78,14 +78,15 @@ async def move_branch(checkout: Checkout, ref: str, after: str, before: str | No
 
 
 async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Private:
-    """Return what the cage's refs and the objects `named` reach and the clone's refs do not, also for a lost directory.
+    """Return what the sandbox's refs and the objects `named` reach and the clone's refs do not, also for a lost
+    directory.
 
     Raises GitError, OSError.
     """
     clone, view = checkout.clone, checkout.view
     if not checkout.isolated:
         return Private((), ())
-    git = partial(clone.git.in_cage, view, in_worktree=False)
+    git = partial(clone.git.in_sandbox, view, in_worktree=False)
     stashed = await git("reflog", "show", "--format=%H", "refs/stash", check=False)
     stashes = stashed.text.split() if stashed.status == 0 else []
     listed = await git("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)")
@@ -100,29 +101,29 @@ async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Priv
 
 
 async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> None:
-    """Move the clone's branch to the cage's, with a reflog entry; restore a branch that was deleted in the cage."""
+    """Move the clone's branch to the sandbox's, with a reflog entry; restore one that was deleted in the sandbox."""
     clone = lock.clone
     known = await clone.commit_at(ref)
     if tip == known:
         return
     if tip is None and known is not None:
         await lend(clone, view, known)
-        await clone.git.in_cage(view, "update-ref", ref, known, in_worktree=False)
+        await clone.git.in_sandbox(view, "update-ref", ref, known, in_worktree=False)
     if tip is None:
         return
     await _import(lock, view, tip)
-    await clone.run("update-ref", "--create-reflog", "-m", "from its cage", ref, tip, known or "0" * len(tip))
+    await clone.run("update-ref", "--create-reflog", "-m", "from its sandbox", ref, tip, known or "0" * len(tip))
 
 
 async def _import(lock: CloneLock, view: View, sha: str) -> None:
-    """Pack in the cage; outside, check every object and that nothing is missing.
+    """Pack in the sandbox; outside, check every object and that nothing is missing.
 
     Whoever knows the name of another conversation's commit or file can make a commit that leads to it. So the pack must
     bring all that is neither published nor this worktree's already.
     """
     clone = lock.clone
     if not refs.is_commit(sha):
-        raise GitError(GitProblem.CORRUPT, "rev-parse", "the cage named no commit")
+        raise GitError(GitProblem.CORRUPT, "rev-parse", "the sandbox named no commit")
     if (view.private, sha) in lock.imported:
         return
     # The commits that the clone knows as this worktree's.
@@ -134,13 +135,13 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
         return
     listing = ("ls-tree", "-r", "-z", "--name-only", sha)
     try:
-        too_many = await piped(_has_too_many, partial(clone.git.in_cage, view, *listing, in_worktree=False))
+        too_many = await piped(_has_too_many, partial(clone.git.in_sandbox, view, *listing, in_worktree=False))
     except GitError as error:
         raise GitError(GitProblem.CORRUPT, "ls-tree", error.stderr) from error
     if too_many:
         raise GitError(GitProblem.CORRUPT, "ls-tree", f"{sha} has more than {MAX_FILES} files")
     packing = partial(
-        clone.git.in_cage,
+        clone.git.in_sandbox,
         view,
         *("pack-objects", "--revs", "--delta-base-offset", "--stdout", "-q"),
         in_worktree=False,
@@ -166,7 +167,7 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
     if missing and own:
         missing -= set((await unpublished_objects(clone, own)).split())
     if not needed or missing:
-        raise GitError(GitProblem.CORRUPT, "index-pack", f"the cage does not have all of {sha}")
+        raise GitError(GitProblem.CORRUPT, "index-pack", f"the sandbox does not have all of {sha}")
     lock.imported.add((view.private, sha))
     if brought <= needed:
         lock.packs[sha] = index
@@ -174,13 +175,13 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
 
 
 async def lend(clone: Clone, view: View, *commits: str) -> None:
-    """Give a worktree's cage these commits of the clone, with all that is not published. Raises GitError, OSError."""
+    """Give a sandbox these commits of the clone, with all that is not published. Raises GitError, OSError."""
     if not view.is_isolated or not (objects := await unpublished_objects(clone, commits)):
         return
     packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
     await _connected(
         partial(clone.git.on_clone, clone.path, *packing, input=objects),
-        partial(clone.git.in_cage, view, "index-pack", "--stdin", in_worktree=False),
+        partial(clone.git.in_sandbox, view, "index-pack", "--stdin", in_worktree=False),
     )
 
 
@@ -198,12 +199,12 @@ def _has_too_many(pieces: Iterator[bytes]) -> bool:
 
 
 async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
-    """Return commits that the clone and the cage have, to be left out, as `git rev-list` takes them on stdin.
+    """Return commits that the clone and the sandbox have, to be left out, as `git rev-list` takes them on stdin.
 
-    A worktree's own commits most likely went on from its branch. An agent can have deleted that from its cage.
+    A worktree's own commits most likely went on from its branch. An agent can have deleted that from its sandbox.
     """
     asked = ("cat-file", "--batch-check=%(objectname)")
-    told = await clone.git.in_cage(view, *asked, input="\n".join(own).encode(), in_worktree=False)
+    told = await clone.git.in_sandbox(view, *asked, input="\n".join(own).encode(), in_worktree=False)
     near = [line for line in told.text.split("\n") if refs.is_commit(line)]
     # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
     far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())

@@ -107,8 +107,8 @@ def _has_room(clone: Clone, reserve_bytes: int) -> bool:
 
 
 async def _pack_own(clone: Clone) -> None:
-    # Without a cage an agent's git may have written what no ref reaches yet.
-    await _repack(clone, "now" if clone.git.cage.isolates else "1.day.ago", {})
+    # Without a sandbox an agent's git may have written what no ref reaches yet.
+    await _repack(clone, "now" if clone.git.sandbox.isolates else "1.day.ago", {})
 
 
 async def _pack_published(clone: Clone) -> None:

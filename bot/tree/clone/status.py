@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from bot import refs
-from bot.sandbox.cage import Cage
+from bot.sandbox.bwrap import Bwrap
 from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocking
 from bot.sandbox.view import View, unblock
 from bot.tree.clone.admin import admin_directory
@@ -64,14 +64,14 @@ class Change:
 
 
 async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str, int]]:
-    """Return the commits of at most MOST_TOGETHER worktrees of one clone, read one after the other in one cage, and how
-    many files differ from them.
+    """Return the commits of at most MOST_TOGETHER worktrees of one clone, read one after the other in one sandbox, and
+    how many files differ from them.
 
     Only to be shown: what decides about one worktree is read without others. Those with submodules, in which git would
     run what their settings name, are left out; all where git cannot read one of them.
     """
-    cage, views = clone.git.cage, dict[Path, View]()
-    if not isinstance(cage, Cage):
+    sandbox, views = clone.git.sandbox, dict[Path, View]()
+    if not isinstance(sandbox, Bwrap):
         return {}
     for path in paths:
         with suppress(OSError):
@@ -82,7 +82,7 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str,
     flags = (*FLAGS, "--ignore-submodules=dirty", "--branch", "--no-ahead-behind")
     shown = b""
     with suppress(GitError):
-        shown = (await clone.git.in_many(cage, [*plain.values()], "status", *flags)).stdout if plain else b""
+        shown = (await clone.git.in_many(sandbox, [*plain.values()], "status", *flags)).stdout if plain else b""
     # A name holds no NUL, so only git begins an entry of its own.
     found = [one.partition(b"\0") for one in (b"\0" + shown).split(_HEADER)[1:]]
     if len(found) != len(plain):

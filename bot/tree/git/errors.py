@@ -24,7 +24,7 @@ class GitProblem(StrEnum):
 # The first match wins: "could not read from remote repository" follows every other message of a remote.
 # The remote's own messages begin with "remote:".
 _SAID: tuple[tuple[GitProblem, str], ...] = (
-    # A problem of the cage says nothing about the repository.
+    # A problem of the sandbox says nothing about the repository.
     (GitProblem.OTHER, r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): "),
     # git says so of a process of its own, such as the one that talks to the server.
     (GitProblem.KILLED, r"^(?!remote:).*\bdied of signal 9\b"),

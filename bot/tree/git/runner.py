@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TypedDict, TypeVar, Unpack
 
-from bot.sandbox.cage import NO_CAGE, Cage, Sandbox
+from bot.sandbox.bwrap import NO_SANDBOX, Bwrap, Sandbox
 from bot.sandbox.process import ProcessGroup, start
 from bot.sandbox.view import LFS, PUBLISHED, View
 from bot.tree.git.errors import (
@@ -32,7 +32,7 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 MAX_OUTPUT_BYTES = 256 << 20
 MAX_ERROR_BYTES = 1 << 20
 SIGPIPE_STATUSES = (-13, 141)
-# Of git's own statuses. In a cage, a higher one is that of a signal.
+# Of git's own statuses. In a sandbox, a higher one is that of a signal.
 _LAST_STATUS = 129
 # git ends with it after it has said what is wrong.
 _FATAL_STATUS = 128
@@ -176,15 +176,15 @@ class Options(TypedDict, total=False):
 class Git:
     """A runner of git. `remote_config` (credential helpers) goes to commands on a clone, never to those on a worktree.
 
-    Without a cage, programs that a worktree's configuration names run as this user. `wait_for_new` is asked after the
-    server's refusals, with their number before: whether a token is new, after a pause. `authorise` returns the
+    Without a sandbox, programs that a worktree's configuration names run as this user. `wait_for_new` is asked after
+    the server's refusals, with their number before: whether a token is new, after a pause. `authorise` returns the
     configuration with which git shows its token to this remote at once: else it asks without one first.
     """
 
     remote_config: Sequence[tuple[str, str]] = ()
     protocols: Sequence[str] = ("http", "https")
     search_path: str = "/usr/local/bin:/usr/bin:/bin"
-    cage: Sandbox = NO_CAGE
+    sandbox: Sandbox = NO_SANDBOX
     wait_for_new: Callable[[int], Awaitable[bool]] | None = None
     authorise: Callable[[str], Awaitable[str]] | None = None
     lfs: bool = False
@@ -256,7 +256,9 @@ class Git:
         null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
-    async def in_cage(self, view: View, *args: str, in_worktree: bool = True, **options: Unpack[Options]) -> Completed:
+    async def in_sandbox(
+        self, view: View, *args: str, in_worktree: bool = True, **options: Unpack[Options]
+    ) -> Completed:
         """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder.
 
         Raises GitError, OSError.
@@ -264,9 +266,9 @@ class Git:
         config = self._lfs_config(view.admin / LFS)
         environment = _worktree_environment(view.worktree, *config, *_of_command(args)) | self._lfs_objects(view)
         options["environment"] = {**environment, **_POINTERS, **options.get("environment", {})}
-        options["program"] = (*self.cage.git_argv(view, in_worktree=in_worktree), "git")
+        options["program"] = (*self.sandbox.git_argv(view, in_worktree=in_worktree), "git")
         place = () if in_worktree else (f"--git-dir={view.admin}",)
-        return await self.run(*place, *args, cwd=self.cage.start_directory(view), **options)
+        return await self.run(*place, *args, cwd=self.sandbox.start_directory(view), **options)
 
     def lfs_environment(self, view: View) -> dict[str, str]:
         """Return the variables with which an agent's git knows Git LFS, also where it is the first to use that."""
@@ -281,8 +283,9 @@ class Git:
         # git-lfs looks for the clone's objects beside those of git, and does not understand the alternates' own file.
         return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(view.clone_objects)} if self.lfs else {}
 
-    async def in_many(self, cage: Cage, views: Sequence[View], *args: str) -> Completed:
-        """Run the same git command in many worktrees of one clone, one after the other in one cage that shows them all.
+    async def in_many(self, sandbox: Bwrap, views: Sequence[View], *args: str) -> Completed:
+        """Run the same git command in many worktrees of one clone, one after the other in one sandbox that shows them
+        all.
 
         Their output follows one another. The command must run nothing that is in a worktree, and write nothing. Raises
         GitError if one of them fails, OSError.
@@ -290,11 +293,11 @@ class Git:
         places = {PurePath(f"/worktrees/{number}"): view for number, view in enumerate(views)}
         each = [(f"--git-dir={place}", f"--work-tree={view.worktree}", *args) for place, view in places.items()]
         given = b"".join(os.fsencode(arg) + b"\0" for arguments in each for arg in arguments)
-        program = (*cage.many_argv(places), "xargs", "-0", "-n", str(len(each[0])), "git")
-        # The alternates of a private folder name a place that this cage does not have.
+        program = (*sandbox.many_argv(places), "xargs", "-0", "-n", str(len(each[0])), "git")
+        # The alternates of a private folder name a place that this sandbox does not have.
         objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(views[0].clone / PUBLISHED)}
         # git-lfs writes there what it reads to compare it.
-        config = self._lfs_config(PurePath("/tmp", LFS))  # noqa: S108 - of the cage
+        config = self._lfs_config(PurePath("/tmp", LFS))  # noqa: S108 - of the sandbox
         environment = _worktree_environment(views[0].worktree, *config) | objects
         return await self.run(cwd=None, program=program, input=given, environment=environment)
 
@@ -334,7 +337,7 @@ class Git:
                 inherited=inherited,
             )
         except (FileNotFoundError, NotADirectoryError) as error:
-            # With a cage it is the cage that is missing, which says nothing about the repository.
+            # With a sandbox it is the sandbox that is missing, which says nothing about the repository.
             problem = GitProblem.NOT_FOUND if cwd is not None else GitProblem.OTHER
             raise GitError(problem, command, str(error)) from error
         finally:

@@ -28,7 +28,7 @@ from bot.tree.rescue.save import AUTHOR
 from bot.tree.rescue.snapshot import DISK, TIMEOUT_SECONDS, ScratchGit, Snapshot, read_state, scratch_git_dir, snapshot
 
 _TARGET = "target"
-# Where submodules have their commits, in what git knew of a kept directory: with a cage, and without.
+# Where submodules have their commits, in what git knew of a kept directory: with a sandbox, and without.
 _MODULES = ("private/state/modules", "worktrees/*/modules")
 _FOREIGN_LINK = "replaced-link"
 _log = structlog.get_logger()

@@ -291,7 +291,7 @@ async def _is_expendable(own: ScratchGit, submodule: str) -> bool:
 async def stashes_not_rescued(clone: Clone, branches: Set[str | None]) -> list[str]:
     """Return the stashes of these branches (None: a detached HEAD) that no rescue has, newest first. Raises GitError.
 
-    All worktrees of a clone share the list, and an agent can stash at any time: it is not changed. In a cage each
+    All worktrees of a clone share the list, and an agent can stash at any time: it is not changed. In a sandbox each
     worktree has a list of its own, see `importing`.
     """
     if await clone.commit_at("refs/stash") is None:

@@ -34,9 +34,10 @@ _VERBATIM = f"* {' '.join(f'-{attribute}' for attribute in CONVERSIONS)}\n"
 
 @dataclass(frozen=True, slots=True)
 class ScratchGit:
-    """A git that writes objects to the clone (in a cage: to the worktree's own); settings and indexes are in `folder`.
+    """A git that writes objects to the clone (in a sandbox: to the worktree's own); settings and indexes are in
+    `folder`.
 
-    `inside` is the same folder as the cage knows it. What attributes say of line ends counts until `verbatim`.
+    `inside` is the same folder as the sandbox knows it. What attributes say of line ends counts until `verbatim`.
     """
 
     checkout: Checkout
@@ -97,7 +98,7 @@ class ScratchGit:
 @contextlib.contextmanager
 def scratch_git_dir(checkout: Checkout, head: str | None) -> Iterator[ScratchGit]:
     """Make a scratch git directory with its HEAD at `head`, and delete it at the end. Raises OSError."""
-    # Beside the worktree's own index: a place that a cage shows. An agent can write there, hence the name by chance.
+    # Beside the worktree's own index: a place that a sandbox shows. An agent can write there, hence the name by chance.
     state = checkout.state
     for leftover in state.glob(f"{_PREFIX}*"):
         remove_untrusted(state, PurePath(leftover.name))

@@ -60,7 +60,8 @@ class Inventory:
     reached: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
 
     def look(self, *, rescues: bool = True) -> Found:
-        """Return everything that exists now: on the remote, in the clone, in cages, in worktrees, in kept directories.
+        """Return everything that exists now: on the remote, in the clone, in sandboxes, in worktrees, in kept
+        directories.
 
         Without `rescues`: everything except rescues.
         """
@@ -123,7 +124,7 @@ def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[str]:
 
 
 def _tips_of_private(private: Path) -> Iterator[str]:
-    # `refs` beside `common`: the clone's folder of refs in the cage.
+    # `refs` beside `common`: the clone's folder of refs in the sandbox.
     yield from (sha for name, sha in refs_of(private).items() if not name.startswith(_FETCHED))
     yield from (sha for name, sha in refs_of(private / "common").items() if not name.startswith(_FETCHED))
     yield from _stashes(private / "common")

@@ -35,7 +35,7 @@ WARNED_OF = ("turn-failed", "turn-crashed", "publish-failed", "commits-not-impor
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The parts that all histories share: the event loop, the database, and whether there is a cage."""
+    """The parts that all histories share: the event loop, the database, and whether there is a sandbox."""
 
     loop: asyncio.Runner
     pool: Pool

@@ -26,7 +26,7 @@ from bot.node.identity import identify
 from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
-from bot.sandbox.cage import Cage
+from bot.sandbox.bwrap import Bwrap
 from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
@@ -44,7 +44,7 @@ from bot.turn.runner import Runner
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
 from bot.verbs import VERBS
-from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_cage
+from tests.support.git_repositories import BOT, GIT, PERSON, SEARCH_PATH, git, usable_sandbox
 from tests.support.histories.database import NODE, empty
 from tests.support.histories.fakes import ARRIVALS, ManualAgent, QuietGitHub
 from tests.support.histories.inventory import Inventory, content_id, refs_of
@@ -109,7 +109,7 @@ class HistoryNode:
         ctx = TurnContext(
             pool=pool,
             github=cast(GitHub, QuietGitHub()),
-            git=GIT if sandbox == "off" else replace(GIT, cage=usable_cage(data)),
+            git=GIT if sandbox == "off" else replace(GIT, sandbox=usable_sandbox(data)),
             node=NODE,
             data_dir=data,
             server_url=(root / "remotes").as_uri(),
@@ -313,10 +313,10 @@ class HistoryNode:
             self._left(run)
         await _end_without_a_word([run.task for run in runs])
         self.ctx.data_dir.rename(data_dir)
-        cage = self.ctx.git.cage
-        if isinstance(cage, Cage):
-            cage = replace(cage, data_dir=data_dir, data_dir_alias=data_dir)
-        self.ctx = replace(self.ctx, data_dir=data_dir, git=replace(self.ctx.git, cage=cage))
+        sandbox = self.ctx.git.sandbox
+        if isinstance(sandbox, Bwrap):
+            sandbox = replace(sandbox, data_dir=data_dir, data_dir_alias=data_dir)
+        self.ctx = replace(self.ctx, data_dir=data_dir, git=replace(self.ctx.git, sandbox=sandbox))
         self.ledger.data, self.ledger.clone = data_dir, self.clone.path
         self.worker = _worker(self.ctx, self.locks)
         await self.move_in(name)
@@ -371,18 +371,18 @@ class HistoryNode:
         admin = self.admin(path)
         if admin is None:
             return None
-        return self.ctx.git.cage.view(self.clone.path.resolve(), real_path(path), admin).state
+        return self.ctx.git.sandbox.view(self.clone.path.resolve(), real_path(path), admin).state
 
     def agent(self, path: Path, *command: str, **environment: str) -> None:
-        """Run a command as the agent does, in its cage if there is one; a failure is ignored."""
-        cage, argv = self.ctx.git.cage, list(command)
+        """Run a command as the agent does, in its sandbox if there is one; a failure is ignored."""
+        sandbox, argv = self.ctx.git.sandbox, list(command)
         home = self.ctx.data_dir / "homes" / "1"
         home.mkdir(parents=True, exist_ok=True)
-        if cage.isolates:
+        if sandbox.isolates:
             admin = self.admin(path)
             assert admin is not None
-            view = cage.view(self.clone.path.resolve(), real_path(path), real_path(admin))
-            argv = list(cage.agent_argv(view, command, home, path))
+            view = sandbox.view(self.clone.path.resolve(), real_path(path), real_path(admin))
+            argv = list(sandbox.agent_argv(view, command, home, path))
         everything = {"PATH": SEARCH_PATH, "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"} | PERSON | environment
         subprocess.run(argv, cwd=path, env=everything, capture_output=True, check=False)
 
@@ -395,8 +395,8 @@ async def close(ground: HistoryNode) -> None:
     ARRIVALS.clear()
     ground.locks.close()
     for path in ground.directories():
-        if isinstance(cage := ground.ctx.git.cage, Cage) and (admin := ground.admin(path)) is not None:
-            cage.enforcement.remove_group(cage.view(ground.clone.path.resolve(), real_path(path), admin).name)
+        if isinstance(sandbox := ground.ctx.git.sandbox, Bwrap) and (admin := ground.admin(path)) is not None:
+            sandbox.enforcement.remove_group(sandbox.view(ground.clone.path.resolve(), real_path(path), admin).name)
 
 
 async def _end_without_a_word(tasks: list[asyncio.Task[None]]) -> None:

@@ -1,4 +1,4 @@
-"""From a comment to its answer with the agent in its cage (AGENT_SANDBOX=bwrap)."""
+"""From a comment to its answer with the agent in its sandbox (AGENT_SANDBOX=bwrap)."""
 
 import asyncio
 import shutil
@@ -15,10 +15,10 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.clock import HandMovedClock
 
 
-async def test_a_caged_agent_edits_commits_and_continues_its_session(
-    a_world: Worlds, caged_settings: dict[str, str]
+async def test_a_sandboxed_agent_edits_commits_and_continues_its_session(
+    a_world: Worlds, sandboxed_settings: dict[str, str]
 ) -> None:
-    async with a_world(caged_settings) as world:
+    async with a_world(sandboxed_settings) as world:
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two\nremember blue")
         await issue.hears("I will remember blue.", "2 files +")

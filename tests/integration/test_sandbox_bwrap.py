@@ -1,4 +1,4 @@
-"""The cage: whether this machine allows it, what a command sees in it, and which users it works for."""
+"""The sandbox: whether this machine allows it, what a command sees in it, and which users it works for."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.cage import Bind, Cage, NoCage, Unusable, command_of, sandbox_for
+from bot.sandbox.bwrap import Bind, Bwrap, NoSandbox, Unusable, command_of, sandbox_for
 from bot.sandbox.limits import Enforcement, Limits
 from bot.sandbox.system import UnsafeCommandError
-from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_cage
+from tests.support.git_repositories import SEARCH_PATH, GitRepositories, output, usable_sandbox
 
 NOBODY = 65534
 
@@ -25,9 +25,9 @@ async def world(tmp_path: Path) -> GitRepositories:
     return world
 
 
-def cage_of(world: GitRepositories) -> Cage:
-    assert isinstance(world.clone.git.cage, Cage)
-    return world.clone.git.cage
+def sandbox_of(world: GitRepositories) -> Bwrap:
+    assert isinstance(world.clone.git.sandbox, Bwrap)
+    return world.clone.git.sandbox
 
 
 def run(world: GitRepositories, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
@@ -41,14 +41,14 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_setting_off_means_no_cage(tmp_path: Path) -> None:
-    assert isinstance(sandbox_for("off", tmp_path, SEARCH_PATH), NoCage)
+def test_the_setting_off_means_no_sandbox(tmp_path: Path) -> None:
+    assert isinstance(sandbox_for("off", tmp_path, SEARCH_PATH), NoSandbox)
 
 
 def test_without_bubblewrap_the_remedy_is_named(tmp_path: Path) -> None:
-    cage = sandbox_for("auto", tmp_path, SEARCH_PATH)
-    assert isinstance(cage, Cage)
-    answer = replace(cage, bwrap=str(tmp_path / "bwrap")).probe()
+    sandbox = sandbox_for("auto", tmp_path, SEARCH_PATH)
+    assert isinstance(sandbox, Bwrap)
+    answer = replace(sandbox, bwrap=str(tmp_path / "bwrap")).probe()
     assert isinstance(answer, Unusable)
     assert "not installed" in answer.why
     assert "bubblewrap" in answer.what_to_do
@@ -57,7 +57,7 @@ def test_without_bubblewrap_the_remedy_is_named(tmp_path: Path) -> None:
 
 def test_a_bubblewrap_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
     old = program(tmp_path / "bwrap", "#!/bin/sh\necho bubblewrap 0.4.1\n")
-    answer = replace(usable_cage(tmp_path), bwrap=str(old)).probe()
+    answer = replace(usable_sandbox(tmp_path), bwrap=str(old)).probe()
     assert isinstance(answer, Unusable)
     assert "0.4.1" in answer.why
 
@@ -76,14 +76,14 @@ def test_a_bubblewrap_that_is_too_old_is_named_with_its_version(tmp_path: Path) 
 )
 def test_where_namespaces_are_not_allowed_the_remedy_is_named(tmp_path: Path, said: str, remedy: str) -> None:
     script = f'#!/bin/sh\n[ "$1" = --version ] && exec echo bubblewrap 0.8.0\necho "{said}" >&2\nexit 1\n'
-    answer = replace(usable_cage(tmp_path), bwrap=str(program(tmp_path / "bwrap", script))).probe()
+    answer = replace(usable_sandbox(tmp_path), bwrap=str(program(tmp_path / "bwrap", script))).probe()
     assert isinstance(answer, Unusable)
     assert said in answer.why
     assert remedy in answer.what_to_do
 
 
-def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(world: GitRepositories) -> None:
-    inner = cage_of(world).bwrap
+def test_no_sandbox_inside_a_sandbox_is_what_a_forbidden_namespace_really_looks_like(world: GitRepositories) -> None:
+    inner = sandbox_of(world).bwrap
     argv = world.agent_argv(inner, "--unshare-user", "--ro-bind", "/usr", "/usr", "true")
     done = subprocess.run(argv, cwd=world.path, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -91,10 +91,10 @@ def test_no_cage_inside_a_cage_is_what_a_forbidden_namespace_really_looks_like(w
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_has_the_same_cage(tmp_path: Path) -> None:
+def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
     """Check that the kernel counts the processes: a bounded fork bomb reaches the limit."""
-    cage = usable_cage(tmp_path)
-    mine = replace(cage, enforcement=Enforcement(Limits(processes=16), None, is_root=False))
+    sandbox = usable_sandbox(tmp_path)
+    mine = replace(sandbox, enforcement=Enforcement(Limits(processes=16), None, is_root=False))
     tmp_path.chmod(0o755)
     command = 'id -u; i=0; while [ $i -lt 40 ]; do sleep 3 & i=$((i+1)); done; echo "all of them"'
     argv = (*mine.probe_argv(), "sh", "-c", command)
@@ -117,9 +117,9 @@ def test_nothing_of_the_environment_but_what_is_given(world: GitRepositories) ->
 def test_the_paths_inside_are_those_outside_also_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "known").symlink_to(tmp_path / "real")
-    cage = usable_cage(tmp_path / "known")
+    sandbox = usable_sandbox(tmp_path / "known")
     (tmp_path / "real" / "file").write_text("hidden")
-    told = output((*cage.probe_argv(), "ls", str(tmp_path / "known") + "/"), tmp_path, {"PATH": SEARCH_PATH})
+    told = output((*sandbox.probe_argv(), "ls", str(tmp_path / "known") + "/"), tmp_path, {"PATH": SEARCH_PATH})
     assert told == ""
 
 
@@ -136,7 +136,7 @@ async def test_a_turn_works_where_data_dir_is_a_link(tmp_path: Path) -> None:
 def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: GitRepositories) -> None:
     (world.root / "run").mkdir()
     (world.root / "run" / "socket").write_text("talk to me")
-    argv = cage_of(world).agent_argv(
+    argv = sandbox_of(world).agent_argv(
         world.view(),
         ("sh", "-c", f"nice; cat {world.root}/run/socket; echo x > {world.root}/run/y"),
         world.home,
@@ -148,7 +148,7 @@ def test_a_wrapper_and_more_binds_for_what_stands_in_front_of_the_agent(world: G
     assert (world.root / "run" / "y").read_text() == "x\n"
 
 
-def test_a_read_only_cage_lets_an_agent_read_all_and_change_nothing(world: GitRepositories) -> None:
+def test_a_read_only_sandbox_lets_an_agent_read_all_and_change_nothing(world: GitRepositories) -> None:
     script = (
         "git log -1 --format=%s; git status --porcelain; cat README.md >/dev/null && echo read; "
         f"for at in {world.path} {world.clone.path} {world.clone.path}/refs/heads {world.clone.path}/objects "
@@ -156,7 +156,7 @@ def test_a_read_only_cage_lets_an_agent_read_all_and_change_nothing(world: GitRe
         "git commit -q --allow-empty -m mine 2>/dev/null && echo committed; git update-ref refs/heads/x HEAD "
         "2>/dev/null && echo moved; echo mine > $HOME/note && echo noted; echo x > /tmp/scratch && echo scratched"
     )
-    argv = cage_of(world).agent_argv(world.view(), ("sh", "-c", script), world.home, world.path, read_only=True)
+    argv = sandbox_of(world).agent_argv(world.view(), ("sh", "-c", script), world.home, world.path, read_only=True)
     assert run(world, argv).splitlines()[1:] == ["read", "noted", "scratched"]
     assert not (world.path / "planted").exists()
 
@@ -173,9 +173,9 @@ def test_a_program_is_readable_with_what_it_is_installed_in(world: GitRepositori
     (node / "lib").mkdir()
     (node / "lib" / "x").write_text("of node")
     path = f"{prefix}/bin:{node}/bin:{SEARCH_PATH}"
-    cage = replace(cage_of(world), search_path=path)
+    sandbox = replace(sandbox_of(world), search_path=path)
     for command in ("agent", str(prefix / "bin" / "agent")):
-        argv = cage.agent_argv(world.view(), (command,), world.home, world.path)
+        argv = sandbox.agent_argv(world.view(), (command,), world.home, world.path)
         told = run(world, argv, {"PATH": path})
         assert "the agent's script" in told
         assert told.endswith("a partof node")

@@ -1,4 +1,4 @@
-"""The sandbox: a cage of bubblewrap around everything that touches what an agent could have written, or none."""
+"""The sandbox: bubblewrap around everything that touches what an agent could have written, or none."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 from bot.sandbox.disk import DiskWatch
 from bot.sandbox.limits import Enforcement, Limits, enforcement
 from bot.sandbox.system import command_mounts, program_mounts, setting_mounts
-from bot.sandbox.view import PUBLISHED, View, caged_view, git_directory, mounts, open_view, private_folder
+from bot.sandbox.view import PUBLISHED, View, git_directory, mounts, open_view, private_folder, sandboxed_view
 
 OLDEST_VERSION = (0, 8)
 _PROBE_SECONDS = 20
@@ -23,7 +23,7 @@ _END_OF_OPTIONS = "--"
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """No cage can be used here. `why` and `what_to_do` are sentences for the operator."""
+    """No sandbox can be used here. `why` and `what_to_do` are sentences for the operator."""
 
     why: str
     what_to_do: str
@@ -31,7 +31,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One more path to show in the cage, where it is outside or `at` another path."""
+    """One more path to show in the sandbox, where it is outside or `at` another path."""
 
     path: Path
     writable: bool = False
@@ -39,8 +39,8 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Cage:
-    """A builder of argvs that run in the cage. `data_dir`, a real path, is hidden except for the parts in a view.
+class Bwrap:
+    """A builder of argvs that run in the sandbox. `data_dir`, a real path, is hidden except for the parts in a view.
 
     `data_dir_alias` is the configured path: the same, or one that leads there through symbolic links.
     """
@@ -53,11 +53,11 @@ class Cage:
     enforcement: Enforcement
 
     def probe(self) -> str | Unusable:
-        """Return the version of bubblewrap if this user can start a process in the cage here and now."""
+        """Return the version of bubblewrap if this user can start a process in the sandbox here and now."""
         return _probe(self.bwrap, (*self.probe_argv(), "true"))
 
     def probe_argv(self) -> tuple[str, ...]:
-        """Return the argv prefix of a command in a cage that shows only the system."""
+        """Return the argv prefix of a command in a sandbox that shows only the system."""
         return (
             *self._options_first(),
             *self._whole_system(),
@@ -69,14 +69,14 @@ class Cage:
 
     def view(self, clone: Path, worktree: Path, admin: Path) -> View:
         """Return what a process in this worktree sees. All paths must be real."""
-        return caged_view(clone, worktree, admin, self.private_folder(worktree))
+        return sandboxed_view(clone, worktree, admin, self.private_folder(worktree))
 
     def private_folder(self, worktree: Path) -> Path:
         """Return the folder with the private state of the worktree at this real path."""
         return private_folder(self.data_dir, worktree)
 
     def start_directory(self, _: View) -> None:
-        """Return where git is started: the cage changes the directory itself."""
+        """Return where git is started: the sandbox changes the directory itself."""
 
     def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
         """Return the argv prefix of git: no network, no HOME. Without `in_worktree` git sees the admin folder alone.
@@ -158,7 +158,7 @@ class Cage:
         return DiskWatch((view.worktree, view.private, home), self.enforcement.limits.disk_bytes)
 
     def _options_first(self, shared: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the options of every cage: namespaces, programs, scratch. The process's environment is passed on."""
+        """Yield the options of every sandbox: namespaces, programs, scratch. The process's environment is passed on."""
         yield from (self.bwrap, "--unshare-all", *shared, "--unshare-user", "--disable-userns")
         yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
         yield from program_mounts()
@@ -186,8 +186,8 @@ class Cage:
 
 
 @dataclass(frozen=True, slots=True)
-class NoCage:
-    """AGENT_SANDBOX=off, with the methods of a cage: every process can do and see what this user can."""
+class NoSandbox:
+    """AGENT_SANDBOX=off, with the methods of a sandbox: every process can do and see what this user can."""
 
     isolates: ClassVar = False
 
@@ -216,19 +216,19 @@ class NoCage:
         return DiskWatch((), sys.maxsize)
 
 
-NO_CAGE = NoCage()
-Sandbox: TypeAlias = Cage | NoCage
+NO_SANDBOX = NoSandbox()
+Sandbox: TypeAlias = Bwrap | NoSandbox
 
 
-def cage_for(data_dir: Path, search_path: str, limits: Limits | None = None) -> Cage:
-    """Return a cage, to `probe` before its first use."""
+def bwrap_for(data_dir: Path, search_path: str, limits: Limits | None = None) -> Bwrap:
+    """Return a sandbox, to `probe` before its first use."""
     bwrap = shutil.which("bwrap", path=search_path) or "/usr/bin/bwrap"
-    return Cage(data_dir.resolve(), data_dir.absolute(), search_path, bwrap, enforcement(limits or Limits()))
+    return Bwrap(data_dir.resolve(), data_dir.absolute(), search_path, bwrap, enforcement(limits or Limits()))
 
 
 def sandbox_for(setting: Literal["auto", "bwrap", "off"], data_dir: Path, search_path: str) -> Sandbox:
-    """Return the sandbox for this value of AGENT_SANDBOX; a cage is to `probe` before its first use."""
-    return NO_CAGE if setting == "off" else cage_for(data_dir, search_path)
+    """Return the sandbox for this value of AGENT_SANDBOX; a sandbox is to `probe` before its first use."""
+    return NO_SANDBOX if setting == "off" else bwrap_for(data_dir, search_path)
 
 
 def _bind(bind: Bind) -> tuple[str, str, str]:
