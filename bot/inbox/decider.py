@@ -39,8 +39,7 @@ from bot.turn.confirm import RETRY
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, Request
 from bot.turn.queueing import request_agent
-from bot.turn.request import Parts, RequestContext, save_thread
-from bot.turn.verb import Verbs
+from bot.turn.request import Parts, RequestContext, Verbs, save_thread
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.stop import close, reopen
 

@@ -22,7 +22,7 @@ from bot.thread import notices, reasons
 from bot.thread.tracking import TurnResult
 from bot.tree import StoppedError
 from bot.turn.caps import prompt_capped, record_use
-from bot.turn.checkout import Ready
+from bot.turn.kind import Ready
 from bot.turn.messages import pass_messages_on, told_before
 from bot.turn.prompting import make_prompt
 from bot.turn.pull_request import description_of

@@ -18,26 +18,13 @@ from bot.thread import notices, reasons
 from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced
 from bot.turn.assign_worktree import closed_issues
 from bot.turn.context import TurnContext
+from bot.turn.kind import Ready, Seen
 from bot.turn.switching import join_worktree_on_branch, share_by_now, switch_if_needed
 from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()
 Words = tuple[tuple[Told, ...], tuple[str, ...]]
 """Remarks for the agent, and notices for the thread."""
-Seen = tuple[object, ...]
-"""The commit of a worktree, and what differs from it: each file with its time and size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread."""
-
-    branch: str | None
-    base_branch: str | None
-    head: str
-    made_again: str | None = None
-    remarks: tuple[Told, ...] = ()
-    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ One webhook secret is known to the admins of all repositories: each of them can 
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from bot.tasks import concurrently
 from bot.thread import reasons
 from bot.thread.authority import Denied
 from bot.turn.context import TurnContext
+from bot.turn.kind import Confirmed
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser
 from bot.turn.queueing import named_part
@@ -39,15 +40,6 @@ class NotConfirmedError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The request as it stands, and who wrote its words. `verbs`: they ask for a plan alone."""
-
-    ask: Ask
-    authors: frozenset[Actor]
-    verbs: frozenset[str] = frozenset()
 
 
 async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:

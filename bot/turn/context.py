@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -30,7 +31,7 @@ from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
 from bot.turn.parsing import CommentParser
-from bot.turn.verb import Verbs
+from bot.turn.request import Verbs
 
 _log = structlog.get_logger()
 
@@ -82,7 +83,7 @@ class TurnContext(NodeContext):
 
     @asynccontextmanager
     async def launching(
-        self, turn: ClaimedTurn, kind: Kind, answers: ModelAnswers, *, again: bool = False
+        self, turn: ClaimedTurn, kind: Kind[Any], answers: ModelAnswers, *, again: bool = False
     ) -> AsyncIterator[tuple[Launch, DiskWatch]]:
         """Return how to start the agent of a turn: in its worktree, with the conversation's HOME, in the sandbox if
         there is one, where it can change files only if the kind writes. The turn's network lasts as long as the
@@ -120,7 +121,7 @@ class TurnContext(NodeContext):
     async def go_on(
         self,
         turn: ClaimedTurn,
-        kind: Kind,
+        kind: Kind[Any],
         prompt: tuple[str, ...],
         limits: PromptLimits,
         answers: ModelAnswers,

@@ -1,61 +1,81 @@
 """What differs between the kinds of turns. The machine asks the kind of a turn, and names none."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Generic, Literal, TypeVar
 
+from bot.ask import Ask
+from bot.model import Actor
 from bot.prompt.builder import Brief
+from bot.prompt.collect import Collected
+from bot.prompt.foreign import Told
+from bot.store.database import Connection
+from bot.thread.authority import Policy
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import Changes, TurnResult
 
-if TYPE_CHECKING:
-    from bot.ask import Ask
-    from bot.prompt.collect import Collected
-    from bot.store.database import Connection
-    from bot.thread.authority import Policy
-    from bot.turn.checkout import Ready, Seen
-    from bot.turn.confirm import Confirmed
-    from bot.turn.turn_run import TurnRun
-
-Post = Callable[["Connection", Sequence[str]], Awaitable[None]]
+R = TypeVar("R")
+"""The run of a turn (`bot.turn.turn_run.TurnRun`)."""
+Seen = tuple[object, ...]
+"""The commit of a worktree, and what differs from it: each file with its time and size."""
+Post = Callable[[Connection, Sequence[str]], Awaitable[None]]
 """Writes the parts of an answer where they are to be posted, in the transaction that ends the turn."""
 
 
-async def _no(run: TurnRun) -> bool:
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread."""
+
+    branch: str | None
+    base_branch: str | None
+    head: str
+    made_again: str | None = None
+    remarks: tuple[Told, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The request as it stands, and who wrote its words. `verbs`: they ask for a plan alone."""
+
+    ask: Ask
+    authors: frozenset[Actor]
+    verbs: frozenset[str] = frozenset()
+
+
+async def _no(run: Any) -> bool:
     return False
 
 
-async def stays(run: TurnRun, confirmed: Confirmed) -> None:
+async def stays(run: Any, confirmed: Confirmed) -> None:
     return None
 
 
-async def _nothing_first(run: TurnRun, ready: Ready) -> None:
+async def _nothing_first(run: Any, ready: Ready) -> None:
     return None
 
 
-async def _no_brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
+async def _no_brief(run: Any, ready: Ready, thread: Collected | None) -> Brief:
     return Brief()
 
 
-async def _as_said(run: TurnRun, answer: str, answered: Collection[int]) -> str:
+async def _as_said(run: Any, answer: str, answered: Collection[int]) -> str:
     return answer
 
 
-async def _told(run: TurnRun, answer: str, seen: Seen | None) -> TurnResult:
+async def _told(run: Any, answer: str, seen: Seen | None) -> TurnResult:
     return TurnResult("done", answer=split_subject(answer)[0])
 
 
-async def _nothing_to_say(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+async def _nothing_to_say(run: Any, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
     return None
 
 
-def _whole(run: TurnRun, answer: str) -> str:
+def _whole(run: Any, answer: str) -> str:
     return answer
 
 
-def _as_comments(run: TurnRun, result: TurnResult) -> Post | None:
+def _as_comments(run: Any, result: TurnResult) -> Post | None:
     return None
 
 
@@ -69,7 +89,7 @@ def asks_in_general(policy: Policy, gesture: str | int | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Generic[R]):
     """One kind of turn: what the machine asks where turns differ. All else is the machine's.
 
     The attributes stand in the order in which a turn meets them.
@@ -86,13 +106,13 @@ class Kind:
     """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
     gesture_says: str | None = None
     """The request that such a gesture makes; None where it asks in the words of the text."""
-    of_outsider: Callable[[TurnRun], Awaitable[bool]] = _no
+    of_outsider: Callable[[R], Awaitable[bool]] = _no
     """Whether somebody without write access has a say in it, beside the authors of its words."""
-    settle: Callable[[TurnRun, Confirmed], Awaitable[None]] = stays
+    settle: Callable[[R, Confirmed], Awaitable[None]] = stays
     """Give the run another kind, where the confirmed words or the rules want that."""
-    may_begin: Callable[[TurnRun, Ready], Awaitable[str | None]] = _nothing_first
+    may_begin: Callable[[R, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""
-    carry_out: Callable[[TurnRun], Awaitable[str | TurnResult]] | None = None
+    carry_out: Callable[[R], Awaitable[str | TurnResult]] | None = None
     """What works on the worktree itself, in place of all that follows: it returns what was done, saved, or the end. No
     checkout is made ready for it, and nothing is committed. Raises ImpossibleError."""
     sets_up: bool = False
@@ -110,23 +130,23 @@ class Kind:
     """The agent works in its own mode for plans."""
     joins: bool = False
     """A request may be told to the agent of a turn that runs, if both are of such kinds."""
-    begin: Callable[[TurnRun, Ready], Awaitable[str | TurnResult | None]] = _nothing_first
+    begin: Callable[[R, Ready], Awaitable[str | TurnResult | None]] = _nothing_first
     """Return an answer for which no agent is needed, or the end."""
     failed_checks: Callable[[Ask], tuple[str, frozenset[str]] | None] = _no_checks
     """The commit and the names of the failed checks that the agent is told of; None for those of the head."""
-    brief: Callable[[TurnRun, Ready, Collected | None], Awaitable[Brief]] = _no_brief
+    brief: Callable[[R, Ready, Collected | None], Awaitable[Brief]] = _no_brief
     """What the agent is told in place of, or beside, what all are told. Raises NotConfirmedError."""
-    take: Callable[[TurnRun, str, Collection[int]], Awaitable[str]] = _as_said
+    take: Callable[[R, str, Collection[int]], Awaitable[str]] = _as_said
     """Return the answer to be saved; the ids are of inline comments in whose threads the agent answers."""
     subject: str | None = None
     """The subject of the commit, where the agent names none."""
-    answered: Callable[[TurnRun, str, Seen | None], Awaitable[TurnResult]] = _told
+    answered: Callable[[R, str, Seen | None], Awaitable[TurnResult]] = _told
     """End a turn that does not write."""
-    published: Callable[[TurnRun, Ready, Changes | str | None, Sequence[str]], Awaitable[None]] = _nothing_to_say
+    published: Callable[[R, Ready, Changes | str | None, Sequence[str]], Awaitable[None]] = _nothing_to_say
     """Say what there is to say after the push, whose notices are given."""
-    whole: Callable[[TurnRun, str], str] = _whole
+    whole: Callable[[R, str], str] = _whole
     """Return the answer with all that would be posted beside it, for an end at which that is not posted."""
-    post: Callable[[TurnRun, TurnResult], Post | None] = _as_comments
+    post: Callable[[R, TurnResult], Post | None] = _as_comments
     """Return what posts the answer otherwise than as comments. Takes seconds for a long answer."""
     needs_person: bool = False
     """Its answer waits for a person."""

@@ -18,8 +18,9 @@ from bot.store.turns import ClaimedTurn, Use
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
-from bot.turn.checkout import NotReady, Ready, prepare
-from bot.turn.confirm import Confirmed, confirm, may_all_ask
+from bot.turn.checkout import NotReady, prepare
+from bot.turn.confirm import confirm, may_all_ask
+from bot.turn.kind import Confirmed, Ready
 from bot.turn.repository_rules import use_fetched_rules, use_known_rules
 from bot.turn.restoring import bring_back_before
 from bot.turn.setting_up import set_up_for_agent

@@ -25,8 +25,8 @@ from bot.store import messages, turns
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, tracking
 from bot.thread.commit_message import is_conventional, split_subject
-from bot.turn.checkout import Ready
 from bot.turn.context import TurnContext
+from bot.turn.kind import Ready
 from bot.turn.parsing import CommentParser
 from bot.turn.publishing import recent_subjects
 from bot.turn.pull_request import asked_of_agent

@@ -34,7 +34,7 @@ from bot.thread.formatting import clause
 from bot.thread.sanitize import closed
 from bot.tree import Clone, GitError, OpenTree, StoppedError
 from bot.turn.caps import capped, record_use
-from bot.turn.checkout import Ready
+from bot.turn.kind import Ready
 from bot.turn.pull_request import description_of
 from bot.turn.turn_run import TurnRun
 

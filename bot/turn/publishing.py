@@ -18,9 +18,9 @@ from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import Clone, Committed, Guard, Identity, OpenTree, RescueLabel, StoppedError
-from bot.turn.checkout import Ready, Seen
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext
+from bot.turn.kind import Ready, Seen
 from bot.turn.preparing import give_variables
 from bot.turn.proof import Proof
 from bot.turn.pull_request import pull_request_of, pulls_while_pushed

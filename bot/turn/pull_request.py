@@ -19,7 +19,7 @@ from bot.store.pull_requests import own_pull, record_pull_request, record_push, 
 from bot.thread import notices, pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
 from bot.tree import GitError
-from bot.turn.checkout import Ready
+from bot.turn.kind import Ready
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, is_ours, keep_true, open_once, open_one
 from bot.turn.thread_answers import OUT
 from bot.turn.turn_run import TurnRun

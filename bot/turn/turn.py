@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,7 +9,6 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from bot import counters
-from bot.prompt.collect import Collected
 from bot.store.turns import ClaimLostError
 from bot.tasks import concurrently, unless
 from bot.thread import notices, reasons
@@ -19,7 +17,7 @@ from bot.thread.tracking import TurnResult
 from bot.tree import StoppedError
 from bot.turn.alone import carry_out
 from bot.turn.asking import ask_agent
-from bot.turn.checkout import Ready, files_seen
+from bot.turn.checkout import files_seen
 from bot.turn.confirm import NotConfirmedError
 from bot.turn.ending import finish, hand_back, put_back, stopped
 from bot.turn.preparing import confirm_request, fetch_the_rest, get_ready, take_up
@@ -105,18 +103,14 @@ async def work(run: TurnRun) -> TurnResult | Wait:
             # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
             lacks_history, seen = clone.is_shallow, await files_seen(run)
             async with concurrently(fetch_the_rest(run)) as arriving:
-                answer = run.turn.so_far.answer or await _answer(run, ready, thread)
+                begun = run.turn.so_far.answer or await run.kind.begin(run, ready)
+                answer = begun or await ask_agent(run, ready, thread)
                 if isinstance(answer, str) and lacks_history:
                     await run.unless_stopped(arriving)
             if not isinstance(answer, str):
                 return answer
             is_fresh = run.ctx.clock() - began < RULES_VALID_FOR
             return await deliver(run, ready, answer, guard if is_fresh else None, seen)
-
-
-async def _answer(run: TurnRun, ready: Ready, thread: Awaitable[Collected | None]) -> str | TurnResult | Wait:
-    """Return what the agent answers, or what is said where none is needed, once that is saved; or the end."""
-    return await run.kind.begin(run, ready) or await ask_agent(run, ready, thread)
 
 
 def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:

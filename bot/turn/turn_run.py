@@ -39,7 +39,7 @@ class TurnRun:
     thread_answers: tuple[str, ...] = field(init=False)
     inline: frozenset[int] = frozenset()
     """The inline comments of the pull request that the agent was told of and may answer in their threads."""
-    kind: Kind = field(init=False)
+    kind: "Kind[TurnRun]" = field(init=False)
     """What kind of turn it is by now."""
     subject: object = None
     """What the kind's brief was about, for what it takes of the answer."""

@@ -1,6 +1,6 @@
 """What people can ask for: one file, or folder, for each verb, and the table of them."""
 
-from bot.turn.verb import Verbs
+from bot.turn.request import Verbs
 from bot.verbs import (
     agent,
     create,

@@ -4,8 +4,7 @@ from bot.rules import Chosen
 from bot.sandbox.net.model_answers import is_model_name
 from bot.store import conversations
 from bot.thread import agent_choice as words
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 
 USUAL = "default"
 """The word that takes a choice back."""

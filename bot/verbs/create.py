@@ -4,9 +4,9 @@ from bot.store.database import Connection
 from bot.thread.formatting import inline_code
 from bot.turn.alone import require_live, save_done, work_alone
 from bot.turn.kind import Kind
+from bot.turn.request import Verb
 from bot.turn.restoring import make
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 
 def was_made(branch: str | None) -> str:

@@ -1,8 +1,7 @@
 """`/help`: the chat commands, each with its summary."""
 
 from bot.thread import replies
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 
 
 async def _help(ctx: RequestContext, _: str | None) -> None:

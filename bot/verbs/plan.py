@@ -17,13 +17,12 @@ from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.questions import TO_ANSWER
 from bot.thread.tracking import TurnResult
-from bot.turn.checkout import Ready, Seen, files_seen
-from bot.turn.confirm import Confirmed, may_all_ask
-from bot.turn.kind import Kind
+from bot.turn.checkout import files_seen
+from bot.turn.confirm import may_all_ask
+from bot.turn.kind import Confirmed, Kind, Ready, Seen
 from bot.turn.queueing import queue_turn
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 _log = structlog.get_logger()
 
@@ -171,7 +170,7 @@ COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMAR
 APPROVE = Handler("approve", summary=APPROVE_SUMMARY, run=_approve, queues_turn=True)
 
 
-async def settle(run: TurnRun, confirmed: Confirmed, to: Kind | None = None) -> None:
+async def settle(run: TurnRun, confirmed: Confirmed, to: Kind[TurnRun] | None = None) -> None:
     """Let a turn that works only plan, where its words or the repository's rules want that; say why.
 
     What answers the question of a plan is planned too; what was approved is carried out. `to` is the kind that plans

@@ -11,10 +11,9 @@ from bot.turn.alone import not_done, save_done
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
 from bot.turn.queueing import queue_alone
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 SUMMARY = "opens a pull request for this thread's branch; `/pr draft` opens a draft, and a title may follow"
 _POLITE: Final = frozenset({"please", "now", "please now", "now please", "thanks", "thank you"})

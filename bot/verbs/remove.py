@@ -12,9 +12,8 @@ from bot.tree import NotRemoved
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
-from bot.turn.request import RequestContext
+from bot.turn.request import RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 
 def was_removed(saved: Saved | None, others: tuple[int, ...]) -> str:

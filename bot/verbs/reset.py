@@ -14,10 +14,9 @@ from bot.tree import CheckoutRefused, Metadata, RescueLabel
 from bot.turn.alone import not_done, require_live, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 SUMMARY = "starts a new conversation and resets the files; work that is not on GitHub is rescued first"
 

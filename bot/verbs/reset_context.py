@@ -2,8 +2,7 @@
 
 from bot.store import conversations
 from bot.thread import replies
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 
 
 async def _reset_context(ctx: RequestContext, _: str | None) -> None:

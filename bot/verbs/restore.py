@@ -13,10 +13,9 @@ from bot.thread.worktree_replies import restored_clause
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone
-from bot.turn.request import RequestContext
+from bot.turn.request import RequestContext, Verb
 from bot.turn.restoring import bring_back
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 
 def was_restored(back: Saved, branch: str | None, elsewhere: Sequence[str]) -> str:

@@ -6,8 +6,7 @@ from bot.store import requests
 from bot.thread import replies
 from bot.turn.confirm import RETRY
 from bot.turn.queueing import queue_turn
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 
 
 async def _retry(ctx: RequestContext, _: str | None) -> None:

@@ -4,8 +4,7 @@ from bot.rules import Chosen
 from bot.store import conversations, requests
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import replies, tracking
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 
 
 async def _status(ctx: RequestContext, _: str | None) -> None:

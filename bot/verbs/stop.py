@@ -11,8 +11,7 @@ from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn.parsing import one_of
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb, Verbs
+from bot.turn.request import Handler, RequestContext, Verb, Verbs
 
 CLOSE_WITH_COMMENT_SECONDS = 2
 """\"Close with comment\" fires both events in any order: a request this near to the close, or later, still runs."""

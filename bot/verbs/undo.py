@@ -14,12 +14,11 @@ from bot.thread.formatting import clause, format_count, format_list, inline_code
 from bot.thread.tracking import AskedBy, TurnResult
 from bot.thread.worktree_replies import rescued
 from bot.tree import OpenTree, RescueLabel
-from bot.turn.checkout import Ready, base_of
-from bot.turn.kind import Kind
+from bot.turn.checkout import base_of
+from bot.turn.kind import Kind, Ready
 from bot.turn.queueing import queue_on_branch
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 SUMMARY = "takes back what the last request changed: its commits by a new one, and what is not on GitHub after a rescue"
 NOTHING = "There is nothing to take back: no request changed this branch, or `/undo` took that back before."

@@ -13,12 +13,11 @@ from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError
-from bot.turn.checkout import Ready, base_of
-from bot.turn.kind import Kind
+from bot.turn.checkout import base_of
+from bot.turn.kind import Kind, Ready
 from bot.turn.queueing import queue_on_branch
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 
 SUMMARY = "merges the base branch into this thread's branch; the agent resolves conflicts"
 NOTHING = "There is no branch here yet, so there is nothing to update. The next request starts from the newest commits."

@@ -3,8 +3,7 @@
 from bot.store import conversations, rescues, worktrees
 from bot.thread import replies, worktree_replies
 from bot.turn.parsing import one_of
-from bot.turn.request import Handler, RequestContext
-from bot.turn.verb import Verb
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.verbs.remove import ask_for_removal
 from bot.verbs.reset import ask_for_reset
 from bot.verbs.restore import ask_to_restore

@@ -15,7 +15,7 @@ from bot.operator.api.calls import WITH_TOKEN, Caller
 from bot.store.scope import Scope
 
 if TYPE_CHECKING:  # the web process has no other use for GitHub's client
-    from bot.operator.dashboard.access import Access
+    from bot.operator.dashboard.access import Access, UnknownAccessError
 
 COOKIE: Final = "threadtree"
 VALID_FOR: Final = timedelta(hours=12)
@@ -25,10 +25,6 @@ SIGN_IN_COOKIE: Final = "threadtree-sign-in"
 SIGN_IN_WITHIN: Final = timedelta(minutes=10)
 WRONG_TOKENS_A_MINUTE: Final = 10
 """From all addresses together: behind a proxy all are the same."""
-
-
-class UnknownAccessError(Exception):
-    """GitHub has not said yet, or not for long, what the person may see."""
 
 
 class Login:

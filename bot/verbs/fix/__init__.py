@@ -12,13 +12,11 @@ from bot.store import turns
 from bot.store.database import Connection
 from bot.thread import notices
 from bot.thread.tracking import Changes
-from bot.turn.checkout import Ready
 from bot.turn.confirm import NotConfirmedError
-from bot.turn.kind import Kind, stays
+from bot.turn.kind import Kind, Ready, stays
 from bot.turn.parsing import one_of
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 from bot.verbs.fix import rows, words
 from bot.verbs.plan import PLAN, settle
 

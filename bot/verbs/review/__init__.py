@@ -11,12 +11,11 @@ from bot.thread import replies, thread_comments, tracking
 from bot.thread.authority import Policy
 from bot.thread.outbox import REVIEW as POSTED
 from bot.thread.tracking import TurnResult
-from bot.turn.checkout import Ready, Seen, files_seen
-from bot.turn.kind import Kind, Post
+from bot.turn.checkout import files_seen
+from bot.turn.kind import Kind, Post, Ready, Seen
 from bot.turn.parsing import REVIEW as WORDS
-from bot.turn.request import Handler, RequestContext
+from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.turn.verb import Verb
 from bot.verbs.review import left, told, words
 from bot.verbs.review.left import SAVED, Reviewing, SavedReview
 

@@ -11,8 +11,8 @@ from bot.github.answers import Pull
 from bot.github.errors import NotFound
 from bot.model import Repository
 from bot.store.turns import ClaimedTurn
-from bot.turn.confirm import Confirmed
 from bot.turn.context import TurnContext
+from bot.turn.kind import Confirmed
 
 
 class QuietGitHub:
