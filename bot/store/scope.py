@@ -20,3 +20,7 @@ class Scope:
 
 
 EVERYTHING: Final = Scope("", None)
+
+
+class UnknownAccessError(Exception):
+    """GitHub has not said yet, or not for long, what the person may see."""

@@ -12,7 +12,7 @@ from bot.github.errors import GitHubError, NotFound, Refused, Unauthenticated
 from bot.github.people import SignIn, is_one_of
 from bot.model import Repository
 from bot.operator.api.calls import UNANSWERED, WITH_TOKEN, Calls
-from bot.store.scope import EVERYTHING, Scope
+from bot.store.scope import EVERYTHING, Scope, UnknownAccessError
 
 FRESH: Final = timedelta(minutes=5)
 """So long an answer of GitHub's counts."""
@@ -22,10 +22,6 @@ PATIENCE_SECONDS: Final = 4.0
 ASKED_AT_ONCE: Final = 8
 _AWAY: Final[tuple[type[BaseException], ...]] = (GitHubError, *UNANSWERED)
 _log = structlog.get_logger()
-
-
-class UnknownAccessError(Exception):
-    """GitHub has not said yet, or not for long, what the person may see."""
 
 
 class Access:

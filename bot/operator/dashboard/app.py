@@ -17,13 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bot.operator.api.app import PROBLEMS, explained
 from bot.operator.api.calls import CALL_SECONDS, ONLY_OPERATORS, STRANGER, Caller, CallError, Calls
 from bot.operator.api.events import News
-from bot.operator.dashboard.access import UnknownAccessError
 from bot.operator.dashboard.actions import ACTION_VIEWS
 from bot.operator.dashboard.entrance import ENTRANCE
 from bot.operator.dashboard.login import COOKIE, Login, is_equal, is_foreign
 from bot.operator.dashboard.pages import PAGES
 from bot.operator.dashboard.rendering import STATIC
 from bot.operator.dashboard.visits import PageView, Visit
+from bot.store.scope import UnknownAccessError
 
 VIEWS: Final = (*PAGES, *ENTRANCE, *ACTION_VIEWS)
 _OPEN: Final = ("/login", "/static/")

@@ -12,10 +12,10 @@ from urllib.parse import quote, unquote, urlsplit
 from starlette.requests import Request
 
 from bot.operator.api.calls import WITH_TOKEN, Caller
-from bot.store.scope import Scope
+from bot.store.scope import Scope, UnknownAccessError
 
 if TYPE_CHECKING:  # the web process has no other use for GitHub's client
-    from bot.operator.dashboard.access import Access, UnknownAccessError
+    from bot.operator.dashboard.access import Access
 
 COOKIE: Final = "threadtree"
 VALID_FOR: Final = timedelta(hours=12)
