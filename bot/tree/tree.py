@@ -149,6 +149,7 @@ class OpenClone(CloneLock):
     branch_of = branch_of
     rescued_tip = rescued_tip
     drop = drop_rescue
+    push_beside = push_beside
 
     def at(self, path: Path) -> "OpenTree":
         """Return the worktree of this clone at a path, under the same lock."""
@@ -344,10 +345,6 @@ class OpenTree(OpenClone):
             return await push(checkout, branch, park_as, identity, check, is_new=is_new)
         except PushWithheldError as withheld:
             return Pushed("withheld", rule=withheld.rule, names=withheld.names)
-
-    async def push_beside(self, branch: str, files: Mapping[str, bytes], by: Identity, message: str) -> str | None:
-        """Push a commit with these files alone to a branch of ours: see `push_beside`. Raises GitError, OSError."""
-        return await push_beside(self, branch, files, by, message)
 
     async def merge(
         self, branch: str, theirs: str, message: str, author: Identity

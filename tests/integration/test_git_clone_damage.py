@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints, refs
+from bot import refs
 from bot.tree.clone import branch_history
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.fetch import Updated, replace_if_damaged
@@ -183,29 +183,6 @@ async def test_a_damaged_clone_stays_unchanged_while_the_remote_is_unreachable(w
     assert not (world.root / "data" / "kept").exists()
     away.rename(world.remote)
     await replaced(world)
-    await assert_fetched_anew(world)
-    await assert_next_turn_loses_nothing(world, own)
-
-
-@pytest.mark.parametrize("place", ["clone-remade", "clone-set-aside"])
-async def test_the_replacement_can_be_interrupted_anywhere(
-    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = await with_work(world)
-    ref_to_nothing(world.clone.path)
-
-    def cut_off(reached: str) -> None:
-        if reached == place:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(failpoints, "listener", cut_off)
-    with pytest.raises(asyncio.CancelledError):
-        await brought_up_to_date(world)
-    monkeypatch.undo()
-    await brought_up_to_date(world)
-    assert sorted(child.name for child in world.clone.path.parent.iterdir()) == ["hello.git", "hello.git.lock"]
-    [kept] = (world.root / "data" / "kept").iterdir()
-    assert (kept / "refs" / "heads" / "nothing").is_file()
     await assert_fetched_anew(world)
     await assert_next_turn_loses_nothing(world, own)
 

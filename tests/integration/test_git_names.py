@@ -32,7 +32,18 @@ FILES = [
     b"back\\slash",
     b"$(touch x)",
 ]
-BRANCHES = ["$(touch x)", "a;touch${IFS}x", 'it\'s-"quoted"', "`x`|&>", "ünï/→", "a/-b", "refs/heads/main", "x" * 200]
+BRANCHES = [
+    "$(touch x)",
+    "a;touch${IFS}x",
+    'it\'s-"quoted"',
+    "`x`|&>",
+    "ünï/→",
+    "a/-b",
+    "refs/heads/main",
+    "x" * 200,
+    "x@y",
+    "HEAD2",
+]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 
 

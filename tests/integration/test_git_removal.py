@@ -21,6 +21,7 @@ from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.create import Created
 from bot.tree.remove import NotRemoved, Remote, Removed, remove
 from bot.tree.rescue.message import RescueLabel
+from tests.support.damage import nested_repository
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import GitRepositories, git
 from tests.support.patience import until_true
@@ -255,11 +256,6 @@ def link_in_its_place(world: GitRepositories) -> None:
     world.path.symlink_to(world.person)
 
 
-def nested_repository(world: GitRepositories) -> None:
-    git(world.path, "init", "-q", "nested")
-    (world.path / "nested" / "mine").write_text("mine")
-
-
 @pytest.mark.parametrize("damage", [link_in_its_place, nested_repository])
 async def test_a_worktree_that_no_commit_can_hold_is_kept_whole(
     world: GitRepositories, damage: Callable[[GitRepositories], None]
@@ -296,17 +292,6 @@ def contents(path: Path) -> dict[str, bytes | None]:
     return {
         str(file.relative_to(path)): file.read_bytes() if file.is_file() else None for file in sorted(path.rglob("*"))
     }
-
-
-async def test_commits_of_a_vanished_directory_are_rescued(world: GitRepositories) -> None:
-    mine = world.agent_commits({"a": "1"})
-    world.agent("checkout", "-q", "--detach")
-    stray = world.agent_commits({"b": "1"})
-    shutil.rmtree(world.path)
-    result = await removed(world)
-    assert result.rescue is not None
-    for commit in (mine, stray):
-        assert await world.clone.is_ancestor(commit, result.rescue.sha)
 
 
 @pytest.mark.parametrize("directory", [".", "deep"])

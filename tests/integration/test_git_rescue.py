@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot import failpoints, refs
+from bot import refs
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescuedCommits, RescueLabel, drop_rescue, list_rescues, read_rescue, rescue_bytes
 from bot.tree.rescue.message import write as write_message
@@ -112,24 +112,6 @@ async def test_a_repeated_rescue_leaves_no_trace_and_overwrites_none(world: GitR
     assert second.ref == refs.rescue_ref("7", AT + timedelta(microseconds=1))
     assert rescue_refs(world) == [first.ref, second.ref]
     assert git(world.clone.path, "show", f"{first.ref}:new") == "first"
-
-
-@pytest.mark.parametrize("place", ["rescue-committed", "rescued"])
-async def test_an_interrupted_rescue_is_repeated(
-    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(world, "new")
-
-    def cut_off(name: str) -> None:
-        if name == place:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(failpoints, "listener", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        await rescued(world)
-    monkeypatch.setattr(failpoints, "listener", None)
-    assert (await kept(world)).ref == REF
-    assert rescue_refs(world) == [REF]
 
 
 async def test_a_rescue_can_be_measured_and_dropped(world: GitRepositories) -> None:

@@ -12,6 +12,7 @@ from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import CheckoutRefused
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.reset import WasReset, reset
+from tests.support.damage import edit
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import GitRepositories, git
 
@@ -67,10 +68,6 @@ def rescued_file(world: GitRepositories, result: WasReset, name: str) -> str:
     return git(world.clone.path, "show", f"{result.rescue.sha}:{name}")
 
 
-def edit(world: GitRepositories) -> None:
-    (world.path / "README.md").write_text("mine")
-
-
 async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(world: GitRepositories) -> None:
     edit(world)
     (world.path / "new").write_text("new")
@@ -83,7 +80,7 @@ async def test_all_work_is_rescued_and_the_tree_equals_the_default_branch(world:
     assert sorted(file.name for file in world.path.iterdir()) == [".git", ".gitignore", "README.md", "deep", "theirs"]
     assert (world.path / "README.md").read_text() == "hello\n"
     assert (world.path / "deep" / "tracked").read_text() == "tracked\n"
-    assert [rescued_file(world, result, name) for name in ("README.md", "new")] == ["mine", "new"]
+    assert [rescued_file(world, result, name) for name in ("README.md", "new")] == ["edited", "new"]
 
 
 async def test_a_clean_worktree_needs_no_rescue(world: GitRepositories) -> None:
@@ -178,15 +175,7 @@ async def test_a_reset_without_a_branch_on_github_is_refused_and_changes_nothing
     result = await tried(world, replace(LABEL, branch="feature"), HeadBranch("feature"))
     assert isinstance(result, CheckoutRefused)
     assert "Restore it there" in result.next_step
-    assert (world.path / "README.md").read_text() == "mine"
-
-
-# Worktrees that no commit can hold
-
-
-def nested_repository(world: GitRepositories) -> None:
-    git(world.path, "init", "-q", "nested")
-    (world.path / "nested" / "mine").write_text("mine")
+    assert (world.path / "README.md").read_text() == "edited"
 
 
 async def test_a_reset_drops_the_branches_and_stashes_of_the_sandbox(world: GitRepositories) -> None:
@@ -221,26 +210,10 @@ async def test_a_repeated_reset_ends_the_same_and_one_rescue_has_everything(
     result = await was_reset(world)
 
     assert result.branch == SEQUEL
-    assert rescued_file(world, result, "README.md") == "mine"
+    assert rescued_file(world, result, "README.md") == "edited"
     assert await world.clone.commit_at(f"refs/heads/{BRANCH}") == mine
     refs = git(world.clone.path, "for-each-ref", "--format=%(refname)", "refs/threadtree/rescue").split()
     assert result.rescue is not None
     assert refs == [result.rescue.ref]
     assert (result.rescue.files, result.rescue.commits) == (1, 1)
     assert await world.clone.is_ancestor(mine, result.rescue.sha)
-
-
-@pytest.mark.parametrize("cut", ["reset-rescued", "trashed", "entry-dropped", "reset-done"])
-async def test_a_worktree_that_is_created_again_survives_the_interruption(
-    world: GitRepositories, cut: str, kill_at: Callable[[str], None]
-) -> None:
-    nested_repository(world)
-    kill_at(cut)
-    with pytest.raises(KilledError):
-        await tried(world)
-
-    result = await was_reset(world)
-
-    assert result.kept is not None
-    assert (result.kept / "nested" / "mine").read_text() == "mine"
-    assert result.branch == BRANCH

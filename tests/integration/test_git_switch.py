@@ -10,6 +10,7 @@ from bot.model import HeadBranch
 from bot.sharing_rules import Misfit
 from bot.tree.clone.checkout import require_checkout
 from bot.tree.sync import switch
+from tests.support import damage
 from tests.support.git_repositories import GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
@@ -84,19 +85,6 @@ async def test_a_local_branch_that_is_behind_is_fast_forwarded(world: GitReposit
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == head
 
 
-def dirty(world: GitRepositories) -> None:
-    (world.path / "hello.txt").write_text("mine\n")
-
-
-def untracked(world: GitRepositories) -> None:
-    (world.path / "mine.txt").write_text("mine\n")
-
-
-def staged(world: GitRepositories) -> None:
-    dirty(world)
-    world.agent("add", "-A")
-
-
 def merging(world: GitRepositories) -> None:
     world.agent("commit", "-q", "--allow-empty", "-m", "side")
     world.agent("update-ref", "MERGE_HEAD", "HEAD~1")
@@ -106,36 +94,18 @@ def elsewhere(world: GitRepositories) -> None:
     world.agent("switch", "-q", "-c", "elsewhere")
 
 
-def detached(world: GitRepositories) -> None:
-    world.agent("switch", "-q", "--detach")
-
-
-def hidden(world: GitRepositories) -> None:
-    world.agent("update-index", "--skip-worktree", "hello.txt")
-    dirty(world)
-
-
-def stashed(world: GitRepositories) -> None:
-    dirty(world)
-    world.agent("stash", "-q")
-
-
-def a_commit_more(world: GitRepositories) -> None:
-    world.agent_commits({"mine.txt": "mine\n"})
-
-
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (dirty, "uncommitted"),
-        (untracked, "uncommitted"),
-        (staged, "uncommitted"),
+        (damage.edit, "uncommitted"),
+        (damage.untracked_file, "uncommitted"),
+        (damage.staged_edit, "uncommitted"),
         (merging, "unfinished"),
         (elsewhere, "off-branch"),
-        (detached, "off-branch"),
-        (hidden, "hidden-edits"),
-        (stashed, "only-here"),
-        (a_commit_more, "not-contained"),
+        (damage.unpushed_commit_beside_the_branch, "off-branch"),
+        (damage.hidden_edit, "hidden-edits"),
+        (damage.stash, "only-here"),
+        (damage.unpushed_commit, "not-contained"),
     ],
 )
 async def test_a_worktree_with_more_than_the_pull_request_stays(
@@ -237,19 +207,6 @@ async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them
     assert await switched(world) == "uncommitted"
 
     assert snapshot(world) == before
-
-
-@pytest.mark.parametrize("name", ["a'b;$(touch${IFS}x)", "ünï/→", "dash-", "x@y", "HEAD2", "refs/heads/x"])
-async def test_a_branch_may_be_called_as_git_allows(world: GitRepositories, name: str) -> None:
-    await world.created()
-    head = world.someone_pushes("other", {"a.txt": "a\n"}, start="origin/main")
-    git(world.person, "push", "-q", "origin", f"HEAD:refs/heads/{name}")
-    async with world.open() as tree:
-        await tree.fetch()
-        assert await tree.switch(ISSUE, name) is None
-        assert await tree.sync(name) is None
-    assert world.agent("rev-parse", "HEAD") == head
-    assert {file.name for file in world.path.iterdir()} == {".git", "README.md", "a.txt"}
 
 
 @pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])

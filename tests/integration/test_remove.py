@@ -28,7 +28,6 @@ from tests.support.git_repositories import SANDBOXES, SEARCH_PATH, GitRepositori
 from tests.support.turn_rows import NODE, TurnRows
 from tests.support.worktree_jobs import remove_all
 
-WORKER = "0123456789abcdef"
 BRANCH = "threadtree/issue-1"
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -4,7 +4,6 @@ All other tests of worktrees use a sandbox; the stories of `tests/end_to_end` us
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from bot.tree.lfs.pointers import Pointer
 from bot.tree.push import Pushed
 from bot.tree.remove import Removed
 from bot.tree.reset import WasReset
+from tests.support.damage import clone_gone, record_gone
 from tests.support.git_repositories import (
     BOT,
     LABEL,
@@ -78,14 +78,6 @@ async def test_work_is_pushed_rescued_reset_restored_and_removed(world: GitRepos
     assert isinstance(gone, Removed)
     assert not world.path.exists()
     assert world.path not in [entry.path for entry in await all_entries(world.clone)]
-
-
-def record_gone(world: GitRepositories) -> None:
-    shutil.rmtree(world.clone.path / "worktrees")
-
-
-def clone_gone(world: GitRepositories) -> None:
-    shutil.rmtree(world.clone.path)
 
 
 def clone_damaged(world: GitRepositories) -> None:

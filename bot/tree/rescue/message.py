@@ -115,10 +115,10 @@ def read(message: str, parents: Sequence[str]) -> tuple[RescueLabel, RescuedComm
 
 def place_of(ref: str) -> tuple[str, datetime] | None:
     """Return the worktree and the time that a rescue's ref names; None for another ref."""
-    worktree, _, time = ref.removeprefix(refs.RESCUE_PREFIX).partition("/")
+    worktree = ref.removeprefix(refs.RESCUE_PREFIX).partition("/")[0]
     try:
-        at = datetime.strptime(time, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
-    except ValueError:
+        at = refs.rescue_time(ref)
+    except refs.InvalidNameError:
         return None
     return (worktree, at) if refs.rescue_ref(worktree, at) == ref else None
 
