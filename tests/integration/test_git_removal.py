@@ -17,10 +17,9 @@ import pytest
 
 from bot.model import DetachedHead, HeadBranch
 from bot.sandbox import trash
+from bot.tree import NotRemoved, Removed, RescueLabel
 from bot.tree.clone.checkout import Seen, all_entries, inspect
 from bot.tree.create import Created
-from bot.tree.remove import NotRemoved, Remote, Removed, remove
-from bot.tree.rescue.message import RescueLabel
 from tests.support.damage import nested_repository
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import GitRepositories, git
@@ -29,7 +28,6 @@ from tests.support.patience import until_true
 BRANCH = "threadtree/issue-1"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LABEL = RescueLabel(7, BRANCH, (1,), NOON)
-MAIN = Remote("main")
 NOBODY = 65534
 
 
@@ -41,9 +39,9 @@ async def world(tmp_path: Path) -> GitRepositories:
 
 
 async def removed(
-    world: GitRepositories, label: RescueLabel = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+    world: GitRepositories, label: RescueLabel = LABEL, merged: str | None = None, *, published: bool = True
 ) -> Removed:
-    result = await tried(world, label, remote, fetched=fetched)
+    result = await tried(world, label, merged, published=published)
     assert isinstance(result, Removed), result
     assert not is_there(world.path)
     assert world.path not in [entry.path for entry in await all_entries(world.clone)]
@@ -52,18 +50,12 @@ async def removed(
 
 
 async def tried(
-    world: GitRepositories, label: RescueLabel = LABEL, remote: Remote = MAIN, *, fetched: bool = True
+    world: GitRepositories, label: RescueLabel = LABEL, merged: str | None = None, *, published: bool = True
 ) -> Removed | NotRemoved:
     async with world.open() as tree:
-        if fetched:
+        if published:
             await tree.fetch()
-        return await remove(tree, world.path, label, remote)
-
-
-async def purged(world: GitRepositories) -> Removed | NotRemoved:
-    async with world.open() as tree:
-        await tree.fetch()
-        return await remove(tree, world.path, LABEL, MAIN, only_clean=True)
+        return await tree.remove(label, base_branch="main", merged_head=merged, published=published)
 
 
 def is_there(path: Path) -> bool:
@@ -149,16 +141,16 @@ async def test_commits_merged_on_github_count_as_merged_and_later_ones_do_not(wo
     await world.publish()
     git(world.remote, "update-ref", "refs/heads/other", BRANCH)
     git(world.remote, "update-ref", "-d", f"refs/heads/{BRANCH}")
-    assert not (await removed(world, remote=Remote("main", merged_head=merged))).branch_deleted
+    assert not (await removed(world, merged=merged)).branch_deleted
     await world.recreate(BRANCH)
-    assert (await removed(world, remote=Remote("main", merged_head=later))).branch_deleted
+    assert (await removed(world, merged=later)).branch_deleted
 
 
 async def test_without_a_repository_nothing_counts_as_published(world: GitRepositories) -> None:
     tip = world.agent_commits({"a": "1"})
     await world.publish()
     shutil.rmtree(world.remote)
-    result = await removed(world, remote=Remote("main", merged_head=tip, counts=False), fetched=False)
+    result = await removed(world, merged=tip, published=False)
     assert result.rescue is not None
     assert (result.rescue.files, result.rescue.commits) == (0, 2), "also the one that the branch began from"
     assert result.branch_deleted
@@ -171,7 +163,7 @@ async def test_without_a_repository_the_commits_of_a_broken_worktree_are_rescued
     tip = world.agent_commits({"a": "1"})
     await world.publish()
     (world.path / ".git").unlink()
-    result = await removed(world, remote=Remote("main", counts=False), fetched=False)
+    result = await removed(world, published=False)
     assert result.kept is not None
     assert result.rescue is not None
     assert await world.clone.is_ancestor(tip, result.rescue.sha)
@@ -471,7 +463,9 @@ async def test_work_added_between_two_attempts_is_rescued_too(
 async def test_a_purge_removes_a_clean_and_pushed_worktree(world: GitRepositories) -> None:
     world.agent_commits({"a": "1"})
     await world.publish()
-    result = await purged(world)
+    async with world.open() as tree:
+        await tree.fetch()
+        result = await tree.remove(LABEL, base_branch="main", only_clean=True)
     assert isinstance(result, Removed)
     assert (result.rescue, result.kept, result.branch_deleted) == (None, None, True)
     assert not is_there(world.path)

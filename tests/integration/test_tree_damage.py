@@ -26,11 +26,14 @@ from tests.support.damage import (
     emptied,
     git_file_gone,
     half_made,
+    half_registered,
     lock_that_cannot_be_read,
     locked_by_somebody,
+    nothing_at_all,
     record_gone,
     record_that_is_no_text,
     record_without_head,
+    record_without_pointer,
     without_permissions,
 )
 from tests.support.git_repositories import LABEL, RESCUE, GitRepositories, entry_of, git
@@ -111,6 +114,8 @@ IN_PLACE = (
 """A turn goes on in such a worktree as it is."""
 EMPTY = (deleted, emptied, a_link_instead)
 """Nothing is there to be kept."""
+OFF_RECORD = (half_registered, record_without_pointer, record_gone, nothing_at_all)
+"""The clone does not know the sandbox any more: its commits were imported at the end of its last turn."""
 CASES = [(damage, end) for damage in DAMAGE for end in (removed, made_again, was_reset)]
 CASES.remove((lock_that_cannot_be_read, made_again))  # an operator's own doing, which the turn tells
 
@@ -118,18 +123,22 @@ CASES.remove((lock_that_cannot_be_read, made_again))  # an operator's own doing,
 @pytest.mark.parametrize(("damage", "end"), [*CASES, (clone_and_directory_gone, made_again)])
 async def test_no_damage_costs_more_than_it_took(world: GitRepositories, damage: State, end: End) -> None:
     mine = world.agent_commits({"mine": "1"})
-    if damage is not clone_and_directory_gone:
+    if damage in OFF_RECORD and (end is not made_again or damage in (half_registered, record_without_pointer)):
         await world.bring_home()
     (world.path / "untracked").write_text("2")
     damage(world)
     before = files_in(world.path) if damage is not half_made else set()  # nobody has worked there yet
     await end(world)
     assert before <= found(world)
+    if damage not in (locked_by_somebody, lock_that_cannot_be_read) and end is made_again:
+        entry = await entry_of(world.clone, world.path)
+        assert entry is not None
+        assert entry.lock_reason == "threadtree: in use"
     if end is made_again:
         assert world.agent("rev-parse", "HEAD") == mine
         assert (world.path / "untracked").exists() is (damage in IN_PLACE)
         assert damage not in EMPTY or not (world.clone.data_dir / "kept").exists()
-    if damage is clone_gone and end is not made_again:
+    elif damage is clone_gone:
         assert list(world.clone.data_dir.glob("kept/issue-1.*.git/private")), "it has the commits"
     else:
         assert mine in found(world)
