@@ -213,8 +213,8 @@ class Round:
         for name in ("acme/lamp", "octo/desk"):
             repositories.append(await here.github.create_repository(name))
             repositories[-1].allow(here.maria, "write")
-        # There the bot may read the log of webhooks; elsewhere it reads the threads to find what it missed.
-        repositories[-1].allow(here.github.bot, "admin")
+        for one in repositories:  # or the bot may not read the log of webhooks, and what it missed stays missed
+            one.allow(here.github.bot, "admin")
         stream = Stream(here, random.Random(self._rng.random()), repositories)
         places = Places(here, self._places(), random.Random(self._rng.random()))
         try:

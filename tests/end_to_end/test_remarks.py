@@ -110,7 +110,7 @@ async def test_each_person_has_a_request_of_their_own_and_a_review_ends_the_coll
     await pull.sees("Waiting. This starts at")
     await remarks(pull, "say Two.", by=world.olaf)
     await world.until(PARTS.format(2))
-    assert (await world.turns("state"))[1:] == ["queued", "queued"]
+    assert (await world.turns("state"))[2:] == ["queued", "queued"]
     await pull.reviews("say Three.")
     for words in ("One.", "Two.", "Three."):
         await pull.hears(words)

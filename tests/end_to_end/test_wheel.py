@@ -117,7 +117,7 @@ def test_the_database_is_migrated_and_the_pages_are_served(installed: Installed,
         assert client.get("/healthz").status_code == 200
         page = client.get("/")
         assert (page.status_code, page.url.path) == (200, "/login")
-        static = [file.name for file in (CHECKOUT / "bot/dashboard/static").iterdir()]
+        static = [file.name for file in (CHECKOUT / "bot/operator/dashboard/static").iterdir()]
         linked = [name for name in static if f"/static/{name}" in page.text]
         assert "dashboard.css" in linked
         for name in linked:

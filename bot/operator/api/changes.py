@@ -20,7 +20,6 @@ from bot.operator.api.rows import (
 )
 from bot.store import deliveries, requests, rescues, retention, turns
 from bot.store.turns import TurnOfThread
-from bot.verbs.fix import rows as fixes
 
 
 @change(
@@ -237,6 +236,7 @@ async def _rescue(call: Call, rescue_id: int) -> Rescue:
 async def stop_turn(call: Call, asked: ById) -> StoppedTurn:
     # It renders Markdown, for which the web process has no other use.
     from bot.thread import reasons
+    from bot.verbs.fix import rows as fixes
     from bot.verbs.stop import stop_turns
 
     async with call.connection.transaction():
