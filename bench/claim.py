@@ -11,9 +11,9 @@ from pathlib import Path
 import asyncpg
 
 from bot.postgres.embedded import embedded_postgres
-from bot.store import claims
 from bot.store.database import Connection
 from bot.store.migrate import migrate
+from bot.turn import claims
 from tests.support.asks import ask
 
 LIMIT_MS = 10.0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import structlog
 
+from bot.care import removal_rows as removals
+from bot.care.removal_rows import DecidedRemoval, Removal
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.model import WorktreeRow
@@ -16,10 +18,9 @@ from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
 from bot.sandbox import trash
-from bot.store import conversations, removals, retention
+from bot.store import conversations, retention
 from bot.store.database import Connection
 from bot.store.failures import is_transient
-from bot.store.removals import DecidedRemoval, Removal
 from bot.thread import reasons, thread_comments, tracking, worktree_replies
 from bot.tree import GitError, GitProblem, Metadata, NotRemoved, OpenTree, Removed, RescueLabel
 

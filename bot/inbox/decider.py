@@ -17,12 +17,13 @@ from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import read
+from bot.inbox import outcomes
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.review import whole_review
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
-from bot.store import conversations, deliveries, outcomes, requests, turns
+from bot.store import conversations, deliveries, requests, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery

@@ -17,11 +17,12 @@ from bot import counters
 from bot.github.client import GitHub, Hook
 from bot.github.errors import GitHubError, NotFound, Refused, Transient
 from bot.github.payloads import CHECKS, is_used_event
+from bot.inbox import recovery_rows as recoveries
 from bot.inbox.delivery import delivery_of
+from bot.inbox.recovery_rows import Missed, Place
 from bot.model import Repository
-from bot.store import deliveries, recoveries
+from bot.store import deliveries
 from bot.store.database import Pool
-from bot.store.recoveries import Missed, Place
 
 MOST_REPOSITORIES = 50
 MOST_PAGES = 100

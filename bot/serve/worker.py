@@ -36,7 +36,6 @@ from bot.store.clock import set_clock
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
-from bot.store.messages import MESSAGE_WAITS
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
 from bot.tasks import unless_stopped
@@ -45,6 +44,7 @@ from bot.thread.outbox import Sender
 from bot.thread.reasons import NODE_SILENT_FOR_OPERATOR
 from bot.tree import can_share_blocks
 from bot.turn.context import TurnContext
+from bot.turn.message_rows import MESSAGE_WAITS
 from bot.turn.runner import Runner
 from bot.turn.take_over import take_over
 

@@ -11,10 +11,11 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
 from bot.model import HeadBranch, Repository, worktree_path
-from bot.store import conversations, nodes, sharing, worktrees
+from bot.store import conversations, nodes, worktrees
 from bot.store.database import Pool
 from bot.tasks import concurrently
 from bot.thread import notices
+from bot.turn import sharing_rows as sharing
 from bot.turn.choose_worktree import (
     OwnWorktree,
     PullRequestHead,

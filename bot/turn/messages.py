@@ -12,15 +12,15 @@ from bot.prompt import attachments
 from bot.prompt.attachments import Source
 from bot.prompt.builder import message_to_agent
 from bot.prompt.hidden import strip_hidden
-from bot.store import messages
 from bot.store.database import Connection
 from bot.store.failures import log_failure
-from bot.store.messages import Message
 from bot.store.turns import ClaimLostError
 from bot.tasks import unless_stopped
 from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.tracking import AskedBy
+from bot.turn import message_rows as messages
 from bot.turn.confirm import NotConfirmedError, confirm, may_all_ask
+from bot.turn.message_rows import Message
 from bot.turn.turn_run import TurnRun
 
 _log = structlog.get_logger()

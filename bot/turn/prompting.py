@@ -21,10 +21,11 @@ from bot.prompt.foreign import Fence
 from bot.prompt.hidden import strip_hidden
 from bot.prompt.instructions import read_instructions
 from bot.prompt.selection import Scope, select, select_description
-from bot.store import messages, turns
+from bot.store import turns
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, tracking
 from bot.thread.commit_message import is_conventional, split_subject
+from bot.turn import message_rows as messages
 from bot.turn.context import TurnContext
 from bot.turn.kind import Ready
 from bot.turn.parsing import CommentParser

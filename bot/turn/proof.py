@@ -24,8 +24,7 @@ from bot.prompt.check import ask_to_fix
 from bot.prompt.foreign import Fence
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.system import UnsafeCommandError
-from bot.store import checks, turns
-from bot.store.checks import KnownCheck
+from bot.store import turns
 from bot.thread import checks as words
 from bot.thread import links, notices
 from bot.thread.checks import SCRIPT, Base, Ran
@@ -33,8 +32,10 @@ from bot.thread.commit_message import split_subject
 from bot.thread.formatting import clause
 from bot.thread.sanitize import closed
 from bot.tree import Clone, GitError, OpenTree, StoppedError
+from bot.turn import proof_rows as checks
 from bot.turn.caps import capped, record_use
 from bot.turn.kind import Ready
+from bot.turn.proof_rows import KnownCheck
 from bot.turn.pull_request import description_of
 from bot.turn.turn_run import TurnRun
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.ask import Ask, Part
-from bot.store import conversations, messages, requests, rescues, worktrees
+from bot.store import conversations, requests, rescues, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
+from bot.turn import message_rows as messages
 from bot.turn.assign_worktree import assign_worktree
 from bot.turn.request import RequestContext
 

@@ -8,9 +8,10 @@ import structlog
 
 from bot import counters
 from bot.locks import is_alive
-from bot.store import claims, turns
+from bot.store import turns
 from bot.store.failures import log_failure
 from bot.store.turns import Claim, ClaimedTurn
+from bot.turn import claims
 from bot.turn.context import TurnContext
 from bot.turn.take_over import interrupt
 from bot.turn.turn import run_turn

@@ -13,11 +13,12 @@ from bot.node.rescues import record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.sandbox import trash
 from bot.sharing_rules import SharingRefused, sharing_obstacle
-from bot.store import conversations, sharing, worktrees
+from bot.store import conversations, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices, thread_comments, worktree_replies
 from bot.tree import Checkout, Missing, NotRemoved, OpenTree, RescueLabel
+from bot.turn import sharing_rows as sharing
 from bot.turn.context import TurnContext
 
 _log = structlog.get_logger()

@@ -5,13 +5,14 @@ import asyncio
 import structlog
 
 from bot.node.repository_rules import known_rules
-from bot.store import claims, conversations, nodes, takeover, turns
+from bot.store import conversations, nodes, turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
 from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import TurnResult
-from bot.turn import notify
+from bot.turn import claims, notify
+from bot.turn import take_over_rows as takeover
 from bot.turn.choose_worktree import choose_node
 from bot.turn.context import TurnContext
 

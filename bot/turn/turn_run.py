@@ -12,7 +12,6 @@ from bot.rules import Rules
 from bot.store import turns
 from bot.store.database import Connection
 from bot.store.failures import log_failure
-from bot.store.messages import Message
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import unless
 from bot.thread import notices, reasons, tracking
@@ -20,6 +19,7 @@ from bot.thread.tracking import AskedBy
 from bot.tree import StoppedError, Tree
 from bot.turn.context import TurnContext
 from bot.turn.kind import Kind
+from bot.turn.message_rows import Message
 from bot.turn.progress import Progress
 
 STOP_POLL_SECONDS = 2.0

@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from bot.store import outcomes
+from bot.inbox import outcomes
 from bot.store.scope import EVERYTHING
 from tests.support.world import Talk, World
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bot.store import turns
-from bot.store.claims import claim_next
 from bot.store.turns import ClaimedTurn
+from bot.turn.claims import claim_next
 from bot.turn.turn import run_turn
 from bot.turn.turn_run import TurnRun
 from tests.support import operators

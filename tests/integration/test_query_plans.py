@@ -11,17 +11,15 @@ import pytest
 
 from bot.ask import to_json
 from bot.care import on_request_rows
+from bot.care import removal_rows as removals
 from bot.care import upkeep_rows as upkeep
 from bot.operator.api import listings
 from bot.store import (
-    claims,
     conversations,
     costs,
     deliveries,
     jobs,
-    messages,
     pull_requests,
-    removals,
     requests,
     rescues,
     retention,
@@ -30,6 +28,8 @@ from bot.store import (
 )
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
+from bot.turn import claims
+from bot.turn import message_rows as messages
 from bot.verbs import plan
 from bot.verbs.fix import rows as fixes
 from bot.verbs.review import left

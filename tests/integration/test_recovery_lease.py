@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.store import recoveries
+from bot.inbox import recovery_rows as recoveries
 from bot.store.database import Pool
 from tests.support.patience import eventually
 

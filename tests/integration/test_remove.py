@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from bot.care import removal_rows as removals
+from bot.care.removal_rows import Removal
 from bot.care.removing import delete_trashed, remove_now
 from bot.model import Rescue
 from bot.node.context import NodeContext
@@ -17,9 +19,8 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox import trash
-from bot.store import conversations, removals, rescues
+from bot.store import conversations, rescues
 from bot.store.database import Pool
-from bot.store.removals import Removal
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.metadata import Metadata
 from bot.tree.remove import NotRemoved, Removed

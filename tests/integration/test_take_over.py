@@ -3,11 +3,13 @@
 import pytest
 
 from bot.care import on_request_rows
+from bot.care import removal_rows as removals
 from bot.model import HeadBranch
-from bot.store import conversations, removals, requests, takeover, turns
-from bot.store.claims import claims_of_node
+from bot.store import conversations, requests, turns
 from bot.store.conversations import own_live_worktree
 from bot.store.database import Pool
+from bot.turn import take_over_rows as takeover
+from bot.turn.claims import claims_of_node
 from tests.support.turn_rows import NOON, TurnRows
 from tests.support.worktree_jobs import begin_removal
 

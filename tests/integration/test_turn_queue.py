@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bot.ask import Part, Review, seen
+from bot.care import removal_rows as removals
 from bot.model import Actor, Conversation, IssueBranch, Target
-from bot.store import conversations, removals, requests, turns
+from bot.store import conversations, requests, turns
 from bot.store.database import Pool
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 from tests.support.worktree_jobs import begin_removal

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from bot.care import removal_rows as removals
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
-from bot.store import conversations, jobs, removals, requests, turns, worktrees
+from bot.store import conversations, jobs, requests, turns, worktrees
 from bot.store.database import Pool
 from bot.store.pull_requests import record_push
 from bot.store.turns import ClaimLostError

@@ -13,9 +13,10 @@ import asyncpg
 
 from bot.ask import Ask
 from bot.model import Actor, IssueBranch, Repository, Start, Target
-from bot.store import claims, conversations, requests, turns
+from bot.store import conversations, requests, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn
+from bot.turn import claims
 from tests.support.patience import PATIENCE_SECONDS
 
 NODE = "here"

@@ -1,10 +1,10 @@
 """The jobs of worktrees, done by a test instead of a worker."""
 
+from bot.care import removal_rows as removals
+from bot.care.removal_rows import DecidedRemoval, Removal
 from bot.care.removing import remove_decided, try_again
 from bot.node.context import NodeContext
-from bot.store import removals
 from bot.store.database import Connection
-from bot.store.removals import DecidedRemoval, Removal
 
 NOT_BEGUN = """
 select id from worktrees where node = $1 and state = 'removing' and not removal_began order by id limit 1

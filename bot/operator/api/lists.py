@@ -9,6 +9,7 @@ from typing import Any, Final
 from asyncpg import Record
 
 from bot.care import on_request_rows
+from bot.inbox import outcomes as stored_outcomes
 from bot.model import TurnState
 from bot.operator.api import listings, rows
 from bot.operator.api.calls import (
@@ -30,7 +31,6 @@ from bot.operator.api.calls import (
 )
 from bot.store import audit as stored_audit
 from bot.store import costs as stored_costs
-from bot.store import outcomes as stored_outcomes
 from bot.store import requests
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import tracking

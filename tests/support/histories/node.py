@@ -27,7 +27,6 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox.bwrap import Bwrap
-from bot.store import claims
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
@@ -36,6 +35,7 @@ from bot.tree.clone.admin import admin_directory
 from bot.tree.clone.clone import Clone, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.git.runner import Identity
+from bot.turn import claims
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.context import TurnContext
 from bot.turn.parsing import Command, Request
