@@ -128,7 +128,7 @@ class Brief:
 
     `role` is a template like those of this module, `detached` says where a worktree on no branch is. `blocks` come
     after the thread, `last` right before the request. `inline` are the inline comments that may be answered in their
-    threads, None for all that are told. `code_context` replaces that of the request. `remarks` are of the worktree.
+    threads, None for all that are told. `remarks` are of the worktree.
     """
 
     role: str = ""
@@ -136,7 +136,6 @@ class Brief:
     blocks: Callable[[Fence], Sequence[str]] = lambda _: ()
     last: str = ""
     inline: frozenset[int] | None = None
-    code_context: str | None = None
     remarks: tuple[Told, ...] = ()
 
 

@@ -40,7 +40,7 @@ async def stopped(run: TurnRun) -> TurnResult:
 async def finish(run: TurnRun, end: TurnResult) -> None:
     """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
-    needed_no_agent = run.kind.may_need_no_agent and not run.progress.agent_began
+    needed_no_agent = run.kind.agent != "always" and not run.progress.agent_began
     added = await added_to(run)
     answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
     end = replace(

@@ -36,7 +36,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The request as it stands, and who wrote its words. `verbs`: they ask for a plan alone."""
+    """The request as it stands, and who wrote its words. `verbs` are those that they ask for."""
 
     ask: Ask
     authors: frozenset[Actor]
@@ -150,11 +150,6 @@ class Kind(Generic[R]):
     """Return what posts the answer otherwise than as comments. Takes seconds for a long answer."""
     needs_person: bool = False
     """Its answer waits for a person."""
-
-    @property
-    def may_need_no_agent(self) -> bool:
-        """Whether the turn can end without an agent."""
-        return self.agent != "always"
 
     @property
     def is_checked(self) -> bool:

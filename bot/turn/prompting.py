@@ -90,7 +90,7 @@ async def make_prompt(
         kind=turn.conversation.kind,
         branch=ready.branch,
         request=turn.ask.text,
-        code_context=turn.ask.context if brief.code_context is None else brief.code_context,
+        code_context=turn.ask.context,
         remarks=(*ready.remarks, *brief.remarks),
         resuming=turn.so_far.resuming,
         conventional_commits=conventional,
