@@ -16,10 +16,11 @@ from bot.care.retention_rules import RetentionPolicy, exceeds_safety_limit
 from bot.check.running import remove_checkout
 from bot.failpoints import reached
 from bot.model import Repository, Rescue
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.sandbox import trash
-from bot.store import conversations, rescues, retention
+from bot.store import conversations, retention
 from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone
 
 _ROWS_AT_ONCE = 500

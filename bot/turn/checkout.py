@@ -9,10 +9,11 @@ import structlog
 from bot import refs
 from bot.check.running import undo
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.node import rescue_rows as rescues
 from bot.node.room import require_room
 from bot.prompt import remarks
 from bot.prompt.foreign import Told
-from bot.store import rescues, worktrees
+from bot.store import worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
 from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced

@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.ask import Ask, Part
-from bot.store import conversations, requests, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, requests, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.model import Rescue, Saved
-from bot.store import conversations, requests, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, requests, worktrees
 from bot.store.database import Connection
 from bot.thread import worktree_replies
 from bot.thread.formatting import capitalize, format_list, inline_code

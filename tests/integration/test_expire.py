@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from bot.care.clones import care_for_clones
 from bot.care.expire import expire
 from bot.care.repair import NO_WORKTREE, repair
+from bot.node import rescue_rows as rescues
 from bot.sandbox import trash
-from bot.store import conversations, rescues, retention, turns
+from bot.store import conversations, retention, turns
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import clone_lock
 from bot.tree.rescue.message import RescueLabel, drop_rescue, list_rescues

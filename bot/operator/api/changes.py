@@ -7,6 +7,7 @@ from bot.care import on_request_rows
 from bot.care.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.care.on_request_rows import OperationKind
 from bot.model import Rescue
+from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
 from bot.operator.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, change
 from bot.operator.api.rows import (
@@ -18,7 +19,7 @@ from bot.operator.api.rows import (
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, requests, rescues, retention, turns
+from bot.store import deliveries, requests, retention, turns
 from bot.store.turns import TurnOfThread
 
 
