@@ -28,7 +28,6 @@ from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-from bot.store.pull_requests import check_soon, is_own_pull
 from bot.store.requests import Channel
 from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
@@ -39,6 +38,7 @@ from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.confirm import RETRY
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, Request
+from bot.turn.pull_request_rows import check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
 from bot.verbs.fix.ci import see_to_checks

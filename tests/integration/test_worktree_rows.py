@@ -10,8 +10,8 @@ from bot.care import removal_rows as removals
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
 from bot.store import conversations, jobs, requests, turns, worktrees
 from bot.store.database import Pool
-from bot.store.pull_requests import record_push
 from bot.store.turns import ClaimLostError
+from bot.turn.pull_request_rows import record_push
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 from tests.support.worktree_jobs import begin_removal, decide_and_begin

@@ -9,9 +9,9 @@ import pytest
 
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
-from bot.store import pull_requests
 from bot.store.database import Connection
 from bot.store.turns import Claim
+from bot.turn import pull_request_rows as pull_requests
 from bot.verbs import plan
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
