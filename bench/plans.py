@@ -13,10 +13,11 @@ import orjson
 
 from bot.operator.api import listings
 from bot.postgres.embedded import embedded_postgres
-from bot.store import costs, deliveries, requests
+from bot.store import costs, deliveries
 from bot.store.database import Connection
 from bot.store.migrate import migrate
 from bot.thread import outbox_rows as outbox
+from bot.turn import request_rows as requests
 from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
 from tests.support.asks import ask
 

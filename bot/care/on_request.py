@@ -21,10 +21,10 @@ from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
-from bot.store import requests
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.tree import GitError, open_clone
+from bot.turn import request_rows as requests
 
 DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 _log = structlog.get_logger()

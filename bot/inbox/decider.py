@@ -23,16 +23,16 @@ from bot.inbox.review import whole_review
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
-from bot.store import conversations, deliveries, requests, turns
+from bot.store import conversations, deliveries, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
 from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-from bot.store.requests import Channel
 from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
+from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.confirm import RETRY
@@ -41,6 +41,7 @@ from bot.turn.parsing import Command, CommentParser, Request
 from bot.turn.pull_request_rows import check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
+from bot.turn.request_rows import Channel
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.stop import close, reopen
 

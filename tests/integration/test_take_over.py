@@ -5,9 +5,10 @@ import pytest
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
 from bot.model import HeadBranch
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.conversations import own_live_worktree
 from bot.store.database import Pool
+from bot.turn import request_rows as requests
 from bot.turn import take_over_rows as takeover
 from bot.turn.claims import claims_of_node
 from tests.support.turn_rows import NOON, TurnRows

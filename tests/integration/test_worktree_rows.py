@@ -8,9 +8,10 @@ import pytest
 
 from bot.care import removal_rows as removals
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
-from bot.store import conversations, jobs, requests, turns, worktrees
+from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError
+from bot.turn import request_rows as requests
 from bot.turn.pull_request_rows import record_push
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting

@@ -17,8 +17,8 @@ from bot.care.asked import REPOSITORY, Asked, Id, Repository
 from bot.operator.api.rows import Row
 from bot.store import audit
 from bot.store.database import DATABASE_AWAY, Connection, Pool
-from bot.store.requests import Channel
 from bot.store.scope import EVERYTHING, Scope
+from bot.turn.request_rows import Channel
 
 CALLS_AT_ONCE: Final = 2
 """The pool is there for deliveries first."""

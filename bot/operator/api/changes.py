@@ -19,8 +19,9 @@ from bot.operator.api.rows import (
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, requests, retention, turns
+from bot.store import deliveries, retention, turns
 from bot.store.turns import TurnOfThread
+from bot.turn import request_rows as requests
 
 
 @change(

@@ -31,10 +31,10 @@ from bot.operator.api.calls import (
 )
 from bot.store import audit as stored_audit
 from bot.store import costs as stored_costs
-from bot.store import requests
 from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import tracking
 from bot.thread.formatting import plain
+from bot.turn import request_rows as requests
 
 
 async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Record]:
