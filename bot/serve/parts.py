@@ -30,8 +30,8 @@ from bot.sandbox.bwrap import NoSandbox, Sandbox, Unusable, sandbox_for
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.outbound import Outbound
 from bot.serve.base import CannotStartError, redactor_of, require_current_schema
+from bot.serve.clock import DatabaseClock, set_clock
 from bot.settings import Settings
-from bot.store.clock import DatabaseClock, set_clock
 from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
 from bot.store.nodes import NodeSelf

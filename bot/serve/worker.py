@@ -30,9 +30,9 @@ from bot.care.repair import repair
 from bot.inbox.recover import recover
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.room import disk_use, kept_directories
+from bot.serve.clock import set_clock
 from bot.settings import Settings
 from bot.store import deliveries, jobs, nodes
-from bot.store.clock import set_clock
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
