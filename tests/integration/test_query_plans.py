@@ -33,6 +33,7 @@ from bot.turn import message_rows as messages
 from bot.verbs import plan
 from bot.verbs.fix import rows as fixes
 from bot.verbs.review import left
+from bot.verbs.status import overview
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -132,7 +133,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "worktrees of issues": (conversations.worktrees_of_issues.sql, ("github.com", 5, [44, 84])),
     "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
     "let a worktree go": (conversations._release.sql, (50, "closed")),
-    "status": (conversations.overview.sql, (5, 30)),
+    "status": (overview.sql, (5, 30)),
     "where an operation stands": (on_request_rows.described.sql, (500, 30, *ALL)),
     "how a turn ended": (turns.end_of.sql, (5,)),
     "what may rescue": (requests.may_rescue.sql, (50,)),
