@@ -23,6 +23,7 @@ from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.launching import Launcher
+from bot.node.node_rows import NodeSelf
 from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.rules import SETTINGS, Rules
@@ -34,7 +35,6 @@ from bot.serve.clock import DatabaseClock, set_clock
 from bot.settings import Settings
 from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
-from bot.store.nodes import NodeSelf
 from bot.tree import Git, authorise, credential_server, move_in
 
 COMMAND_CONNECTIONS = 4

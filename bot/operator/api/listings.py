@@ -10,8 +10,8 @@ import orjson
 from asyncpg import Record
 
 from bot.model import WorktreeState
+from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.store.database import Connection, statement
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.scope import Scope
 
 List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues", "outcomes"]

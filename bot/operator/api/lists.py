@@ -11,6 +11,7 @@ from asyncpg import Record
 from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
 from bot.model import TurnState
+from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.operator.api import listings, rows
 from bot.operator.api.calls import (
     MOST_ROWS,
@@ -31,7 +32,6 @@ from bot.operator.api.calls import (
 )
 from bot.store import audit as stored_audit
 from bot.store import costs as stored_costs
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import tracking
 from bot.thread.formatting import plain
 from bot.turn import request_rows as requests
