@@ -54,32 +54,6 @@ class Standing:
     has_worktree: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredConfig:
-    """What a repository's row has of its file of rules: the JSON of what is right, git's name of the file, problems."""
-
-    config: str = "{}"
-    config_blob: str | None = None
-    config_problem: str | None = None
-
-
-@statement("select config, config_blob, config_problem from codebases where (platform, repository_id) = ($1, $2)")
-async def config_of(connection: Connection, repository: Repository) -> StoredConfig | None:
-    """Return the repository's rules, None where it has no row."""
-
-
-@statement("""
-update codebases set config = $3, config_blob = $4, config_problem = $5 where (platform, repository_id) = ($1, $2)
-""")
-async def save_config(connection: Connection, repository: Repository, now: StoredConfig) -> None:
-    """Write what was read of the repository's file."""
-
-
-@statement("select owner || '/' || name, config_problem from codebases where config_problem is not null order by 1")
-async def config_problems(connection: Connection) -> list[tuple[str, str]]:
-    """Return the repositories whose file of rules has a problem, with it."""
-
-
 async def save_codebase(connection: Connection, repository: Repository) -> str:
     """Write what is known of the repository; return the folder of its clone, `owner/name` at first contact."""
     save = "select threadtree_save_codebase($1, $2, $3, $4, $5, $6)"
