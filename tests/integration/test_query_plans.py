@@ -13,23 +13,15 @@ from bot.ask import to_json
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
 from bot.care import upkeep_rows as upkeep
+from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
-from bot.store import (
-    conversations,
-    costs,
-    deliveries,
-    jobs,
-    pull_requests,
-    requests,
-    rescues,
-    retention,
-    turns,
-    worktrees,
-)
+from bot.store import conversations, costs, deliveries, jobs, retention, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.turn import claims
 from bot.turn import message_rows as messages
+from bot.turn import pull_request_rows as pull_requests
+from bot.turn import request_rows as requests
 from bot.verbs import plan
 from bot.verbs.fix import rows as fixes
 from bot.verbs.review import left
