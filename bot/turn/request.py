@@ -14,8 +14,7 @@ from bot.github.client import GitHub
 from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.store import conversations
-from bot.store.audit import record_command
-from bot.store.database import Connection, Pool
+from bot.store.database import Connection, Pool, statement
 from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
 from bot.turn.choose_worktree import PullRequestHead
@@ -215,8 +214,23 @@ class Verbs:
                 words = f"{name} {argument}" if argument else name
                 if words in self._recorded and not ctx.request.is_operators:
                     of = (ctx.repository.full_name, ctx.number, ctx.conversation_id)
-                    await record_command(ctx.connection, ctx.author.login, words, *of)
+                    await _record_command(ctx.connection, ctx.author.login, words, *of)
             case UnknownCommand(words=words):
                 await ctx.reply(replies.unknown_command(words, self.commands))
             case _:
                 assert_never(command)
+
+
+@statement("""
+-- What it queued has the time of this transaction.
+insert into audit (person, channel, action, target, codebase, turn, outcome)
+select $1, 'thread', $2, $3 || '#' || $4::integer, $3, queued.id,
+       case when queued.id is null then 'answered on the thread' end
+from (select (select max(t.id) from turns t join requests r on r.turn_id = t.id
+              where t.state = 'queued' and t.conversation_id = $5 and t.created_at = now()
+                and r.verb = split_part($2, ' ', -1))) as queued (id)
+""")
+async def _record_command(
+    connection: Connection, login: str, command: str, codebase: str, number: int, conversation_id: int
+) -> None:
+    """Record a command on a thread, in the transaction that carried it out."""

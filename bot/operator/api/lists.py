@@ -12,7 +12,7 @@ from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
 from bot.model import TurnState
 from bot.node.node_rows import SILENT_AFTER_SECONDS
-from bot.operator.api import listings, rows
+from bot.operator.api import audit_rows, listings, rows
 from bot.operator.api.calls import (
     MOST_ROWS,
     ONLY_OPERATORS,
@@ -30,7 +30,6 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
-from bot.store import audit as stored_audit
 from bot.store import costs as stored_costs
 from bot.thread import tracking
 from bot.thread.formatting import plain
@@ -202,7 +201,7 @@ async def audit(call: Call, asked: AuditQuery) -> rows.Page[rows.AuditEntry]:
     if not call.caller.is_operator:
         raise CallError(403, ONLY_OPERATORS)
     filters = (asked.after, asked.repo, asked.person, asked.since)
-    return _page(rows.AuditEntry, await stored_audit.newest(call.connection, asked.limit + 1, *filters), asked)
+    return _page(rows.AuditEntry, await audit_rows.newest(call.connection, asked.limit + 1, *filters), asked)
 
 
 @get("/operations/{id}", "What was asked of a node")
