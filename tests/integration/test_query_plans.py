@@ -15,7 +15,7 @@ from bot.care import removal_rows as removals
 from bot.care import upkeep_rows as upkeep
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
-from bot.store import conversations, costs, deliveries, jobs, retention, turns, worktrees
+from bot.store import conversations, deliveries, jobs, retention, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.turn import claims
@@ -88,8 +88,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what waits": (requests.stop_queued.sql, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.running_on.sql, (NODE,)),
     "what keeps turns waiting": (requests.why_turns_wait.sql, ([99, 599], NOON, 30)),
-    "cost of a day": (costs.by_repository.sql, (date(2099, 1, 1), None, *ALL)),
-    "cost of a day by person": (costs.by_person.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day": (listings.costs_by_repository.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day by person": (listings.costs_by_person.sql, (date(2099, 1, 1), None, *ALL)),
     "offer a message": (messages.offer.sql, (99,)),
     "the next message": (messages.next_for.sql, (49, TOKEN, 30)),
     "take a message": (messages.take.sql, (49, TOKEN, 99, ASKED[0])),

@@ -30,7 +30,6 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
-from bot.store import costs as stored_costs
 from bot.thread import tracking
 from bot.thread.formatting import plain
 from bot.turn import request_rows as requests
@@ -177,7 +176,7 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
 
 @get("/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
 async def costs(call: Call, asked: CostsQuery) -> rows.Page[rows.Costs]:
-    sums = stored_costs.by_person if asked.by == "person" else stored_costs.by_repository
+    sums = listings.costs_by_person if asked.by == "person" else listings.costs_by_repository
     return _whole(rows.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
 
 
