@@ -9,6 +9,7 @@ import structlog
 
 from bot import refs
 from bot.care import reconciliation_rows as reconciliation
+from bot.care import retention_rows as retention
 from bot.care.reconcile_rules import started_from
 from bot.care.removing import delete_trashed
 from bot.care.repair import NO_WORKTREE, clones_on_disk, take_away
@@ -20,7 +21,7 @@ from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.sandbox import trash
-from bot.store import conversations, retention
+from bot.store import conversations
 from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone
 
 _ROWS_AT_ONCE = 500

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from bot.care import removal_rows as removals
+from bot.care import retention_rows as retention
 from bot.care.removal_rows import DecidedRemoval, Removal
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
@@ -18,7 +19,7 @@ from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
 from bot.sandbox import trash
-from bot.store import conversations, retention
+from bot.store import conversations
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.thread import reasons, thread_comments, tracking, worktree_replies

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import structlog
@@ -31,6 +31,17 @@ select $1, $2, $7, $8, $9, case when $10::timestamptz is null then 'open' else '
 on conflict (platform, repository_id, number) do update
    set title = excluded.title, kind = excluded.kind, updated_at = now()
 returning id, (select folder from codebase)
+"""
+
+OLD_SESSIONS = """
+with old as (
+    select s.id from sessions s where not s.active and s.ended_at < $1 and s.last_active_at < $1
+       and ($2::text is null or exists (select from conversation_names n where n.id = s.conversation_id
+                                        and lower(split_part(n.conversation, '#', 1)) = lower($2)))
+), gone as (
+    delete from sessions using old where sessions.id = old.id and not $3
+)
+select count(*) from old
 """
 
 
@@ -111,6 +122,18 @@ async def end_session(connection: Connection, conversation_id: int, reason: EndR
     if session is not None:
         _log.info("session-ended", session=session, conversation_id=conversation_id, reason=reason)
     return session is not None
+
+
+async def delete_old_sessions(
+    connection: Connection, ttl_seconds: float, now: datetime, repository: str | None = None, *, dry_run: bool = False
+) -> int:
+    """Delete sessions that ended, and were last used, longer ago than that, of all repositories or one; their turns
+    stay. Return how many; a dry run deletes none.
+    """
+    count: int = await connection.fetchval(OLD_SESSIONS, now - timedelta(seconds=ttl_seconds), repository, dry_run)
+    if count and not dry_run:
+        _log.info("sessions-deleted", count=count)
+    return count
 
 
 @statement(f"""

@@ -12,10 +12,11 @@ import pytest
 from bot.ask import to_json
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
+from bot.care import retention_rows as retention
 from bot.care import upkeep_rows as upkeep
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
-from bot.store import conversations, deliveries, jobs, retention, turns, worktrees
+from bot.store import conversations, deliveries, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.turn import claims
@@ -131,7 +132,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "what may rescue": (requests.may_rescue.sql, (50,)),
     "the newest worktrees": (listings.NEWEST.format("worktrees", ""), (51, None, None)),
     "one worktree": (listings.find_worktree.sql, (NODE, 50, [])),
-    "old sessions": (retention.OLD_SESSIONS, (NOON, None, False)),
+    "old sessions": (conversations.OLD_SESSIONS, (NOON, None, False)),
     "ring for work": (jobs.ring_for_work.sql, (NODE,)),
     "withdraw a turn": (requests.withdraw.sql, (5, "Closed.")),
     "what is to be brought back": (rescues.pending_restore.sql, (5, 99)),

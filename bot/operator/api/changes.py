@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from bot.care import on_request_rows
+from bot.care import retention_rows as retention
 from bot.care.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.care.on_request_rows import OperationKind
 from bot.model import Rescue
@@ -19,7 +20,8 @@ from bot.operator.api.rows import (
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, retention, turns
+from bot.store import deliveries, turns
+from bot.store.conversations import delete_old_sessions
 from bot.store.turns import TurnOfThread
 from bot.turn import request_rows as requests
 
@@ -153,7 +155,7 @@ async def _ask_nodes(
 async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
     age = age_of(asked.older_than)
     kept_for = call.ctx.sessions_kept_for if age is None else age
-    count = await retention.delete_old_sessions(
+    count = await delete_old_sessions(
         call.connection, kept_for.total_seconds(), call.ctx.clock(), asked.repo, dry_run=asked.dry_run
     )
     return PrunedSessions(deleted=count, dry_run=asked.dry_run)
