@@ -14,6 +14,7 @@ from bot.care import on_request_rows
 from bot.care import removal_rows as removals
 from bot.care import retention_rows as retention
 from bot.care import upkeep_rows as upkeep
+from bot.inbox import decider_rows
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
 from bot.store import conversations, deliveries, jobs, turns, worktrees
@@ -163,7 +164,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "comments within an hour": (outbox.silent_until.sql, (5, 30, NOON)),
     "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
     "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
-    "load a delivery": (deliveries.LOAD, ("guid",)),
+    "load a delivery": (decider_rows.LOAD, ("guid",)),
     "end a delivery": (deliveries.end.sql, ("guid", None)),
 }
 FLOOD = f"""

@@ -7,6 +7,7 @@ from bot.care import on_request_rows
 from bot.care import retention_rows as retention
 from bot.care.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.care.on_request_rows import OperationKind
+from bot.inbox.decider_rows import asked_by_operator
 from bot.model import Rescue
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
@@ -39,7 +40,7 @@ async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     """Ask a worker: only GitHub knows the thread."""
     details = {"conversation": asked.conversation, "channel": call.caller.channel}
     key = f"{call.ctx.platform}/{asked.conversation}"
-    return await _ask_worker(call, deliveries.asked_by_operator("create", details, asked.conversation, key))
+    return await _ask_worker(call, asked_by_operator("create", details, asked.conversation, key))
 
 
 @change(
@@ -288,7 +289,7 @@ async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
         f"{repository.full_name}#{place.conversation.number}",
         f"{repository.platform}/{repository.id}#{place.conversation.number}",
     )
-    return await _ask_worker(call, deliveries.asked_by_operator("retry", {"turn": asked.id}, name, key))
+    return await _ask_worker(call, asked_by_operator("retry", {"turn": asked.id}, name, key))
 
 
 async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery:
