@@ -112,7 +112,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     await _care_for_new_clone(run)
     if (asked := await confirmed) is None:
         return ready
-    await run.kind.settle(run, asked)
+    await run.ctx.verbs.settle(run, asked)
     kind = run.kind
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)
