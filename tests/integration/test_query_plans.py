@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +26,6 @@ from bot.turn import claims
 from bot.turn import message_rows as messages
 from bot.turn import pull_request_rows as pull_requests
 from bot.turn import request_rows as requests
-from bot.verbs import plan
-from bot.verbs.fix import rows as fixes
-from bot.verbs.review import left
-from bot.verbs.status import overview
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -76,9 +74,12 @@ TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
 ALL, SOME = ("", None), ("github.com", [7, 8])
 """Scopes."""
+VERBS = Path(__file__).parents[1] / "verbs"
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None, True)
+OF_VERBS = (import_module(f"tests.verbs.{path.stem}") for path in sorted(VERBS.glob("test_*.py")))
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    **{name: one for tests in OF_VERBS for name, one in getattr(tests, "STATEMENTS", {}).items()},
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, True, False)),
     "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, False, False)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
@@ -111,13 +112,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
         (51, None, None),
     ),
     "last request not done": (requests.last_not_done.sql, (5,)),
-    "whose head it is": (fixes.own_head.sql, ("github.com", 1, "a" * 40)),
-    "leave the checks of a head alone": (fixes.leave_alone.sql, (5,)),
-    "look at the checks of a head": (fixes.NEWEST_HEAD, (5, True)),
-    "choose for a thread and those of its branch": (fixes.choose.sql, (5, True)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
-    "last review": (left.last_reviewed.sql, (5, 20_000)),
-    "newest plan": (plan.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
     "active session": (turns.active_session.sql, (5,)),
@@ -127,7 +122,6 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "worktrees of issues": (conversations.worktrees_of_issues.sql, ("github.com", 5, [44, 84])),
     "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
     "let a worktree go": (conversations._release.sql, (50, "closed")),
-    "status": (overview.sql, (5, 30)),
     "where an operation stands": (on_request_rows.described.sql, (500, 30, *ALL)),
     "how a turn ended": (turns.end_of.sql, (5,)),
     "what may rescue": (requests.may_rescue.sql, (50,)),
