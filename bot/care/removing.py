@@ -108,7 +108,6 @@ async def take_now(
             await _put_back(ctx, worktree.id, result.why)
         return result
     await asyncio.to_thread(Metadata.delete, tree.path)
-    ctx.check_note(worktree.id).unlink(missing_ok=True)
     reached("metadata-deleted")
     size = await rescue_size(tree, result.rescue, result.kept)
     await persist(ctx.pool, _finish, ctx, removal, label, result, size)

@@ -189,7 +189,7 @@ COMMENTS: dict[str, str | TurnResult] = {
             Ran("ended with exit status 1"),
         ),
         check_output="FAILED cart_test.py::test_total - assert None == 0",
-        notices=(checks.changed_in_branch("main"), checks.left(["report.html"])),
+        notices=(checks.changed_in_branch("main"),),
     ),
     "check-failed-on-the-base-too": replace(
         RAN,
@@ -464,7 +464,7 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
     for result in (
         TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
-        TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
+        TurnResult("done", answer=foreign, check=checked, check_output=other),
         TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
         TurnResult("done", answer=reviews.add_remarks(foreign, [(other, foreign)]), review=REVIEW),
     ):
