@@ -60,65 +60,53 @@ async def requests(world: World) -> list[tuple[str, str]]:
     return [(row["state"], row["text"]) for row in await world.turns()]
 
 
-@pytest.mark.parametrize("author", ["maria", "olaf"])
-async def test_a_comment_that_github_does_not_have_is_refused(world: World, author: str) -> None:
+async def test_a_comment_that_github_does_not_have_is_refused(world: World) -> None:
     known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
     await known.hears("First.")
-    there = await known.says("Just a remark.", by=world.someone(author))
-    forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
-    await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
-    assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
+    for author in (world.olaf, world.maria):
+        there = await known.says("Just a remark.", by=author)
+        forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
+        await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
+        assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
 
     # Nor does a retry run it.
     await known.says("/retry")
     await known.hears("**Not started:**", NOT_SHOWN)
-    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused"]
+    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused", "refused"]
 
 
-@pytest.mark.parametrize(
-    ("command", "author", "says", "words"),
-    [
-        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
-        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
-    ],
-)
-async def test_a_command_that_github_does_not_have_changes_nothing(
-    world: World, command: str, author: str, says: str, words: str
-) -> None:
+async def test_commands_that_github_does_not_have_change_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Known")
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file +1 −0")
     [path] = await world.worktrees("path")
     Path(path, "half.txt").write_text("half")  # noqa: ASYNC240
-    if command == "/worktree restore":
-        await issue.says("/worktree remove")
-        await issue.hears("1 uncommitted file")
 
     async def state() -> tuple[Any, ...]:
         files = [world.text_of(path, name) for name in ("hello.txt", "half.txt")]
         rescues = await world.database.fetch("select ref, restored_at from rescues")
-        return await world.worktrees("branch"), files, rescues, await world.branches(), world.repository.pulls
+        return await world.worktrees("branch"), files, rescues, await world.branches(), len(world.repository.pulls)
 
-    before = await state()
-    there = await issue.says(says, by=world.someone(author))
-    if says.startswith("/"):
-        await issue.hears()
-
-    await forge(
-        world,
-        "issue_comment",
-        action="created",
-        issue=thread(issue),
-        comment=written(there, command, "maria", world),
-    )
-
-    await issue.hears("**Not started:**", words)
-    await world.quiet()
-    assert await state() == before
+    for command, author, says, words in (
+        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
+        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
+    ):
+        if command == "/worktree restore":
+            await issue.says("/worktree remove")
+            await issue.hears("1 uncommitted file")
+        before = await state()
+        there = await issue.says(says, by=world.someone(author))
+        if says.startswith("/"):
+            await issue.hears()
+        forged = written(there, command, "maria", world)
+        await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+        await issue.hears("**Not started:**", words)
+        await world.quiet()
+        assert await state() == before, command
 
 
 async def test_no_more_than_a_fetch_is_done_before_github_has_shown_the_request(world: World) -> None:
@@ -207,32 +195,22 @@ async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world
     assert (await requests(world))[1:] == [("done", "@threadtree-bot say Corrected.")]
 
 
-@pytest.mark.parametrize(
-    ("by", "text", "words"),
-    [
-        ("rosa", "@threadtree-bot say By rosa.", NOT_SHOWN),
-        ("maria", "Never mind.", ASKS_NO_MORE),
-        (None, "", GONE),
-    ],
-)
-async def test_a_request_that_does_not_stand_any_more_is_not_run(
-    world: World, by: str | None, text: str, words: str
-) -> None:
+async def test_requests_that_do_not_stand_any_more_are_not_run(world: World) -> None:
     world.repository.allow(world.github.person("rosa"), "write")
     issue = await world.maria.opens_issue("Edited")
     gate = await busy(world, issue)
-    asked = await issue.says("@threadtree-bot say Draft.")
-    await waits_behind(world)
-    await asked.gets("👀")
+    others, no_more, gone = [await issue.says(f"@threadtree-bot say Draft {number}.") for number in range(3)]
+    await world.until("count(*) = 3 from turns where state = 'queued'")
+    for asked in (others, no_more, gone):
+        await asked.gets("👀")
     world.clock.move(2)
-    if by is None:
-        await world.maria.person.delete(asked.comment)  # type: ignore[arg-type]
-    else:
-        await world.github.person(by).edit(asked.comment, text)
+    await world.github.person("rosa").edit(others.comment, "@threadtree-bot say By rosa.")
+    await world.maria.person.edit(no_more.comment, "Never mind.")
+    await world.maria.person.delete(gone.comment)  # type: ignore[arg-type]
     gate.open()
     await issue.hears("First.")
-    await issue.hears("**Not started:**", words)
-    await world.quiet()
+    for words in (NOT_SHOWN, ASKS_NO_MORE, GONE):
+        await issue.hears("**Not started:**", words)
 
 
 async def test_an_issue_that_was_edited_after_somebody_else_labelled_it_is_not_run(world: World) -> None:
