@@ -136,20 +136,6 @@ async def test_reset_waits_for_the_running_request_and_says_so(world: World) -> 
     assert (await world.worktrees("branch")) == ["threadtree/issue-1-2"]
 
 
-async def test_stop_all_ends_a_queued_reset(world: World) -> None:
-    issue = await world.maria.opens_issue("Stuck")
-    await issue.says("@threadtree-bot write half.txt: half\nhang")
-    await issue.sees_working()
-    await issue.says("/worktree reset")
-    await issue.sees("Queued. One request is ahead of this one.")
-
-    await issue.says("/stop all")
-
-    assert ["**Stopped**" in text for text in await issue.hears_all()] == [True, True]
-    [path] = await world.worktrees("path")
-    assert world.text_of(path, "half.txt") == "half\n"
-
-
 async def test_reset_and_remove_name_the_other_threads(world: World) -> None:
     await an_issue(world)
     pull = await world.maria.opens_pull("Greet", "Fixes #1", head="threadtree/issue-1")
