@@ -320,8 +320,7 @@ async def read_review_threads(
         if first is None and one["comments"]["nodes"]:  # nobody knows who began it
             gaps.cut.append("a review thread whose first comment is not shown")
         elif not one["isResolved"] or (first and _text(first).author.id == bot_id):
-            remarks = await _all_remarks(github, repository, one, gaps)
-            threads.append(_review_thread(one, remarks))
+            threads.append(_review_thread(one, *await _all_remarks(github, repository, one, gaps)))
     return tuple(threads)
 
 
@@ -334,8 +333,8 @@ query($id: ID!, $after: String) {{
 """
 
 
-async def _all_remarks(github: GitHub, repository: Repository, thread: Any, gaps: Gaps) -> list[Any]:
-    """Return the comments of a review thread, of which the first page is at hand."""
+async def _all_remarks(github: GitHub, repository: Repository, thread: Any, gaps: Gaps) -> tuple[list[Any], bool]:
+    """Return the comments of a review thread, of which the first page is at hand, and whether these are all."""
     connection, may_pass = thread["comments"], False
     read, found = len(connection["nodes"]), answers.nodes(connection)
     for _ in range(MOST_PAGES):
@@ -351,7 +350,7 @@ async def _all_remarks(github: GitHub, repository: Repository, thread: Any, gaps
         read, found = read + len(connection["nodes"]), found + answers.nodes(connection)
     total = connection["totalCount"] if connection["pageInfo"]["hasNextPage"] else read
     gaps.some(total - len(found), total, "comments of a review thread", may_pass=may_pass)
-    return found
+    return found, len(found) == total
 
 
 async def read_remarks(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
@@ -455,10 +454,12 @@ def _linked(node: Any) -> LinkedThread:
     return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), _text(node))
 
 
-def _review_thread(node: Any, comments: Sequence[Any]) -> ReviewThread:
+def _review_thread(node: Any, comments: Sequence[Any], is_whole: bool) -> ReviewThread:
     hunk = comments[0]["diffHunk"] if comments else ""
     state = {"is_resolved": node["isResolved"], "is_outdated": node["isOutdated"]}
-    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), node["id"], **state)
+    # Who has the last word is not known of a part: without its id it is not resolved.
+    thread_id = node["id"] if is_whole else ""
+    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), thread_id, **state)
 
 
 def _text(node: Any) -> Text:

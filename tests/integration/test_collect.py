@@ -390,6 +390,7 @@ async def test_a_review_thread_of_which_a_page_is_away_is_told_and_one_without_i
     found = (await collected(github, shop, pull.number)).thread
     assert found.pull is not None
     assert [len(one.comments) for one in found.pull.review_threads] == [50, 1]
+    assert [bool(one.id) for one in found.pull.review_threads] == [False, True], "a part is not resolved"
     assert (found.missing, found.cut) == (("11 of the 61 comments of a review thread",), ())
 
     simulated.faults.clear()
