@@ -92,9 +92,9 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
 async def test_what_is_hidden_or_cannot_be_read_is_not_told_and_people_read_so(world: World) -> None:
     issue = await world.maria.opens_issue("Wrong total", "It says 0.")
     maria = world.maria.person
-    for text in ("NOT READABLE", "Since 1.1.", "OFFENCE"):
-        comment = await maria.comment(issue.thread, text)
-    await maria.hide(comment)
+    for text in ("NOT READABLE", "Since 1.1."):
+        await issue.says(text)
+    await maria.hide(await maria.comment(issue.thread, "OFFENCE"))
     path = ("repository", "issueOrPullRequest", "comments", "nodes", 0)
     world.faults.add(GraphQLError("Resource protected", "FORBIDDEN", path), path="/graphql")
 

@@ -126,8 +126,10 @@ def test_nothing_that_an_error_names_is_used(found: Any, paths: list[Path], need
     for path in paths:
         at: Any = read.data
         for step in path:
-            if isinstance(at, (list, dict)):
-                at = at[step] if isinstance(at, list) or step in at else None
+            if isinstance(at, list) and isinstance(step, int):
+                at = at[step]
+            elif isinstance(at, dict):
+                at = at.get(step)
         assert at is None
     if need:
         assert read.needed is not None
