@@ -244,6 +244,7 @@ async def test_what_is_cut_at_a_limit_is_named(
 
     found = (await collected(github, shop, long_pull.number)).thread
 
+    shop.statuses.clear()
     assert (await checks.read_checks(github, ours(shop), long_pull.head_sha)).is_part
     assert found.missing == ()
     assert sorted(found.cut) == [
