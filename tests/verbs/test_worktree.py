@@ -214,6 +214,8 @@ async def test_a_reopened_thread_gets_the_nested_repository_back(sandboxed_world
     await issue.closes()
     await sandboxed_world.quiet()
     assert not exists(path)
+    await issue.says("/worktree restore")
+    await issue.hears("This thread is closed", "Reopen it")
 
     await issue.reopens()
     await issue.says("@threadtree-bot fail again")
@@ -226,24 +228,9 @@ async def test_a_reopened_thread_gets_the_nested_repository_back(sandboxed_world
     assert answer(await issue.hears()) == "All rescued work is there already."
 
 
-async def test_a_directory_that_is_not_kept_any_more_is_offered_no_more(world: World) -> None:
-    issue, _ = await an_issue_with_a_repository_inside(world)
-    await issue.says("/worktree remove")
-    await issue.hears("the whole directory")
-    await world.database.execute("update rescues set ref = null")
-    kept = await world.database.fetchval("select kept from rescues")
-    shutil.rmtree(world.data_dir / "kept" / kept)
-
-    await issue.says("/worktree restore")
-
-    said = await issue.hears("The rescued work was not restored: the directory that was kept is not there any more.")
-    assert "still rescued" not in said
-    assert kept not in said
-    await issue.says("/worktree restore")
-    assert answer(await issue.hears()) == worktree_replies.NOTHING_TO_RESTORE
-
-
-async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world: World) -> None:
+async def test_a_kept_directory_does_not_undo_newer_commits_and_is_offered_no_more_once_it_is_gone(
+    world: World,
+) -> None:
     issue, path = await an_issue_with_a_repository_inside(world)
     await issue.says("/worktree remove")
     await issue.hears("the whole directory")
@@ -257,6 +244,16 @@ async def test_a_kept_directory_stays_kept_if_it_would_undo_newer_commits(world:
         "The rescued work was not restored", f"The whole directory is on the bot's machine as `kept/{kept}`"
     )
     assert not exists(f"{path}/inside")
+    await world.database.execute("update rescues set ref = null")
+    shutil.rmtree(world.data_dir / "kept" / kept)
+
+    await issue.says("/worktree restore")
+
+    said = await issue.hears("The rescued work was not restored: the directory that was kept is not there any more.")
+    assert "still rescued" not in said
+    assert kept not in said
+    await issue.says("/worktree restore")
+    assert answer(await issue.hears()) == worktree_replies.NOTHING_TO_RESTORE
 
 
 async def test_rescued_work_stays_rescued_while_newer_work_conflicts(world: World) -> None:
@@ -274,16 +271,6 @@ async def test_rescued_work_stays_rescued_while_newer_work_conflicts(world: Worl
     Path(path, "half.txt").unlink()  # noqa: ASYNC240
     await issue.says("/retry")
     await issue.hears("1 file and 1 commit were restored on `threadtree/issue-1-2`.")
-
-
-async def test_restore_on_a_closed_thread_says_what_to_do(world: World) -> None:
-    issue = await an_issue(world)
-    await issue.closes()
-    await world.quiet()
-
-    await issue.says("/worktree restore")
-
-    await issue.hears("This thread is closed", "Reopen it")
 
 
 # Remove
