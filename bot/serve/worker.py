@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import asyncpg
 import orjson
 import procrastinate
 import structlog
@@ -33,7 +32,7 @@ from bot.node.room import disk_use, kept_directories
 from bot.settings import Settings
 from bot.store import deliveries, jobs, nodes
 from bot.store.clock import set_clock
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+from bot.store.database import DATABASE_AWAY, connect
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
 from bot.store.nodes import NodeSelf
@@ -343,7 +342,7 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
             runner.ring()
 
     lost = asyncio.Event()
-    connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
+    connection = await connect(dsn)
     try:
         connection.add_termination_listener(lambda _: lost.set())
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):

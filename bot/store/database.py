@@ -59,7 +59,7 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
 _WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 """At the start these are mistakes in DATABASE_URL; later they pass."""
 
-CONNECT_TIMEOUT_SECONDS = 5.0
+_CONNECT_TIMEOUT_SECONDS = 5.0
 APPLICATION = "threadtree"
 """The name of our sessions in Postgres."""
 IDLE_IN_TRANSACTION = "15s"
@@ -154,6 +154,20 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
     return CleanConnection
 
 
+async def connect(*dsn: str, **options: Any) -> asyncpg.Connection:
+    """Connect to Postgres. Raises one of DATABASE_AWAY; where it cannot be reached, that is a ConnectionError.
+
+    The file of the embedded database's socket is gone while that is down: its error is not told from one of our files.
+    """
+    try:
+        connection: asyncpg.Connection = await asyncpg.connect(*dsn, timeout=_CONNECT_TIMEOUT_SECONDS, **options)
+    except (ConnectionError, TimeoutError):
+        raise
+    except OSError as problem:
+        raise ConnectionError(problem.errno, problem.strerror) from problem
+    return connection
+
+
 @asynccontextmanager
 async def database(
     dsn: str, *, size: int = 10, patience_seconds: float = 30.0, redactor: Redactor | None = None
@@ -171,7 +185,7 @@ async def database(
                 dsn,
                 min_size=1,
                 max_size=size,
-                timeout=CONNECT_TIMEOUT_SECONDS,
+                connect=connect,
                 command_timeout=60,
                 connection_class=_clean_connection(redactor or Redactor()),
                 server_settings={

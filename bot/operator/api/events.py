@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bot.operator.api import listings
 from bot.operator.api.calls import UNANSWERED
-from bot.store.database import CONNECT_TIMEOUT_SECONDS
+from bot.store.database import connect
 from bot.store.scope import EVERYTHING, Scope
 
 CHANNEL: Final = "threadtree_events"
@@ -96,7 +96,7 @@ class News:
         """Hear while there are listeners. If the connection is lost, they are sent away: they may have missed news."""
         while self._listeners:
             try:
-                await self._hear_on(await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS))
+                await self._hear_on(await connect(self._dsn))
             except UNANSWERED as problem:
                 _log.debug("events-connection-lost", problem=str(problem))
                 self._send_away()
