@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -204,19 +203,20 @@ async def do_job(task: str, work: Callable[[int], Awaitable[None]], number: int)
 class Pulse:
     """Tells whether the node was heard without a gap for so long that others had the time to be heard too.
 
-    After an outage of the database all nodes look silent at first. Its start is no gap.
+    After an outage of the database, and after an upgrade, all nodes look silent at first. A process that starts has
+    been heard since its first beat.
     """
 
     def __init__(self, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
-        self._since = -math.inf
+        self._since = 0.0
         self._last: float | None = None
 
     def beat(self) -> None:
         """Record that the node was heard now."""
         now = self._clock()
-        if self._last is not None and now - self._last > self._timeout_seconds:
+        if self._last is None or now - self._last > self._timeout_seconds:
             self._since = now
         self._last = now
 
