@@ -36,7 +36,7 @@ from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retr
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
 from bot.store.nodes import NodeSelf
 from bot.store.retention import delete_old_sessions
-from bot.tasks import unless_stopped
+from bot.tasks import concurrently, unless_stopped
 from bot.thread import outbox_rows as outbox
 from bot.thread.outbox import Sender
 from bot.thread.reasons import NODE_SILENT_FOR_OPERATOR
@@ -52,6 +52,7 @@ SUSPENDED_SECONDS = 5.0
 DISK_SECONDS = 60.0
 DISK_SHARE = 100
 """The pause after a measurement, in times of what it took."""
+LISTENER_CHECKED_SECONDS = 15.0
 STOP_ASKED = "threadtree_stop"
 """The channel of a trigger: its payload is the turn."""
 LONGEST_ROUND_SECONDS = 20.0
@@ -241,7 +242,7 @@ async def keep_alive(
     pulse = Pulse(timeout_seconds)
 
     async def beat() -> None:
-        async with ctx.pool.acquire() as connection:
+        async with ctx.pool.acquire(timeout=3 * TICK_SECONDS) as connection:
             if not await nodes.heartbeat(connection, node, timeout_seconds, draining=runner.draining):
                 raise in_use_elsewhere(node)
             await set_clock(ctx.clock, connection)
@@ -348,7 +349,10 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
-        await unless_stopped(stopping, lost.wait())
+        async with concurrently(unless_stopped(stopping, lost.wait())) as ended:
+            while not (await asyncio.wait({ended}, timeout=LISTENER_CHECKED_SECONDS))[0]:
+                # A connection that has fallen silent tells nothing, and is not lost.
+                await connection.execute("select 1", timeout=TICK_SECONDS)
     finally:
         with contextlib.suppress(*DATABASE_AWAY):
             await connection.close(timeout=2)

@@ -102,10 +102,18 @@ class News:
                 self._send_away()
 
     async def _hear_on(self, connection: asyncpg.Connection) -> None:
-        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        heard: asyncio.Queue[str | None] = asyncio.Queue(UNREAD_AT_MOST)
+
+        def hear(payload: str | None) -> None:
+            if heard.full():  # some news are lost: it ends like a connection that is
+                while not heard.empty():
+                    heard.get_nowait()
+                payload = None
+            heard.put_nowait(payload)
+
         try:
-            connection.add_termination_listener(lambda _: heard.put_nowait(None))
-            await connection.add_listener(CHANNEL, lambda *news: heard.put_nowait(str(news[3])))
+            connection.add_termination_listener(lambda _: hear(None))
+            await connection.add_listener(CHANNEL, lambda *news: hear(str(news[3])))
             self._hears = True
             for listener in self._listeners:
                 listener.put_nowait(_LISTENING)
@@ -114,9 +122,10 @@ class News:
                     async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                         payload = await heard.get()
                 except TimeoutError:
+                    await connection.execute("select 1", timeout=READ_SECONDS)  # it may have fallen silent
                     continue
                 if payload is None:
-                    raise ConnectionError("the connection was closed")
+                    raise ConnectionError("the connection was closed, or too much was told at once")
                 self._tell(await _whole(connection, payload))
         finally:
             self._hears = False
