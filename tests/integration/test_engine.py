@@ -415,14 +415,17 @@ async def test_a_queue_whose_connections_fell_silent_goes_on_and_ends_when_it_is
 ) -> None:
     monkeypatch.setattr(engine, "STATEMENT_SECONDS", 0.5)
     record = Record()
-    async with silent_way(database_url) as way, database(database_url, size=2) as pool:
-        async with working(way.dsn, record.handle):
-            await put(pool, job("before"))
-            await record.until(1)
-            way.fall_silent()
-            await put(pool, job("after"))
-            assert await record.until(2) == ["before", "after"]
-            way.fall_silent()
+    async with (
+        silent_way(database_url) as way,
+        database(database_url, size=2) as pool,
+        working(way.dsn, record.handle),
+    ):
+        await put(pool, job("before"))
+        await record.until(1)
+        way.fall_silent()
+        await put(pool, job("after"))
+        assert await record.until(2) == ["before", "after"]
+        way.fall_silent()
 
 
 async def test_a_worker_that_others_took_for_dead_starts_anew_with_one_line(database_url: str, pool: Pool) -> None:
