@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.rules import KEYS, Config, Rules, as_stored, read_config, stored_config, within
+from bot.rules import KEYS, Config, Rules, as_stored, counting, read_config, stored_config, within
 from bot.sandbox.net.rules import Destination
 from bot.serve.parts import rules_of
 from bot.settings import WORKER, read
@@ -122,6 +122,16 @@ def test_what_cannot_be_read_has_no_effect_at_all(text: bytes, why: str) -> None
     assert found.config is None
     assert len(found.problems) == 1
     assert why in found.problems[0]
+    known = Config(require_plan="always", allowed=["octocat"])
+    assert counting(found, known) == (known, (f"{found.problems[0]} {words.STILL_HOLDS}",))
+
+
+def test_of_a_file_that_cannot_be_read_where_none_was_known_only_maintainers_may_ask() -> None:
+    found = read_config(b"allowed = [")
+    holds, (problem,) = counting(found, None)
+    assert holds == Config(allowed=[])
+    assert problem == f"{found.problems[0]} {words.ONLY_MAINTAINERS}"
+    assert counting(found, holds) == (holds, (problem,)), "the next request says the same"
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
