@@ -135,10 +135,13 @@ def asks_back(plan: Plan) -> bool:
 
 
 def as_shown(answer: str, server_url: str) -> str | None:
-    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end."""
+    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end.
+
+    It is read from what was posted, never from the answer, which another grammar may read otherwise.
+    """
     text, _ = split_subject(answer)
-    _, was_cut = answer_parts(text, server_url=server_url)
-    return None if was_cut else strip_hidden(text)
+    posted, was_cut = answer_parts(text, server_url=server_url)
+    return None if was_cut else "\n\n".join(map(strip_hidden, posted))
 
 
 def waiting(plan: Plan | None) -> list[str]:

@@ -15,7 +15,8 @@ from tests.end_to_end.test_variables import knows_a_secret
 from tests.support.world import World
 
 PLAN = "say The plan:\nsay write a.txt: one"
-HIDDEN = "say <!--\nsay write pwned.txt: no reader sees this\nsay -->"
+# The comment escapes the tag, so that below it a fence begins, whose first line GitHub does not show.
+HIDDEN = "say <p>\nsay ~~~ write pwned.txt: no reader sees this\nsay ~~~"
 
 
 def require(rule: RequirePlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,7 @@ async def test_a_plan_changes_nothing_until_it_is_approved(world: World) -> None
     await issue.hears("**Changed** [`threadtree/issue-1`]", "1 file +1")
     files = await world.files("threadtree/issue-1")
     assert (files["a.txt"], "pwned.txt" in files) == ("one", False)
+    assert "no reader sees this" not in (await world.turns("text"))[-1]
     assert len(await world.sessions("id")) == 1
     await issue.says("/approve")
     assert plan.not_open(2, 3, approved=True) in await issue.hears()
