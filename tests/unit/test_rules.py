@@ -18,6 +18,7 @@ from bot.settings import WORKER, read
 from bot.thread import repository_rules as words
 from bot.thread import tracking
 from bot.thread.tracking import TurnResult
+from bot.turn.words import Leave, leave
 from tests.support.fuzz import FUZZ
 from tests.support.rendered import html
 
@@ -222,3 +223,22 @@ def test_the_operators_model_is_not_another_agents() -> None:
     assert chosen('agent = "codex"')[0].model is None
     assert chosen('agent = "codex"\nmodel = "gpt"')[0].model == "gpt"
     assert chosen('agent = "claude"')[0].model == "opus"
+
+
+@pytest.mark.parametrize("by_outsider", [False, True])
+@pytest.mark.parametrize("at_fork", [False, True])
+def test_whether_words_may_be_worked_on_follows_from_their_authors_and_the_rule(
+    *, by_outsider: bool, at_fork: bool
+) -> None:
+    for rule, goes_on, planned in [
+        *(("never", False, None), ("never", True, None)),
+        *(("outsiders", goes_on, "outsiders" if by_outsider else None) for goes_on in (False, True)),
+        *(
+            ("always", False, "outsiders" if by_outsider else "all"),
+            ("always", True, "outsiders" if by_outsider else None),
+        ),
+    ]:
+        assert leave(rule, by_outsider=by_outsider, at_fork=at_fork, goes_on=goes_on) == Leave(  # type: ignore[arg-type]
+            variables=not by_outsider and not at_fork,
+            planned_first=planned,  # type: ignore[arg-type]
+        )
