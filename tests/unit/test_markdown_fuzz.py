@@ -284,7 +284,7 @@ def test_no_form_of_the_hosts_line_begins_a_line_of_the_page(worn: str) -> None:
 
 
 def test_no_line_of_any_answer_begins_as_the_hosts() -> None:
-    for text in documents(17, [*WORN, "check", " passed", " failed", "c", "heck ", *BLOCKS, *SPANS, *HTML], 300):
+    for text in documents(17, [*WORN, "check", " passed", " failed", "c", "heck ", *BLOCKS, *SPANS, *HTML], 500):
         for part in answer_parts(text, server_url=SERVER)[0]:
             assert Lines(part).of_the_host == [], text
             assert Seen(part).live == [], text
@@ -366,6 +366,7 @@ def test_what_comes_in_and_what_goes_out_agree_on_what_a_mention_is() -> None:
         assert MENTIONED.parse(text) == ParsedComment() or not is_inert(text, "github.com"), text
         for part in answer_parts(text, server_url=SERVER)[0]:
             assert MENTIONED.parse(part) == ParsedComment(), text
+            assert Seen(part).live == [], text
 
 
 def test_what_is_not_spoken_on_the_page_starts_nothing() -> None:
