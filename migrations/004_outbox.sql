@@ -35,8 +35,10 @@ create unique index outbox_one_reaction on outbox (conversation_id, target_kind,
 create index outbox_to_send on outbox (writer, round, urgency, id) where state in ('waiting', 'sending');
 create index outbox_due on outbox (writer, due_at) where state in ('waiting', 'sending');
 create index outbox_rounds_of_person on outbox (writer, asked_by, round) where state in ('waiting', 'sending');
--- The answers of a conversation that wait: a later turn's goes after an earlier turn's, whatever their rounds.
-create index outbox_answers on outbox (conversation_id, turn_id) where urgency = 1 and state in ('waiting', 'sending');
+-- What a later turn's answer goes after, whatever their rounds: answers of a conversation that wait, and the comments of
+-- turns that are on GitHub not yet.
+create index outbox_order on outbox (conversation_id, turn_id)
+    where state in ('waiting', 'sending') and (urgency = 1 or part = 1 and comment_id is null and waits_for is null);
 -- What GitHub's limits count: what was posted in the last hour, and what was sent and has no answer.
 create index outbox_posted on outbox (writer, posted_at);
 create index outbox_without_answer on outbox (writer, sending_at) where posted_at is null and sending_at is not null;
@@ -91,9 +93,10 @@ create trigger threadtree_place_write before insert on outbox
 -- What may be sent to GitHub once it is due.
 -- Left out: a later part of a turn until its earlier one is on GitHub, and a row that waits for another comment's
 -- address (unless that comment was refused). An earlier part that waits for this very row delays nothing. Left out as
--- well: the answer of a turn (urgency 1) while one of an earlier turn of the conversation waits. All are asked row by
--- row, in the order of an index: a join would read all that waits. While the statistics are those of a quiet time, so
--- would `exists` with the states of what waits: hence the first answer in order, and `not in` for a part of a turn.
+-- well: the answer of a turn (urgency 1) while an earlier turn of the conversation has an answer that waits, or no
+-- comment on GitHub yet. All are asked row by row, in the order of an index: a join would read all that waits. While the
+-- statistics are those of a quiet time, so would `exists` with the states of what waits: hence the first turn in order,
+-- and `not in` for a part of a turn.
 create view sendable as
 select o.* from outbox o
 where o.state in ('waiting', 'sending')
@@ -106,5 +109,7 @@ where o.state in ('waiting', 'sending')
       else true end
   and case when o.urgency = 1 and o.turn_id is not null then
       o.turn_id = (select first.turn_id from outbox first where first.conversation_id = o.conversation_id
-                     and first.urgency = 1 and first.state in ('waiting', 'sending') order by first.turn_id limit 1)
+                     and first.state in ('waiting', 'sending')
+                     and (first.urgency = 1 or first.part = 1 and first.comment_id is null and first.waits_for is null)
+                   order by first.turn_id limit 1)
       else true end;

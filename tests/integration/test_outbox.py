@@ -363,7 +363,7 @@ async def test_when_the_hour_is_used_up_edits_still_go_and_the_rest_waits(bench:
 
 
 async def test_reactions_and_command_answers_overtake_finals_and_finals_overtake_progress(bench: Bench) -> None:
-    progress, final = await bench.turn(), await bench.turn()
+    final, progress = await bench.turn(), await bench.turn()
     await bench.wish(progress, "Working.", urgency=PROGRESS)
     await bench.wish(final, "Done.", urgency=FINAL)
     await bench.reply("Status.")
@@ -414,10 +414,13 @@ async def test_answers_of_a_conversation_are_in_the_order_of_its_turns_whatever_
     assert bench.bodies == ["First", "Second"]
 
 
-async def test_an_answer_waits_for_an_earlier_one_that_github_did_not_take_yet(bench: Bench) -> None:
+@pytest.mark.parametrize("urgency", [FINAL, PROGRESS])
+async def test_an_answer_waits_for_an_earlier_turn_whose_comment_github_did_not_take_yet(
+    bench: Bench, urgency: int
+) -> None:
     bench.github.faults.add(FailBefore(502), method="POST")
-    for content in ("First", "Second"):
-        await bench.wish(await bench.turn(), content, urgency=FINAL)
+    await bench.wish(await bench.turn(), "First", urgency=urgency)
+    await bench.wish(await bench.turn(), "Second", urgency=FINAL)
 
     await bench.drain()
     assert bench.bodies == []
