@@ -4,7 +4,7 @@ from pathlib import Path
 
 import asyncpg
 
-from bot.care.backup_rows import load_rows, save_rows
+from bot.care.backup_rows import LEAP, load_rows, save_rows
 from bot.store.migrate import load_migrations, migrate, missing_migrations
 from tests.support.postgres import execute
 
@@ -14,6 +14,7 @@ values ('github.com', 7, 'acme', 'shop', 'acme/shop');
 insert into nodes (id, name, place) values ('one', 'one', 'there'), ('two', 'two', 'elsewhere');
 insert into worktrees (platform, repository_id, node, path, start_kind, start_number)
 values ('github.com', 7, 'one', 'worktrees/acme/shop/issue-1', 'issue', 1);
+insert into turns default values;
 """
 
 
@@ -38,5 +39,7 @@ async def test_rows_of_a_version_before_are_brought_to_this_ones_schema(
         again = "insert into worktrees (platform, repository_id, node, path, start_kind, start_number) "
         again += "values ('github.com', 7, 'one', 'x', 'issue', 2) returning id, is_live"
         assert tuple(await connection.fetchrow(again)) == (2, True), "ids go on"
+        turn = await connection.fetchval("insert into turns default values returning id")
+        assert turn == LEAP + 2, "a comment on GitHub may have the number of a turn after the backup"
     finally:
         await connection.close()
