@@ -3,8 +3,6 @@
 Errors are one line on stderr: status 2 for what the operator gave wrongly, else 1.
 """
 
-import os
-import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -49,7 +47,6 @@ _COMMANDS = {
     "logs": ("bot.cli.logs", "Print the log of this node's processes; -f goes on."),
     "uninstall": ("bot.cli.leave", "Delete what this node has, after it was shown."),
 }
-_PROCESSES = ("serve", "web", "worker")
 
 
 class _Commands(TyperGroup):
@@ -57,10 +54,6 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        if name in _PROCESSES:
-            # Until the event loop has its own handlers. An exception would get lost where C code imports something.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: os._exit(0))
         if name in _GROUPS:
             module, words = _GROUPS[name]
             command = typer.main.get_group(getattr(import_module(module), name))

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from bot import failpoints, settings
+from bot.__main__ import main
 from bot.cli import processes
-from bot.cli.main import main
 from bot.github import transport
 from bot.inbox import decider
 from bot.node import identity, transactions

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bot import failpoints
-from bot.cli.main import main
+from bot.__main__ import main
 from tests.chaos.program import shorten_waits
 
 

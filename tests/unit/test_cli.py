@@ -106,7 +106,7 @@ async def test_an_error_names_the_file_or_the_database_that_cannot_be_used(tmp_p
 
 STOPPED_WHILE_IMPORTING = """
 import os, sys, types
-from bot.cli.main import main
+from bot.__main__ import main
 
 class Stopped:  # what a finalizer raises gets lost, as what is raised below some C code
     def __del__(self):
@@ -117,16 +117,19 @@ class Importing(types.ModuleType):
         Stopped()
         sys.exit("went on")
 
-sys.modules["bot.cli.processes"] = Importing("bot.cli.processes")
+sys.modules[sys.argv.pop(1)] = Importing("planted")
 main()
 """
 
 
 @pytest.mark.parametrize("command", ["serve", "web", "worker"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("importing", "number"),
+    [("typer", signal.SIGTERM), ("bot.cli.processes", signal.SIGTERM), ("bot.cli.processes", signal.SIGINT)],
+)
 def test_a_process_that_is_stopped_at_any_point_of_its_imports_ends_quietly(
-    command: str, number: signal.Signals
+    command: str, importing: str, number: signal.Signals
 ) -> None:
-    argv = [sys.executable, "-c", STOPPED_WHILE_IMPORTING, command, str(int(number))]
+    argv = [sys.executable, "-c", STOPPED_WHILE_IMPORTING, importing, command, str(int(number))]
     ended = subprocess.run(argv, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
