@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, auto
+from errno import EPERM
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+import structlog
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -28,6 +30,8 @@ class Need(Enum):
     GITHUB_IF_SET = auto()
     AGENT = auto()
 
+
+_log = structlog.get_logger()
 
 WEB = frozenset({Need.WEBHOOK_SECRET})
 WORKER = frozenset({Need.GITHUB, Need.AGENT})
@@ -218,13 +222,37 @@ class Settings(BaseSettings):
         return RetentionPolicy(now, kept_for, timedelta(days=self.rescue_expiry_days))
 
     def with_data_dir(self) -> Self:
-        """Make DATA_DIR, for its owner alone, unless it is there. Raises SettingsError when that is impossible."""
+        """Make DATA_DIR, for its owner alone, unless it is there.
+
+        One that other users may enter is closed to them, where nothing of others is in it. Raises SettingsError when
+        that is impossible.
+        """
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             line = f"DATA_DIR {self.data_dir} cannot be made ({error.strerror}); name one this user can write to."
             raise SettingsError([line]) from error
+        if is_open_to_others(self.data_dir):
+            self._close_data_dir()
         return self
+
+    def _close_data_dir(self) -> None:
+        there = self.data_dir
+        try:
+            names = {one.name for one in there.iterdir()}
+            if "node.json" not in names and names - {"lost+found"}:
+                raise PermissionError(EPERM, "it holds other things")
+            there.chmod(0o700)
+        except OSError as error:
+            found = f"DATA_DIR {there} can be entered by all users and is not closed ({error.strerror})"
+            line = f"{found}: chmod 700 {there}"
+            raise SettingsError([line]) from error
+        _log.warning("data-dir-closed-to-others", data_dir=str(there))
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Return whether users outside of its group may list, enter or change the folder."""
+    return bool(folder.stat().st_mode & 0o007)
 
 
 def load(

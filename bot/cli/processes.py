@@ -18,7 +18,7 @@ import typer
 
 from bot.cli.options import Json
 from bot.cli.running import database_url, fail, ready_database, run, stop_signals
-from bot.logs import FOLDER
+from bot.logs import FOLDER, configure_logs
 from bot.settings import POLL_SECONDS, SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load, read
 from bot.tasks import unless_stopped
 
@@ -139,6 +139,7 @@ def _run(
 ) -> T | None:
     """Run a process on the database until a stop signal. Its log is on stderr and in DATA_DIR."""
     folder = settings.data_dir / FOLDER
+    configure_logs(settings.log_format, settings.log_level)
     with suppress(SettingsError, OSError):  # told where DATA_DIR is needed
         settings.with_data_dir()
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -194,6 +194,12 @@ async def clock_wrong(of: SetUp) -> None:
     of.clock.ahead = timedelta(minutes=10)
 
 
+async def data_dir_open_to_all(of: SetUp) -> None:
+    (of.folder / "open").mkdir()
+    (of.folder / "open").chmod(0o755)
+    of.variables["DATA_DIR"] = str(of.folder / "open")
+
+
 async def data_dir_not_writable(of: SetUp) -> None:
     (of.folder / "file").touch()
     of.variables["DATA_DIR"] = str(of.folder / "file" / "threadtree")
@@ -203,7 +209,7 @@ async def nothing_set(of: SetUp) -> None:
     of.variables = {}
 
 
-WARNINGS = (no_change, polled, misspelt_setting, clock_wrong)
+WARNINGS = (no_change, polled, misspelt_setting, clock_wrong, data_dir_open_to_all)
 PROBLEMS = (
     *(database_away, token_refused, github_away, unknown_repository, not_a_collaborator, no_webhook, wrong_events),
     *(app_without_permission, other_secret, deliveries_fail, key_refused, model_away, node_too_old, nothing_set),

@@ -126,6 +126,9 @@ def disk_check(given: Settings) -> Check:
     if not os.access(there / ".", os.W_OK | os.X_OK):
         found = f"this user cannot write to {there}, where DATA_DIR is to be"
         return Check("disk", "problem", found, "Give this user the folder, or set DATA_DIR to another.")
+    if there == given.data_dir and settings.is_open_to_others(there):
+        found = f"DATA_DIR {there} can be entered by all users of this machine, who read repositories there"
+        return Check("disk", "warning", found, f"Run `chmod 700 {there}`, as the start of `threadtree serve` does.")
     free = shutil.disk_usage(there).free
     if free < given.disk_reserve_bytes:
         found = f"{decimal(free)} are free, less than DISK_RESERVE_GB asks for: no worktree is made"
