@@ -113,7 +113,8 @@ async def _answering(files: Files) -> str | None:
     socket_directory = trusted_socket_directory(files)
     if socket_directory is None:
         return None
-    uri = "postgresql://postgres@/postgres?" + urlencode({"host": socket_directory, "port": 5432}, quote_via=quote)
+    place = {"host": socket_directory, "port": 5432, "passfile": files.password}
+    uri = "postgresql://postgres@/postgres?" + urlencode(place, quote_via=quote)
     try:
         connection = await asyncpg.connect(uri, timeout=5)
     except (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError):

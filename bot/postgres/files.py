@@ -22,6 +22,8 @@ class Files:
         self.data = directory / "data"
         # Where initdb works; renamed to `data` when it is done.
         self.unfinished_data = directory / "data.new"
+        # How clients prove who they are: a line of https://www.postgresql.org/docs/current/libpq-pgpass.html
+        self.password = directory / "password"
         self.log = directory / "server.log"
         # One line of the supervisor's: what it is doing, or `failed: ` and why.
         self.status = directory / "status"

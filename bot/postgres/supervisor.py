@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -190,12 +191,21 @@ class Supervisor:
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
         os.chown(unfinished, user.uid, user.gid)
-        argv = [*named, str(self._bin_dir / "initdb"), "-D", str(unfinished), "--username=postgres", "--auth=trust"]
+        # A new one each time. That of the server's user is there while initdb runs.
+        password, for_initdb = secrets.token_hex(32), self._files.password.with_name("password.initdb")
+        write_whole(self._files.password, f"*:*:*:*:{password}\n")
+        write_whole(for_initdb, password)
+        os.chown(for_initdb, user.uid, user.gid)
+        argv = [*named, str(self._bin_dir / "initdb"), "-D", str(unfinished), "--username=postgres"]
+        argv += ["--auth=scram-sha-256", f"--pwfile={for_initdb}"]
         argv += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
         if self._settings.get("fsync") == "off":
             argv.append("--no-sync")
-        if (status := self._spawn(argv, lock, user).wait()) != 0:
-            raise EmbeddedPostgresError(f"initdb ended with status {status}: {self._log_tail()}")
+        try:
+            if (status := self._spawn(argv, lock, user).wait()) != 0:
+                raise EmbeddedPostgresError(f"initdb ended with status {status}: {self._log_tail()}")
+        finally:
+            for_initdb.unlink()
         unfinished.rename(self._files.data)
 
     def _spawn(self, argv: Sequence[str], lock: int, user: ServerUser) -> subprocess.Popen[bytes]:

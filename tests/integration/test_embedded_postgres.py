@@ -146,6 +146,15 @@ async def test_an_empty_directory_becomes_a_server_for_both_drivers(tmp_path: Pa
     assert not has_server(tmp_path / "a b,c")
 
 
+async def test_whoever_reaches_the_socket_needs_the_password_that_its_owner_alone_can_read(tmp_path: Path) -> None:
+    async with embedded_postgres(tmp_path, None, FAST) as url:
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await value(url.partition("&passfile=")[0], "select 1")
+        password = (tmp_path / "password").stat()
+        assert (password.st_mode & 0o777, password.st_uid) == (0o600, os.geteuid())
+        assert [one.name for one in tmp_path.glob("password*")] == ["password"]
+
+
 async def test_only_the_last_user_stops_the_server(tmp_path: Path) -> None:
     async with embedded_postgres(tmp_path, None, FAST) as first:
         async with user_process(tmp_path) as (second, _):

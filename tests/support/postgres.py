@@ -108,7 +108,11 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     remember_types()
     directory: Path = tmp_path_factory.mktemp("postgres")
     chosen = os.environ.get("POSTGRES_BIN_DIR")
-    async with embedded_postgres(directory, Path(chosen) if chosen else None, FAST) as url:
+    # A test connects many times, and each proof of a password takes milliseconds.
+    trusting = directory / "trusting.conf"
+    trusting.write_text("local all all trust\n")
+    trusting.chmod(0o644)
+    async with embedded_postgres(directory, Path(chosen) if chosen else None, FAST | {"hba_file": str(trusting)}) as url:
         yield url
     assert not is_locked(Files(directory).server_lock, fcntl.LOCK_EX)
 
