@@ -37,6 +37,12 @@ create table audit (
 );
 create index audit_by_time on audit (at);
 
+-- Whose account a login of DASHBOARD_OPERATORS or DASHBOARD_VIEWERS is: that which signed in with it first.
+create table signed_in (
+    login     text   primary key,                          -- in lower case
+    person_id bigint not null                              -- GitHub's id of the account
+);
+
 -- Counters that no other row can provide: each process adds its own, so that all report the same.
 create table counters (
     name  text             not null,

@@ -197,12 +197,13 @@ class GitHub:
         answer = await self._by_id(repository, "/collaborators/{login}/permission", login=login)
         return answers.permission(answer) != "none"
 
-    async def login_of_code(self, address: str, form: Mapping[str, str]) -> str:
-        """Return the login of the person for whom GitHub gave a code, which goes to `address` with the form.
+    async def person_of_code(self, address: str, form: Mapping[str, str]) -> tuple[str, int]:
+        """Return login and id of the person for whom GitHub gave a code, which goes to `address` with the form.
 
         Raises Refused for a code that is wrong, old or used.
         """
-        return str((await self._api.person_of_code(address, form))["login"])
+        person = await self._api.person_of_code(address, form)
+        return str(person["login"]), int(person["id"])
 
     async def of_organisation(self, org: str, path: str, **variables: Value) -> Any:
         """Return GitHub's answer to a GET below the organisation. Raises NotFound where the App is not installed there.

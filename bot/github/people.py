@@ -37,10 +37,10 @@ class SignIn:
         asked = {"client_id": self.client_id, "state": state, **pkce, "allow_signup": "false"}
         return f"{self.server_url}{AUTHORIZE}?{urlencode(asked)}"
 
-    async def login(self, code: str, verifier: str) -> str:
-        """Return the login of the person whom GitHub gave the code. Raises GitHubError, Refused for a wrong code."""
+    async def person(self, code: str, verifier: str) -> tuple[str, int]:
+        """Return login and id of the person to whom GitHub gave the code. Raises GitHubError, Refused for a wrong code."""
         secret = {"client_id": self.client_id, "client_secret": self.client_secret}
-        return await self.github.login_of_code(
+        return await self.github.person_of_code(
             f"{self.server_url}{EXCHANGE}", {**secret, "code": code, "code_verifier": verifier}
         )
 

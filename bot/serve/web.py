@@ -127,9 +127,11 @@ async def _access(settings: Settings, redactor: Redactor, calls: "Calls") -> "As
         return
     from bot.github.client import GitHub
     from bot.github.people import SignIn
-    from bot.operator.dashboard.access import Access
+    from bot.operator.dashboard.access import Access, forget_unnamed
     from bot.serve.parts import Surroundings, open_client
 
+    async with calls.connection() as connection:
+        await forget_unnamed(connection, (*settings.dashboard_operators, *settings.dashboard_viewers))
     async with open_client(GitHub, settings, Surroundings(), redactor) as github:
         secret = settings.github_client_secret.get_secret_value()
         sign_in = SignIn(github, settings.github_server_url, settings.github_client_id, secret)

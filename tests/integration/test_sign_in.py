@@ -19,7 +19,7 @@ from bot.github.people import SignIn
 from bot.operator.api.app import api_routes
 from bot.operator.api.calls import ApiContext, Calls
 from bot.operator.api.events import News
-from bot.operator.dashboard.access import FRESH, OLDEST, Access
+from bot.operator.dashboard.access import FRESH, OLDEST, Access, forget_unnamed
 from bot.operator.dashboard.app import VIEWS, dashboard_routes
 from bot.operator.dashboard.login import Login
 from bot.simulated.github.faults import FailBefore
@@ -207,6 +207,21 @@ async def test_an_operator_enters_with_github_sees_everything_and_acts(browser: 
     assert tuple(recorded or ()) == ("olga", "dashboard", "reset", "worktree 1")
     assert "worktree 1" in (await browser.get("/audit?person=olga")).text
     assert "Nothing matches." in (await browser.get("/audit?since=2099-01-01")).text
+
+
+async def test_a_login_that_another_account_has_by_now_enters_no_more(browser: Browser, site: Site) -> None:
+    for login in ("olga", "victor"):
+        assert (await browser.signs_in(login)).status_code == 303
+        assert (await browser.signs_in(login)).status_code == 303
+        del site.github.world.users[login]
+        site.github.put_in_team("acme/web", login)
+        reclaimed = Browser(site, browser.client._transport.app)  # type: ignore[attr-defined]
+        assert (await reclaimed.signs_in(login)).status_code == 403
+        await reclaimed.get("/turns", 303)
+    async with site.pool.acquire() as connection:
+        await forget_unnamed(connection, ["olga"])
+    assert (await browser.signs_in("victor")).status_code == 303, "the setting did not name him meanwhile"
+    assert (await browser.signs_in("olga")).status_code == 403
 
 
 async def test_a_viewer_sees_nothing_of_a_repository_that_they_cannot_read(viewer: Browser) -> None:

@@ -12,6 +12,7 @@ from bot.github.errors import GitHubError, NotFound, Refused, Unauthenticated
 from bot.github.people import SignIn, is_one_of
 from bot.model import Repository
 from bot.operator.api.calls import UNANSWERED, WITH_TOKEN, Calls
+from bot.store.database import Connection, statement
 from bot.store.scope import EVERYTHING, Scope, UnknownAccessError
 
 FRESH: Final = timedelta(minutes=5)
@@ -24,10 +25,24 @@ _AWAY: Final[tuple[type[BaseException], ...]] = (GitHubError, *UNANSWERED)
 _log = structlog.get_logger()
 
 
+@statement("delete from signed_in where login <> all ($1)")
+async def forget_unnamed(connection: Connection, logins: Collection[str]) -> None:
+    """Forget whose logins were that the settings do not name any more: they may name another account later."""
+
+
+@statement("""
+insert into signed_in (login, person_id) values ($1, $2)
+on conflict (login) do update set login = excluded.login returning person_id = $2
+""")
+async def is_of(connection: Connection, login: str, person_id: int) -> bool:
+    """Return whether the account is the first one that signed in with this login, and record the first one."""
+
+
 class Access:
     """Who may enter: the operators, who see and do everything, and the viewers, who see what they can read on GitHub.
 
-    Both are logins and teams, `org/team`, in lower case.
+    Both are logins and teams, `org/team`, in lower case. A login is that of the account that signed in with it first:
+    GitHub gives the login of a renamed account to whoever asks for it.
     """
 
     def __init__(self, sign_in: SignIn, calls: Calls, operators: Collection[str], viewers: Collection[str]) -> None:
@@ -39,10 +54,16 @@ class Access:
         """What somebody may see, None for a stranger, and when GitHub said so."""
         self._asking: dict[str, asyncio.Task[Scope | None]] = {}
 
-    async def may_enter(self, login: str) -> bool:
+    async def may_enter(self, login: str, person_id: int) -> bool:
         """Return whether the person is an operator or a viewer, asked of GitHub now. Raises GitHubError."""
         self._known.pop(login, None)
-        return await self._is_one_of((*self._operators, *self._viewers), login)
+        everybody = (*self._operators, *self._viewers)
+        if login.casefold() in everybody:
+            async with self._calls.connection() as connection:
+                if not await is_of(connection, login.casefold(), person_id):
+                    _log.warning("login-of-another-account", login=login, person=person_id)
+                    return False
+        return await self._is_one_of(everybody, login)
 
     async def scope(self, login: str) -> Scope | None:
         """Return what the person may see, None if they may not enter (any more). Raises UnknownAccessError."""

@@ -68,8 +68,8 @@ async def _named_by_github(visit: Visit, access: "Access", code: str, verifier: 
     from bot.github.errors import GitHubError, Refused, Transient
 
     try:
-        login = await access.sign_in.login(code, verifier)
-        may_enter = await access.may_enter(login)
+        login, person_id = await access.sign_in.person(code, verifier)
+        may_enter = await access.may_enter(login, person_id)
     except Transient:
         return await _login_page(visit, 503, "GitHub does not answer. Try again in a minute.")
     except GitHubError as problem:
