@@ -112,7 +112,9 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     trusting = directory / "trusting.conf"
     trusting.write_text("local all all trust\n")
     trusting.chmod(0o644)
-    async with embedded_postgres(directory, Path(chosen) if chosen else None, FAST | {"hba_file": str(trusting)}) as url:
+    async with embedded_postgres(
+        directory, Path(chosen) if chosen else None, FAST | {"hba_file": str(trusting)}
+    ) as url:
         yield url
     assert not is_locked(Files(directory).server_lock, fcntl.LOCK_EX)
 
