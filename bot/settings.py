@@ -132,6 +132,7 @@ class Settings(BaseSettings):
     session_ttl_seconds: values.Seconds = 3600
     delivery_retention_days: values.DaysOfAWeekOrMore = 30
     history_retention_days: values.DaysOfAWeekOrMore = 365
+    step_retention_days: values.Count = 30
     rescue_expiry_days: values.Count = 180
     worktree_headless_expiry_days: values.Count = 30
     worktree_branch_expiry_days: values.Count = 90

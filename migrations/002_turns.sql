@@ -123,8 +123,9 @@ create table steps (
     at      timestamptz not null default now(),
     words   text        not null,                          -- plain text, without secrets
     output  text,                                          -- its beginning and its end, without secrets; null: none is kept
-    primary key (turn_id, place)
+    primary key (turn_id, place)                           -- (any more, see STEP_RETENTION_DAYS)
 );
+create index steps_with_output on steps (at) where output is not null;
 
 -- The last check of a branch that work is compared with: what failed there before, and which tests are new.
 create table base_checks (

@@ -41,7 +41,7 @@ begin
 end
 $$;
 
-create trigger threadtree_step after insert or update on steps for each row execute function threadtree_tell_of_step();
+create trigger threadtree_step after insert or update of words on steps for each row execute function threadtree_tell_of_step();
 
 create function threadtree_tell_of_worktree() returns trigger language plpgsql as $$
 begin

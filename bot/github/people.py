@@ -38,7 +38,7 @@ class SignIn:
         return f"{self.server_url}{AUTHORIZE}?{urlencode(asked)}"
 
     async def person(self, code: str, verifier: str) -> tuple[str, int]:
-        """Return login and id of the person to whom GitHub gave the code. Raises GitHubError, Refused for a wrong code."""
+        """Return login and id of whom GitHub gave the code. Raises GitHubError, Refused for a wrong code."""
         secret = {"client_id": self.client_id, "client_secret": self.client_secret}
         return await self.github.person_of_code(
             f"{self.server_url}{EXCHANGE}", {**secret, "code": code, "code_verifier": verifier}

@@ -149,8 +149,8 @@ class Housekeeping:
         """
         ctx, settings, name = self._ctx, self._settings, self._node.name
         async with ctx.pool.acquire() as connection:
-            bodies, history = settings.delivery_retention_days, settings.history_retention_days
-            await upkeep.delete_old(connection, timedelta(days=bodies), timedelta(days=history))
+            days = settings.delivery_retention_days, settings.step_retention_days, settings.history_retention_days
+            await upkeep.delete_old(connection, *(timedelta(days=kept) for kept in days))
         await delete_old_jobs(app)
         await repair(ctx)
         if settings.worktree_prune_enabled:

@@ -194,13 +194,15 @@ class OpenClone(CloneLock):
         return not (rescued or registered or await clone.unpublished("--branches"))
 
     async def tidy(self, pull_request_heads: Collection[str] | None, branches: Collection[str]) -> None:
-        """Pack what came since the last time, and drop the copies of pull requests' heads but for these, if known, and
-        the local branches but for these whose commits GitHub or a rescue has. Raises GitError, OSError.
+        """Pack what came since the last time. Drop the copies of pull requests' heads but for these, if known, the
+        local branches but for these whose commits GitHub or a rescue has, and the marks of merges that no local branch
+        has. Raises GitError, OSError.
         """
         if pull_request_heads is not None:
             await packing.forget_fetched(self, pull_request_heads)
         await fetch.complete(self)
         await self._delete_old_branches({refs.local(branch) for branch in branches})
+        await self._delete_old_merges()
         await packing.pack(self)
 
     async def _delete_old_branches(self, used: Collection[str]) -> None:
@@ -210,6 +212,13 @@ class OpenClone(CloneLock):
             if branch not in used and not is_held and not await self.clone.count(tip, "--not", *elsewhere):
                 await self.clone.run("update-ref", "-d", branch, tip)
                 _log.info("branch-deleted", clone=str(self.clone.path), branch=branch, tip=tip)
+
+    async def _delete_old_merges(self) -> None:
+        if merges := await self.clone.refs(refs.MERGED_PREFIX):
+            tips = {f"--merged={tip}" for tip in (await self.clone.refs("refs/heads")).values()}
+            used = await self.clone.refs(*tips, refs.MERGED_PREFIX) if tips else {}
+            for merge in merges.keys() - used.keys():
+                await self.clone.run("update-ref", "-d", merge)
 
     async def pack_whole(self, default_branch: str | None, reserve_bytes: int, lfs_before: datetime) -> None:
         """Once a week, delete what nothing reaches and pack the files of the default branch anew. Delete the objects of

@@ -12,6 +12,7 @@ from bot.care.clones import care_for_clones
 from bot.care.expire import expire
 from bot.care.repair import NO_WORKTREE, repair
 from bot.node import rescue_rows as rescues
+from bot.refs import MERGED_PREFIX
 from bot.sandbox import trash
 from bot.store import conversations, turns
 from bot.tree.clone.checkout import all_entries
@@ -357,6 +358,19 @@ async def test_a_local_branch_goes_with_its_last_worktree_once_its_commits_are_e
 
     left = git(clone, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
     assert left == ["threadtree/issue-1", "threadtree/issue-8"], "of the worktree; with work that is nowhere else"
+
+
+async def test_the_mark_of_a_merge_goes_with_the_last_branch_that_has_it(each: Node) -> None:
+    await each.add(1, days=0)
+    clone = each.git.clone.path
+    tree = git(clone, "rev-parse", "origin/main^{tree}")
+    used, unused = [git(clone, "commit-tree", "-p", "origin/main", "-m", words, tree) for words in ("one", "two")]
+    for commit in (used, unused):
+        git(clone, "update-ref", f"{MERGED_PREFIX}{commit}", commit)
+    git(clone, "update-ref", "refs/heads/threadtree/issue-1", used)
+
+    await care_for_clones(each.ctx, timedelta(days=90))
+    assert git(clone, "for-each-ref", "--format=%(objectname)", MERGED_PREFIX) == used
 
 
 async def test_objects_of_git_lfs_go_a_month_after_they_came(each: Node) -> None:

@@ -51,7 +51,7 @@ async def test_a_delivery_that_was_handled_or_has_just_come_is_left_alone(db: Co
 
 # What is kept how long
 
-MONTH, YEAR = timedelta(days=30), timedelta(days=365)
+WEEK, MONTH, YEAR = timedelta(days=7), timedelta(days=30), timedelta(days=365)
 OF_THREE_TURNS = """
 update requests set ask = ask || '{"context": "why"}' where turn_id < 3;
 update turns set state = 'done', answer = 'Done.', notices = '{a notice}', read = '{the thread}',
@@ -60,6 +60,8 @@ update turns set state = 'done', answer = 'Done.', notices = '{a notice}', read 
                  cost_usd = 0.5, reason = 'because'
 where id < 3;
 insert into steps (turn_id, place, words) select id, 1, 'Read a.txt' from turns order by id;
+update steps set output = 'a', at = now() - interval '29 days';
+insert into steps (turn_id, place, words, output, at) values (2, 2, 'Read b.txt', 'b', now() - interval '31 days');
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, state, created_at)
 select 'github.com/token', 1, 'comment', id, 1, 1, 'issue', 'Done.', case when id < 3 then 'sent' else 'waiting' end,
        now() - case id when 2 then interval '364 days' else interval '366 days' end from turns order by id;
@@ -85,7 +87,7 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     await db.execute(OF_THREE_TURNS)
     queued = await rows.row(3)
 
-    await upkeep.delete_old(db, MONTH, YEAR)
+    await upkeep.delete_old(db, WEEK, MONTH, YEAR)
 
     gone, kept = await rows.row(1), await rows.row(2)
     texts: dict[str, object] = {"text": "", "expired": True, "answer": None, "notices": [], "read": []}
@@ -98,7 +100,12 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     assert (asked["context"], asked["title"], asked["of"], asked["by"]["login"]) == ("", "", {}, "ada")
     assert (kept["text"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
     assert dict(await rows.row(3)) == dict(queued), "it has not ended"
-    assert await column(db, "select turn_id from steps order by 1") == [2, 3]
+    assert await column(db, "select words from steps order by turn_id, place") == [
+        "Read a.txt",
+        "Read b.txt",
+        "Read a.txt",
+    ]
+    assert await column(db, "select output from steps order by turn_id, place") == ["a", None, "a"]
     assert await column(db, "select id from outbox order by 1") == [2, 3, 4, 6, 7]
     assert await column(db, "select waits_for from outbox where id > 5 order by id") == [4, None]
     assert await column(db, "select id from operations order by 1") == [2, 3]
@@ -140,7 +147,7 @@ async def test_an_expired_request_is_not_asked_again(db: Connection) -> None:
     await rows.ask(thread)
     await db.execute("update turns set state = 'failed', reason = 'x', finished_at = now() - interval '366 days'")
     assert await requests.last_not_done(db, thread) is not None
-    await upkeep.delete_old(db, MONTH, YEAR)
+    await upkeep.delete_old(db, MONTH, MONTH, YEAR)
     assert await requests.last_not_done(db, thread) is None
 
 
@@ -150,7 +157,7 @@ async def test_bodies_and_deliveries_expire_unless_they_wait(db: Connection, mon
         for days in (29, 31, 364, 366):
             await db.execute(ACCEPTED, f"{state}-{days}", "github.com/1#1", state, days * 86400)
 
-    await upkeep.delete_old(db, MONTH, YEAR)
+    await upkeep.delete_old(db, MONTH, WEEK, YEAR)
 
     with_body = await column(db, "select guid from deliveries where body is not null order by received_at, guid")
     waiting = [f"received-{days}" for days in (366, 364, 31)]
