@@ -51,6 +51,15 @@ async def absence(connection: Connection) -> tuple[datetime | None, datetime]:
     """Return when the last node was alive, and now, by the database's clock."""
 
 
+@statement("""
+select current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
+       greatest(count(*), 1)::integer
+from nodes where heartbeat_at > now() - interval '1 day'
+""")
+async def connections(connection: Connection) -> tuple[int, int]:
+    """Return how many connections Postgres gives, and the number of nodes that were alive within a day."""
+
+
 @statement("update turns set notices = notices || $1::text where state in ('queued', 'running')")
 async def note_absence(connection: Connection, notice: str) -> None:
     """Add the notice to every request that waits: no node was alive for a while."""

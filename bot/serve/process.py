@@ -37,9 +37,11 @@ from bot.turn.context import TurnContext
 from bot.turn.request import Nodes
 from bot.turn.runner import Runner
 
-CONNECTIONS = 16
+CONNECTIONS = 9
+"""To Postgres, beside the engine's and the one that hears doorbells: a place for each writer, and five for the rest."""
 DECIDE_AT_ONCE = 8
-WRITERS_AT_ONCE = 8
+WRITERS_AT_ONCE = 4
+"""Each holds a connection while GitHub answers."""
 WORKTREES_AT_ONCE = 6
 """Decided removals, beside the turns."""
 _log = structlog.get_logger()
@@ -145,10 +147,11 @@ async def _run_loops(
             grace = settings.shutdown_grace_seconds
             worktrees = run_pool(app, queue_of(node.id), WORKTREES_AT_ONCE, stopping, grace_seconds=grace)
             group.create_task(worktrees, name="worktrees")
-            housework = run_pool(app, chores_of(node.id), len(chores), turns_ended, grace_seconds=0)
+            housework = run_pool(app, chores_of(node.id), len(chores), turns_ended, grace_seconds=0, listens=False)
             group.create_task(housework, name="chores")
             if url is not None:
-                group.create_task(run_pool(app, notify.QUEUE, 1, stopping, grace_seconds=0), name="notifications out")
+                out = run_pool(app, notify.QUEUE, 1, stopping, grace_seconds=0, listens=False)
+                group.create_task(out, name="notifications out")
             group.create_task(defer_chores(app, node.id, chores, turns_ended), name="times of chores")
             group.create_task(keep_alive(ctx, node, runner, settings, turns_ended), name="heartbeat")
             group.create_task(listen(ctx.dsn, node.id, runner, turns_ended), name="notifications")

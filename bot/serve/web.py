@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from bot.operator.api.calls import Calls
     from bot.operator.dashboard.access import Access
 
-CONNECTIONS = 6
+CONNECTIONS = 3
+"""To Postgres, beside the one that hears of events: for groups of deliveries, calls and pages."""
 # Above it clients get 503. Half of the usual limit of open files.
 CLIENTS_AT_ONCE = 512
 # Longer than clients keep an idle connection (httpx 5 s; nginx 60, cloudflared 90, Caddy 120): a server that closes it

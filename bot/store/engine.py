@@ -42,6 +42,8 @@ _CLOCKS = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 """https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
+CONNECTIONS = 3
+"""To Postgres, beside one for each queue that listens."""
 REPEAT_FOR_SECONDS = 60.0
 """How long the end of a job is tried to be written while the database is away."""
 MAX_STALLS = 10
@@ -161,7 +163,7 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
     connector = _Connector(
         conninfo=dsn,
         min_size=1,
-        max_size=8,
+        max_size=CONNECTIONS,
         timeout=10,
         kwargs=_CLOCKS,
         configure=_commit_each_statement,
@@ -223,15 +225,17 @@ async def run_pool(
     *,
     grace_seconds: float = SHUTDOWN_SECONDS,
     empty_at_end: bool = False,
+    listens: bool = True,
 ) -> None:
     """Work on one queue until `stopping`, or a little longer to empty it; outlive outages of Postgres.
 
-    Jobs that take longer than the grace are queued again.
+    Jobs that take longer than the grace are queued again. Who `listens` hears of a new job at once, for a connection;
+    else it is found within POLL_SECONDS.
     """
     failures = 0
     while not stopping.is_set():
         try:
-            worker = _worker_on(app, queue, concurrency, grace_seconds)
+            worker = _worker_on(app, queue, concurrency, grace_seconds, listens=listens)
             working = asyncio.create_task(worker.run())
             stop = asyncio.create_task(stopping.wait())
             try:
@@ -264,7 +268,13 @@ async def run_until_empty(app: procrastinate.App, queue: str) -> None:
 
 
 def _worker_on(
-    app: procrastinate.App, queue: str, concurrency: int, grace_seconds: float, *, wait: bool = True
+    app: procrastinate.App,
+    queue: str,
+    concurrency: int,
+    grace_seconds: float,
+    *,
+    wait: bool = True,
+    listens: bool = True,
 ) -> Worker:
     """Return what works on the queue until it is stopped, or without `wait` until the queue is empty."""
     return Worker(
@@ -273,6 +283,7 @@ def _worker_on(
         name=queue,
         concurrency=concurrency,
         wait=wait,
+        listen_notify=listens,
         install_signal_handlers=False,
         fetch_job_polling_interval=POLL_SECONDS,
         update_heartbeat_interval=HEARTBEAT_SECONDS,

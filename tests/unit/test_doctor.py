@@ -183,3 +183,12 @@ def with_agent(agent: str, **variables: str) -> Settings:
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+@pytest.mark.parametrize(("most", "machines", "state"), [(97, 4, "ok"), (97, 5, "warning"), (17, 1, "warning")])
+def test_all_machines_must_be_able_to_connect_at_once(most: int, machines: int, state: str) -> None:
+    check = connections_check("Postgres 18 answers", most, machines)
+    assert check.state == state
+    if state == "warning":
+        assert f"need up to {20 * machines}" in check.found
+        assert check.next_step == f"Set Postgres' max_connections to {20 * machines + 10} or more."

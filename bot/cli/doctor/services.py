@@ -16,6 +16,7 @@ from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, CHECK_EVENTS, NOWHERE, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
+from bot.node.node_rows import connections
 from bot.node.repository_rules import config_problems
 from bot.operator.api import listings
 from bot.operator.dashboard.login import CALLBACK
@@ -25,7 +26,7 @@ from bot.postgres.supervisor import name_for_initdb
 from bot.rules import CONFIG_PATH
 from bot.sandbox.outbound import Outbound, why_unreachable
 from bot.settings import Settings
-from bot.store.database import DATABASE_AWAY
+from bot.store.database import DATABASE_AWAY, OF_A_MACHINE
 from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.scope import EVERYTHING
 from bot.thread.formatting import plain
@@ -93,9 +94,18 @@ async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]
                 if await listings.newest(connection, "deliveries", 1, repository=name, scope=EVERYTHING)
             ]
             rules = [_rules_check(*wrong) for wrong in await config_problems(connection)]
-            return [Check("database", "ok", found), *rules], frozenset(heard)
+            return [connections_check(found, *await connections(connection)), *rules], frozenset(heard)
         finally:
             await connection.close()
+
+
+def connections_check(found: str, most: int, machines: int) -> Check:
+    """Return whether all machines can connect at once: where none is free, what they do waits."""
+    needed = machines * OF_A_MACHINE
+    if most >= needed:
+        return Check("database", "ok", found)
+    found = f"{found}; it gives {most} connections, and {machines} machines need up to {needed}"
+    return Check("database", "warning", found, f"Set Postgres' max_connections to {needed + 10} or more.")
 
 
 def _rules_check(full_name: str, problems: str) -> Check:
