@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from bot.ask import Ask, of_json, to_json
+from bot.json_values import storable
 from bot.model import Conversation, DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
 from bot.redaction import Redactor
 
@@ -92,10 +93,6 @@ class Json(str):
 
 def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
     """Return the class of connections through which no known secret enters a row, and only text that can be stored."""
-
-    def storable(text: str) -> str:
-        # Postgres stores no NUL, UTF-8 has no surrogates.
-        return text.encode(errors="replace").decode().replace("\0", "")
 
     def clean(value: Any) -> Any:
         match value:

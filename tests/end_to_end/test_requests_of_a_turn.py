@@ -1,6 +1,7 @@
 """What a turn asks of GitHub: each request is a moment in which a person waits, and counts to an hour's limit."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -54,7 +55,7 @@ class Together(asyncio.Event):
 
 def named(request: LoggedRequest) -> str:
     """Return a request in words in which numbers do not matter."""
-    path = request.path.removeprefix("/repos/acme/shop/").replace("/acme/shop.git/", "git ").removeprefix("/")
+    path = re.sub("^/repositories/[0-9]+/?", "", request.path).replace("/acme/shop.git/", "git ").removeprefix("/")
     parts = [part if not part.isdigit() else "ID" if int(part) > 1000 else "N" for part in path.split("/")]
     service = f"?{request.query}" if request.query.startswith("service=") else ""
     return f"{request.method} {'/'.join(parts)}{service}".replace("issue-2", "issue-N")

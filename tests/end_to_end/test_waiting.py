@@ -211,6 +211,7 @@ async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(w
     await world.github.rename_repository(world.repository, "store")
     # The old name is another repository's now, which the bot must not take for this one.
     other = await world.github.create_repository("acme/shop")
+    await world.database.execute("update codebases set updated_at = updated_at - interval '2 minutes'")
     world.clock.move(90)
     answer = (await issue.hears_all())[-1]
     assert "/acme/store/tree/threadtree/issue-1" in answer

@@ -38,7 +38,7 @@ class Away:
 
 
 API = Away(
-    *("GitHub's API", "*", "/repos/*", FailBefore(503), MET, None),
+    *("GitHub's API", "*", "/repositories/*", FailBefore(503), MET, None),
     "The bot tried for a day to ask GitHub about this, without success. Write it again. Its operator can repeat it ",
 )
 FETCH = Away(

@@ -13,6 +13,7 @@ from bot.ask import to_json
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
 from bot.care import upkeep_rows as upkeep
+from bot.node import repository_names
 from bot.operator.api import listings
 from bot.store import (
     conversations,
@@ -81,7 +82,6 @@ TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
 ALL, SOME = ("", None), ("github.com", [7, 8])
 """Scopes."""
-_REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None, True)
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, True, False)),
@@ -147,7 +147,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "revive a worktree": (worktrees.reserve_again.sql, (50, [5])),
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
-    "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
+    "a repository by its id": (repository_names.known_codebase.sql, ("github.com", 1)),
+    "save a thread": (conversations.SAVE_THREAD, ("github.com", 1, 5, "issue", "A title", None)),
     "the turn of a review": (requests.turn_of_review.sql, (5, 77)),
     "what collects a person's remarks": (requests.collecting_turn.sql, (99, 7)),
     "collect no more": (requests.collect_no_more.sql, (99,)),

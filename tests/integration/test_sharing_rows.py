@@ -18,6 +18,7 @@ from bot.turn import sharing_rows as sharing
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.parsing import Request
 from bot.turn.queueing import queue_turn
+from bot.store.conversations import save_codebase
 from bot.turn.request import Nodes, RequestContext, save_thread
 from bot.verbs import VERBS
 from tests.support.doorbells import Rung
@@ -37,6 +38,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
     """Write, in a transaction, what decide writes for a request on an issue or (`head`) a pull request."""
     thread = Thread(number, "pull" if head else "issue", "A title", None)
+    await save_codebase(db, repository())
     thread_ref, folder = await save_thread(db, repository(), thread)
     pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
     ask = request(target=Target("comment", number))
