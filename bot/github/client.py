@@ -113,19 +113,18 @@ class GitHub:
             token = await self._tokens.of_installation(installation_id)
         return _repository(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
 
-    async def by_id(self, platform: str, repository_id: int) -> Repository:
-        """Return the repository as GitHub tells it now: its names, default branch, and the App's installation there.
+    async def by_id(self, repository: Repository) -> Repository:
+        """Return the repository of this id as GitHub tells it now: names, default branch, the App's installation there.
 
         Raises NotFound where the bot does not see it.
         """
         try:
-            known = Repository(platform, repository_id, "", "")
             if self.is_app:
-                of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository_id)
-                known = replace(known, installation_id=of_app["id"])
-            return _repository(platform, await self.get(known, ""), known.installation_id)
+                of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository.id)
+                repository = replace(repository, installation_id=of_app["id"])
+            return _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
         except NotFound as problem:
-            raise NotFound(f"the repository {repository_id} was deleted, or the bot may not see it") from problem
+            raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
 
     async def as_named_now(self, repository: Repository) -> Repository:
         """As `by_id`, of a repository whose installation GitHub has told before: it stays the same with the owner."""
@@ -134,7 +133,7 @@ class GitHub:
                 now = _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
                 if now.owner == repository.owner:
                     return now
-        return await self.by_id(repository.platform, repository.id)
+        return await self.by_id(repository)
 
     @property
     def clock_skew(self) -> timedelta | None:

@@ -327,7 +327,7 @@ class Decider(Parts):
     async def _is_there(self, repository: Repository) -> bool:
         """Return whether GitHub still shows the repository."""
         try:
-            await self.github.by_id(repository.platform, repository.id)
+            await self.github.by_id(repository)
         except NotFound:
             return False
         return True

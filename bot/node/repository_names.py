@@ -43,7 +43,7 @@ async def named(pool: Pool, github: GitHub, repository: Repository) -> Repositor
     if known is not None and is_as_known(repository, known.repository, is_app=github.is_app):
         return known.repository
     _log.info("repository-named-otherwise", repository=repository.id, said=repository.full_name)
-    return await stored(pool, await github.by_id(repository.platform, repository.id))
+    return await stored(pool, await github.by_id(repository))
 
 
 async def of_this_minute(pool: Pool, github: GitHub, repository: Repository) -> Repository:

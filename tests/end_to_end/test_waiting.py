@@ -239,8 +239,8 @@ async def test_a_new_worktree_waits_while_the_disk_is_short(a_world: Worlds, mon
 
 
 async def test_a_repository_that_the_bot_may_not_see_now_declines_nobody(world: World) -> None:
-    issue = await world.maria.opens_issue("Private")
-    await world.until("exists (select from bot_names)")  # the worker knows who it is
+    issue = await world.maria.opens_issue("Private", "@threadtree-bot /help")
+    await issue.hears()
     world.faults.add(FailBefore(404, "Not Found"), times=None)
     asked = await issue.says("@threadtree-bot say hello")
     await world.until("exists (select from deliveries where state = 'failed')")

@@ -163,7 +163,9 @@ async def test_a_person_who_renamed_the_account_keeps_what_they_may(
 async def test_a_permission_counts_for_the_account_that_the_answer_is_about(
     simulated: SimulatedGitHub, shop: SimulatedRepository, time: Time, whose: dict[str, object], permission: str
 ) -> None:
-    answering = httpx.MockTransport(lambda _: httpx.Response(200, json={"permission": "write", **whose}))
+    there = {"id": shop.id, "owner": {"login": "acme"}, "name": "shop", "default_branch": "main"}
+    said = {"permission": "write", **whose, **there, "login": NOBODY.login}
+    answering = httpx.MockTransport(lambda _: httpx.Response(200, json=said))
     async with httpx.AsyncClient(transport=answering) as http:
         github = client(simulated, http, time, TokenCredentials(simulated.bot_token))
         assert await github.permission(ours(shop), NOBODY) == (permission, NOBODY.login)
@@ -173,7 +175,7 @@ async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_perso
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
     simulated.faults.add(FailBefore(404, "Not Found"), times=None)
-    with pytest.raises(NotFound, match="was deleted, or the bot may not see it"):
+    with pytest.raises(NotFound, match="acme/shop was deleted, or the bot may not see it"):
         await github.permission(ours(shop), NOBODY)
 
 
