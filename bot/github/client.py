@@ -119,10 +119,12 @@ class GitHub:
         Raises NotFound where the bot does not see it.
         """
         try:
+            installation_id = None
             if self.is_app:
                 of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository.id)
-                repository = replace(repository, installation_id=of_app["id"])
-            return _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
+                installation_id = of_app["id"]
+            found = await self.get(replace(repository, installation_id=installation_id), "")
+            return _repository(repository.platform, found, installation_id)
         except NotFound as problem:
             raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
 
@@ -255,7 +257,8 @@ class GitHub:
         """Return whether these pull requests can be merged, in their order: one request for all."""
         fields = "title headRefOid baseRefName state mergeable"
         pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
-        document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ databaseId {pulls} }} }}"
+        named = f"repository(owner: $owner, name: $name) {{ databaseId {pulls} }}"
+        document = f"query($owner: String!, $name: String!) {{ {named} }}"
         found = (await self.query(repository, document))["repository"]
         return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
 

@@ -6,7 +6,6 @@ from typing import TypeVar
 from bot.github.client import GitHub
 from bot.github.events import ChecksEnded, RepositoryDeleted, ThreadClosed, ThreadReopened, Unreadable
 from bot.inbox.actions import Ignore
-from bot.model import Repository
 from bot.node.repository_names import known_codebase, named
 from bot.store.database import Pool
 from bot.turn.parsing import Request
@@ -21,12 +20,12 @@ async def in_its_repository(pool: Pool, github: GitHub, action: T) -> T | Ignore
     """
     match action:
         case ThreadClosed() | ThreadReopened() | ChecksEnded() | RepositoryDeleted():
-            known = await known_codebase(pool, action.repository)
-            if known is None:
+            if (known := await known_codebase(pool, action.repository)) is None:
                 return Ignore("a repository where nobody has asked anything")
-            # One that was deleted has no name any more.
+            # What was deleted has no name any more.
             is_gone = isinstance(action, RepositoryDeleted)
-            return replace(action, repository=known.repository if is_gone else await named(pool, github, action.repository))
+            there = known.repository if is_gone else await named(pool, github, action.repository)
+            return replace(action, repository=there)
         case Unreadable(addressed=addressed) if addressed is not None:
             there = await named(pool, github, addressed.repository)
             return replace(action, addressed=replace(addressed, repository=there))

@@ -36,8 +36,8 @@ async def known_codebase(connection: Connection, repository: Repository) -> Code
 async def named(pool: Pool, github: GitHub, repository: Repository) -> Repository:
     """Return the repository that has the id of the one that a payload names.
 
-    As its row has it, where the payload says nothing else; else as GitHub tells it, which is stored. Raises GitHubError:
-    NotFound where GitHub shows the bot no such repository.
+    As its row has it, where the payload says nothing else; else as GitHub tells it, which is stored. Raises
+    GitHubError: NotFound where GitHub shows the bot no such repository.
     """
     known = await persist(pool, known_codebase, repository)
     if known is not None and is_as_known(repository, known.repository, is_app=github.is_app):

@@ -30,7 +30,7 @@ def test_what_is_no_json_is_counted_too(text: bytes) -> None:
     assert not has_many_values(text)
 
 
-@given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\\", "\"", "u", "d83d", "\ud83d\ude00", "é", "😀"])).map("".join))
+@given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\\", '"', "u", "d83d", "\ud83d\ude00", "é", "😀"])).map("".join))
 def test_a_lone_surrogate_costs_one_character(text: str) -> None:
     written = json.dumps({"title": text})
     # What Python takes for a pair in its own text is one in JSON.
