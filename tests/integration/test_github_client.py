@@ -28,6 +28,8 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
     Trickle,
 )
+from bot.thread.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Policy
+from bot.turn.may_ask import may_ask
 
 INSTALLATION = 77
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -138,6 +140,20 @@ async def test_an_account_without_access_has_no_permission(
     theirs = replace(someone(simulated, "zoe"), id=someone(simulated, "olaf").id)
     assert await github.permission(ours(shop), theirs) == ("none", "olaf"), "the login is another account's"
     assert await github.permission(ours(shop), replace(theirs, id=1)) == ("none", "zoe"), "there is no such account"
+
+
+async def test_a_list_of_people_is_read_with_the_login_that_github_has_for_the_account(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    zoe, olaf = someone(simulated, "zoe"), someone(simulated, "olaf")
+    for person in (zoe, olaf):
+        shop.allow(simulated.person(person.login), "write")
+    policy = Policy(99, "bot", "bot", "threadtree", allowed_users=("zoe",))
+    assert await may_ask(github, policy, zoe, ours(shop)) == Allowed("write")
+    assert await may_ask(github, policy, replace(olaf, login="zoe"), ours(shop)) == NOT_LISTED
+    policy, posing = replace(policy, allowed_users=()), replace(olaf, login="zoe")
+    assert await may_ask(github, policy, posing, ours(shop), allowed=["zoe"]) == NOT_CHOSEN
+    assert await may_ask(github, policy, posing, ours(shop), allowed=["olaf"]) == Allowed("write")
 
 
 async def test_a_person_who_renamed_the_account_keeps_what_they_may(
