@@ -93,7 +93,7 @@ class Rows:
     async def transaction(self) -> AsyncIterator[None]:
         yield
 
-    async def fetchrow(self, _: str, platform: str, repository_id: int) -> dict[str, Any] | None:
+    async def fetchrow(self, _: str, platform: str, repository_id: int, **_more: Any) -> dict[str, Any] | None:
         known = KNOWN.get(repository_id)
         if known is None or known.platform != platform:
             return None
