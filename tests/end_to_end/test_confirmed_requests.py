@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import orjson
@@ -26,7 +27,7 @@ async def forge(world: World, event: str, **parts: Any) -> None:
     body = orjson.dumps({"repository": about, "sender": sender, **parts})
     headers = {
         "x-github-event": event,
-        "x-github-delivery": f"forged-{len(world.github.requests)}",
+        "x-github-delivery": str(uuid4()),
         "x-hub-signature-256": sign(body, world.pair.settings.webhook_secrets[0]),
     }
     async with httpx.AsyncClient() as web:
@@ -58,6 +59,48 @@ async def waits_behind(world: World) -> None:
 
 async def requests(world: World) -> list[tuple[str, str]]:
     return [(row["state"], row["text"]) for row in await world.turns()]
+
+
+async def test_the_id_of_one_repository_with_the_name_of_another_leads_to_neither(world: World) -> None:
+    """mallory is admin of another repository of the bot's. She comments there, and signs that it was in this one."""
+    known, other = [await world.maria.opens_issue(title) for title in ("Known", "Other")]
+    evil = await world.github.create_repository("mallory/evil", {"README.md": "mine\n"})
+    mallory = world.someone("mallory")
+    evil.allow(mallory.person, "admin")
+    there = [await mallory.opens_issue("Mine", repository=evil) for _ in range(2)][-1]
+    said = await there.says("@threadtree-bot say FORGED.")
+    await there.hears("FORGED.")
+    gate = await busy(world, known)
+    rows = "select repository_id, owner, name, default_branch, installation_id, folder from codebases order by 1"
+    before = await world.database.fetch(rows)
+
+    shop, hers, ours = world.repository.id, {"name": "evil", "owner": {"login": "mallory"}}, {"login": "acme"}
+    for about in (
+        {"id": shop, **hers},
+        {"id": shop, **hers, "default_branch": "threadtree/issue-2"},
+        {"id": shop, "name": "shop", "owner": ours, "default_branch": "threadtree/issue-2"},
+        {"id": 4711, **hers},
+        {"id": 4711, "name": "shop", "owner": ours},
+    ):
+        comment = written(said, said.comment.body or "", "mallory", world)
+        parts = {"action": "created", "issue": thread(there), "comment": comment, "sender": comment["user"]}
+        await forge(world, "issue_comment", **parts, repository=about)
+    await world.until("not exists (select from deliveries where state = 'received')")
+    gate.open()
+
+    await known.hears("First.")
+    # A comment of another repository takes no reaction, which is tried for a while.
+    while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
+        world.clock.move(60)
+    assert not any("FORGED." in words for words in await other.hears_all())
+    assert await there.hears_all() == []
+    assert await world.turns("number", "state") == [(2, "done"), (1, "done")]
+    assert await world.database.fetch(rows) == before
+    for name in ("acme/shop", "mallory/evil"):
+        assert f"/{name}.git" in (world.data_dir / "repos" / f"{name}.git" / "config").read_text()
+    failed = await world.database.fetch("select error from deliveries where state = 'failed' order by seq")
+    gone = "NotFound: {} was deleted, or the bot may not see it"
+    assert [error for (error,) in failed] == [gone.format(name) for name in ("mallory/evil", "acme/shop")]
 
 
 async def test_a_comment_that_github_does_not_have_is_refused(world: World) -> None:
