@@ -90,7 +90,7 @@ async def publish(
 
     Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, GitHubError, OSError.
     """
-    told, is_new, ends = list[str](), False, False
+    told, is_new = list[str](), False
     async with ctx.tree(turn.worktree).open(stop, history=True) as tree:
         tree.lets_go = True
         while True:
@@ -100,8 +100,6 @@ async def publish(
                     # What is left are files that another branch ignored: no work of this turn.
                     told.append(notices.stray_work(stray.ref, stray.uncovered))
                     break
-            if ends:
-                break
             committed = await _commit(ctx, tree, turn, proof.subject, told)
             if ready.branch is None:
                 await tree.adopt(None)
@@ -112,9 +110,12 @@ async def publish(
             script = None if committed.unresolved else await proof.script(tree.clone, head)
             if head is None or script is None:
                 break
+            await tree.adopt(ready.branch)
             async with tree.let_go():
                 ends = await proof.ends(head, script)
                 guard = replace(await guard_of(ctx, turn, ready), passed=guard.passed)
+            if ends:
+                break
         if ready.branch is None:
             base = turn.ask.pinned_sha or turn.worktree.start_sha or head_before
             return (await tree.patch(base)).decode("utf-8", "replace") or None, told

@@ -4,11 +4,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.ask import Ask, Part, Review
-from bot.store import conversations, requests, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn import message_rows as messages
+from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree
 from bot.turn.request import RequestContext
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bot.node.transactions import persist
-from bot.store import pull_requests as rows
 from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
+from bot.turn import pull_request_rows as rows
 from bot.turn.alone import not_done, save_done
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
