@@ -169,11 +169,16 @@ class GitHub:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
 
         GitHub is asked by login, and the account that it answers for must have the person's id. Raises NotFound where
-        the bot does not see the repository: GitHub's answer is the same.
+        the bot does not see the repository: GitHub's answer is the same. With a new token it is asked twice, since
+        people read of a denial.
         """
-        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=person.login)
+        path = "/collaborators/{login}/permission"
+        answer = await self.get_if_there(repository, path, login=person.login)
         if answer is None:
             await self.as_named_now(repository)
+            if await self.wait_for_new(0):
+                answer = await self.get_if_there(repository, path, login=person.login)
+        if answer is None:
             return "none"
         # GitHub always says whose it is, null for nobody's. A server that knows no such word is believed without it.
         account = answer.get("user", {})

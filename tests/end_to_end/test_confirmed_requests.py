@@ -6,6 +6,7 @@ Who knows the webhook secret can sign any payload.
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import orjson
@@ -29,7 +30,7 @@ async def forge(world: World, event: str, **parts: Any) -> None:
     body = orjson.dumps({"repository": about, "sender": sender, **parts})
     headers = {
         "x-github-event": event,
-        "x-github-delivery": f"forged-{len(world.github.requests)}",
+        "x-github-delivery": str(uuid4()),
         "x-hub-signature-256": sign(body, world.pair.settings.webhook_secrets[0]),
     }
     async with httpx.AsyncClient() as web:
@@ -81,8 +82,27 @@ async def test_a_comment_that_github_does_not_have_is_refused(world: World, auth
 
 
 COMMANDS = (
-    *("/worktree remove", "/worktree reset", "/worktree restore", "/reset", "/reset-context", "/undo", "/update", "/pr"),
-    *("/agent custom", "/model big", "/autofix on", "/approve", "/retry", "/stop", "/status", "/help", "@threadtree-bot x"),
+    *(
+        "/worktree remove",
+        "/worktree reset",
+        "/worktree restore",
+        "/reset",
+        "/reset-context",
+        "/undo",
+        "/update",
+        "/pr",
+    ),
+    *(
+        "/agent custom",
+        "/model big",
+        "/autofix on",
+        "/approve",
+        "/retry",
+        "/stop",
+        "/status",
+        "/help",
+        "@threadtree-bot x",
+    ),
 )
 WRITTEN = """
 select (select count(*) from effects), (select count(*) from outbox), (select count(*) from audit),
