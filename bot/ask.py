@@ -21,8 +21,8 @@ class Review:
     apart: the review's turn had begun without it.
     """
 
-    id: int | None
     parts: tuple[int, ...]
+    id: int | None = None
     collects: bool = False
 
 

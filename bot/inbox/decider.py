@@ -29,6 +29,7 @@ from bot.inbox import gate, outcomes
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.decider_rows import Delivery
 from bot.inbox.review import whole_review
+from bot.markdown import MarkdownError
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
@@ -45,7 +46,7 @@ from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.confirm import RETRY, NotConfirmedError
 from bot.turn.may_ask import may_ask
-from bot.turn.parsing import Command, CommentParser, Request
+from bot.turn.parsing import Command, CommentParser, ParsedComment, Request
 from bot.turn.pull_request_rows import check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
@@ -219,9 +220,12 @@ class Decider(Parts):
                         action = await gate.confirmed_reopening(self.github, self.sleep, action)
                 case Unreadable(addressed=Addressed() as found):
                     async with concurrently(self._may_ask(found)) as verdict:
-                        await gate.confirm_addressed(self.github, self.sleep, found)
+                        found, node_id = await gate.confirmed_addressed(self.github, self.sleep, found)
                         may = await verdict
-                    return Confirmed(action, may if isinstance(may, Denied) else None)
+                    if not await self._is_news(found, node_id):
+                        raise NotConfirmedError("the text asks nothing, or another delivery of it was handled")
+                    denied = may if isinstance(may, Denied) else None
+                    return Confirmed(replace(action, addressed=found), denied)
                 case _:
                     pass
         except NotConfirmedError as problem:
@@ -235,6 +239,19 @@ class Decider(Parts):
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
             return _judged(action, may, standing)
         return Confirmed(action)
+
+    async def _is_news(self, found: Addressed, node_id: str) -> bool:
+        """Return whether the text addresses the bot, and nothing that it asks was done or refused."""
+        if not await asyncio.to_thread(self._parser.addresses, found.body):
+            return False
+        try:
+            parsed = await asyncio.to_thread(self._parser.parse, found.body)
+        except MarkdownError:
+            parsed = ParsedComment()
+        ask = Ask(found.body, found.author, self.clock(), found.target)
+        place = found.repository, found.thread
+        request = Request(*place, ask, node_id, names=parsed.names, mentions=parsed.mentions)
+        return not await conversations.any_seen(self.pool, [*request.effects, *request.asking])
 
     async def _is_known(self, event: ThreadClosed | ThreadReopened) -> bool:
         """Return whether the bot was ever addressed on the thread: else its state is nothing to the bot."""

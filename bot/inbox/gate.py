@@ -105,15 +105,21 @@ async def confirmed_reopening(github: GitHub, sleep: Sleep, event: ThreadReopene
     return await twice(sleep, look)
 
 
-async def confirm_addressed(github: GitHub, sleep: Sleep, found: Addressed) -> None:
-    """Raise NotConfirmedError unless the person wrote this text of a payload that cannot be read whole."""
+async def confirmed_addressed(github: GitHub, sleep: Sleep, found: Addressed) -> tuple[Addressed, str]:
+    """Return the text of a payload that cannot be read whole, with its thread, and GitHub's id of it: two requests.
 
-    async def look() -> None:
-        shown = await _there(github, found.repository, found.thread.number, found.target)
+    Whether somebody gave the thread something is not asked: who did hears nothing.
+    """
+
+    async def look() -> tuple[Addressed, str]:
+        place = github, found.repository, found.thread.number
+        shown = await _there(*place, found.target)
         if (shown.text.author.id, shown.text.body) != (found.author.id, found.body):
             raise NotConfirmedError("the text is another, or somebody else's")
+        thread = shown.thread or (await _there(*place, Target(found.thread.kind))).thread or found.thread
+        return replace(found, thread=thread, author=shown.text.author), shown.text.node_id or ""
 
-    await twice(sleep, look)
+    return await twice(sleep, look)
 
 
 async def _shown(github: GitHub, event: Written) -> tuple[Shown, WhoAsked | None]:

@@ -69,7 +69,7 @@ async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None)
             return
         if joined is False:
             # The part stays with it: GitHub's text is compared in the same form.
-            ask = replace(own, text=part.text, title=ask.title, context=part.context, review=Review(None, (part.id,)))
+            ask = replace(own, text=part.text, title=ask.title, context=part.context, review=Review((part.id,)))
     await queue_turn(ctx, ask)
 
 

@@ -82,27 +82,9 @@ async def test_a_comment_that_github_does_not_have_is_refused(world: World, auth
 
 
 COMMANDS = (
-    *(
-        "/worktree remove",
-        "/worktree reset",
-        "/worktree restore",
-        "/reset",
-        "/reset-context",
-        "/undo",
-        "/update",
-        "/pr",
-    ),
-    *(
-        "/agent custom",
-        "/model big",
-        "/autofix on",
-        "/approve",
-        "/retry",
-        "/stop",
-        "/status",
-        "/help",
-        "@threadtree-bot x",
-    ),
+    *("/worktree remove", "/worktree reset", "/worktree restore", "/reset", "/reset-context", "/undo", "/update"),
+    *("/agent custom", "/model big", "/autofix on", "/approve", "/retry", "/stop", "/status", "/help", "/pr"),
+    "@threadtree-bot say FORGED.",
 )
 WRITTEN = """
 select (select count(*) from effects), (select count(*) from outbox), (select count(*) from audit),
