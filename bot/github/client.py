@@ -176,7 +176,7 @@ class GitHub:
         answer = await self.get_if_there(repository, path, login=person.login)
         if answer is None:
             await self.as_named_now(repository)
-            if await self.wait_for_new(0):
+            if self._tokens.is_new(None):
                 answer = await self.get_if_there(repository, path, login=person.login)
         if answer is None:
             return "none"

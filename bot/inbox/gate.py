@@ -33,7 +33,7 @@ async def confirmed_written(github: GitHub, sleep: Sleep, event: Written, *, wit
     async with concurrently(_thread(github, repository, event.thread, needed=reads_thread)) as around:
         shown, who = await twice(sleep, lambda: _shown(github, event), lambda found: not _is_late(event, *found))
         about = await around
-    text, thread = shown.text, shown.thread
+    text, thread, target = shown.text, shown.thread, _target(shown, event.remark.target)
     written_at = text.created_at if event.remark.target.id is None else shown.updated_at
     if who is not None and who.edited_at is not None:
         written_at = max(who.edited_at, text.created_at)
@@ -45,7 +45,7 @@ async def confirmed_written(github: GitHub, sleep: Sleep, event: Written, *, wit
         event,
         sender=text.author if event.body_before is None or who is None else who.writer(text.author),
         thread=replace(thread, number=number),
-        remark=_remark(shown, event.remark.target),
+        remark=_remark(shown, target),
         written_at=written_at,
         code=shown.code,
         review_id=None if event.body_before is not None else shown.review_id,
@@ -68,7 +68,7 @@ async def confirmed_gesture(github: GitHub, sleep: Sleep, event: Gesture) -> Ges
         last = next((one for one in reversed(given) if one.at <= until), None)
         if last is None or shown.thread is None:
             raise NotConfirmedError("nobody gave the thread that")
-        remark = replace(_remark(shown, event.remark.target), updated_at=last.at)
+        remark = replace(_remark(shown, _target(shown, event.remark.target)), updated_at=last.at)
         thread = replace(shown.thread, head_sha=event.thread.head_sha)
         return replace(event, sender=last.by, thread=thread, remark=remark, event_id=last.id)
 
@@ -117,7 +117,9 @@ async def confirmed_addressed(github: GitHub, sleep: Sleep, found: Addressed) ->
         if (shown.text.author.id, shown.text.body) != (found.author.id, found.body):
             raise NotConfirmedError("the text is another, or somebody else's")
         thread = shown.thread or (await _there(*place, Target(found.thread.kind))).thread or found.thread
-        return replace(found, thread=thread, author=shown.text.author), shown.text.node_id or ""
+        return replace(
+            found, thread=thread, author=shown.text.author, target=_target(shown, found.target)
+        ), shown.text.node_id or ""
 
     return await twice(sleep, look)
 
@@ -185,6 +187,11 @@ async def _there(github: GitHub, repository: Repository, number: int, target: Ta
 def _remark(shown: Shown, target: Target) -> Remark:
     text = shown.text
     return Remark(target, text.node_id or "", text.body, text.author, shown.updated_at)
+
+
+def _target(shown: Shown, target: Target) -> Target:
+    """Return what was asked for, by the kind that the thread has."""
+    return target if shown.thread is None else Target(shown.thread.kind)
 
 
 def _what(event: Gesture) -> str | int | None:

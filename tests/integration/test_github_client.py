@@ -139,6 +139,16 @@ async def test_an_account_without_access_has_no_permission(
     assert await github.permission(ours(shop), theirs) == "none", "the login is another account's"
 
 
+async def test_a_permission_that_a_new_token_is_denied_is_asked_for_twice(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    repository = await simulated_app.create_repository("acme/shop")
+    repository.allow(simulated_app.person("maria"), "write")
+    simulated_app.faults.add(FailBefore(404, "Not Found"), path="*/permission")
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    assert await github.permission(ours(repository, INSTALLATION), someone(simulated_app, "maria")) == "write"
+
+
 @pytest.mark.parametrize(
     ("whose", "permission"),
     [
