@@ -251,7 +251,7 @@ class Decider(Parts):
         ask = Ask(found.body, found.author, self.clock(), found.target)
         place = found.repository, found.thread
         request = Request(*place, ask, node_id, names=parsed.names, mentions=parsed.mentions)
-        return not await conversations.any_seen(self.pool, [*request.effects, *request.asking])
+        return not await rows.any_seen(self.pool, [*request.effects, *request.asking])
 
     async def _is_known(self, event: ThreadClosed | ThreadReopened) -> bool:
         """Return whether the bot was ever addressed on the thread: else its state is nothing to the bot."""

@@ -8,7 +8,7 @@ from typing import Literal
 import structlog
 
 from bot.model import BRANCH_PREFIX, EndReason, LiveWorktree, Repository, Start, ThreadKind
-from bot.store.database import Connection, Pool, statement
+from bot.store.database import Connection, statement
 from bot.store.jobs import ring_for_work
 from bot.store.worktrees import lock_worktree
 
@@ -299,8 +299,3 @@ async def is_closed(connection: Connection, conversation_id: int) -> bool:
 @statement("insert into effects (key) values ($1) on conflict do nothing returning key")
 async def first_seen(connection: Connection, effect: bytes) -> bool:
     """Record an effect key; False if it was recorded before (one comment under two GUIDs)."""
-
-
-@statement("select exists (select from effects where key = any ($1::bytea[]))")
-async def any_seen(connection: Connection | Pool, effects: Sequence[bytes]) -> bool:
-    """Return whether one of these effect keys is recorded."""

@@ -130,9 +130,9 @@ async def test_what_was_asked_once_is_not_asked_again_under_other_ids_and_times(
     world.clock.move(86_400)
     for said in (asked, update):
         again = written(said, said.comment.body or "", "maria", world)
-        for number, more in enumerate(({"action": "created"}, {"action": "edited", "changes": {"body": {"from": ""}}})):
-            comment = again | {"node_id": f"again{number}"}
-            await forge(world, "issue_comment", issue=thread(issue), comment=comment, **more)
+        for number, action in enumerate(("created", "edited")):
+            comment, changes = again | {"node_id": f"again{number}"}, {"body": {"from": ""}}
+            await forge(world, "issue_comment", action=action, issue=thread(issue), comment=comment, changes=changes)
     own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
     await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree"})
     await unmoved(world, known)
