@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from bot.github import answers
-from bot.github.answers import LoggedDelivery, Permission, Posted, Pull, ReviewComment, Webhook, read
+from bot.github.answers import LoggedDelivery, LogPage, Permission, Posted, Pull, ReviewComment, Webhook, read
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.graphql import Answer, Path
@@ -46,8 +46,12 @@ REPOSITORY = "/repos/{owner}/{name}"
 INSTALLATION = f"{REPOSITORY}/installation"
 PULLS = "/pulls{?state,head,per_page}"
 WEBHOOK_PATH = "/webhooks/github"
+NOWHERE = "https://threadtree.invalid"
+"""Where a webhook leads whose log is all that is wanted: a name that leads nowhere, ever (RFC 2606)."""
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
+PER_FIRST_PAGE = 30
+"""Of a log: its first page is asked for again and again, and is kept where it is small."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """
@@ -154,8 +158,8 @@ class GitHub:
         """
         if not self.is_app:
             return ()
-        app, hook = await self._of_app("/app"), await self._of_app("/app/hook/config")
-        leads_here = urlsplit(hook.get("url") or "").path.endswith(WEBHOOK_PATH)
+        app, url = await self._of_app("/app"), await self.app_webhook_url()
+        leads_here = urlsplit(url).path.endswith(WEBHOOK_PATH)
         return (
             *(
                 f"the permission `{right}: {level}`"
@@ -165,6 +169,10 @@ class GitHub:
             *(f"the event `{event}`" for event in APP_EVENTS if event not in app["events"]),
             *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
         )
+
+    async def app_webhook_url(self) -> str:
+        """Return where the App's webhook leads, empty where it has none."""
+        return (await self._of_app("/app/hook/config")).get("url") or ""
 
     async def permission(self, repository: Repository, person: Actor) -> Permission:
         """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
@@ -387,15 +395,16 @@ class GitHub:
         )
         return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
-        """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
+    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> LogPage:
+        """Return one page of what a repository's webhook, or the App's (None), delivered, or could not deliver.
 
-        The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
+        The first page without `cursor`, which is from the page before.
+        https://docs.github.com/rest/repos/webhooks#list-deliveries-for-a-repository-webhook
         """
-        path = "/deliveries{?per_page,cursor}"
-        found, following = await self._of_hook(hook, self._api.page, path, per_page=PER_PAGE, cursor=cursor)
-        cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
-        return [read(LoggedDelivery, one) for one in found], cursors[0]
+        path, size = "/deliveries{?per_page,cursor}", PER_PAGE if cursor else PER_FIRST_PAGE
+        page = await self._of_hook(hook, self._api.page, path, per_page=size, cursor=cursor)
+        cursors = parse_qs(urlsplit(page.following).query).get("cursor", [None])
+        return LogPage([read(LoggedDelivery, one) for one in page.items], cursors[0], page.is_unchanged, page.left)
 
     async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.

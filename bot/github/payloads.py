@@ -174,9 +174,9 @@ class Envelope:
     kept: Json | None = None
 
 
-def is_used_event(event: str) -> bool:
+def is_used_event(event: str, action: str | None = None) -> bool:
     """Return whether the bot acts on some payloads of this event."""
-    return event in _USED_ACTIONS
+    return event in _USED_ACTIONS and (action is None or action in _USED_ACTIONS[event])
 
 
 def envelope(event: str, payload: object, platform: str) -> Envelope:

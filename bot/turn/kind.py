@@ -10,6 +10,7 @@ from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.store.database import Connection
+from bot.store.turns import ClaimedTurn
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import Changes, TurnResult
 
@@ -42,7 +43,7 @@ class Confirmed:
     verbs: frozenset[str] = frozenset()
 
 
-async def _no(run: Any) -> bool:
+async def _no(ctx: Any, turn: ClaimedTurn) -> bool:
     return False
 
 
@@ -94,8 +95,8 @@ class Kind(Generic[R]):
     """What is said where it is asked on what is no pull request; empty where it may be."""
     gesture_says: str | None = None
     """The request that a label, an assignment or a request for review makes; None where it asks in the text's words."""
-    of_outsider: Callable[[R], Awaitable[bool]] = _no
-    """Whether somebody without write access has a say in it, beside the authors of its words."""
+    of_outsider: Callable[[Any, ClaimedTurn], Awaitable[bool]] = _no
+    """Return whether somebody without write access has a say in what a turn asks, beside the authors of its words."""
     may_begin: Callable[[R, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""
     carry_out: Callable[[R], Awaitable[str | TurnResult]] | None = None

@@ -19,9 +19,10 @@ from bot.tasks import unless_stopped
 from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.tracking import AskedBy
 from bot.turn import message_rows as messages
-from bot.turn.confirm import NotConfirmedError, confirm, may_all_ask
+from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.message_rows import Message
 from bot.turn.turn_run import TurnRun
+from bot.turn.words import Asked
 
 _log = structlog.get_logger()
 
@@ -31,11 +32,8 @@ async def told_before(run: TurnRun) -> tuple[Message, ...]:
 
     What GitHub does not confirm is left out. Raises GitHubError.
     """
-    turn = run.turn
-    if not turn.so_far.resuming and turn.ask.retry_of is None:
-        return ()
     kept = []
-    for message in await messages.told(run.ctx.pool, turn.id):
+    for message in await messages.told(run.ctx.pool, run.turn.id, also_taken=True):
         try:
             kept.append(await _confirmed(run, message))
         except NotConfirmedError as problem:
@@ -116,12 +114,6 @@ async def _show(run: TurnRun, message: Message) -> None:
     run.progress.add(tracking.added(asked_in(run, message), words))
 
 
-async def added_to(run: TurnRun) -> list[Message]:
-    """Return what was added to the request while the agent worked, in all runs."""
-    may_be_some = run.progress.added or run.turn.so_far.resuming or run.turn.ask.retry_of is not None
-    return await run.write(messages.told, run.turn.id) if may_be_some else []
-
-
 def asked_in(run: TurnRun, message: Message) -> AskedBy:
     """Return a message as comments name it."""
     place = run.turn.worktree.repository, run.turn.conversation.number
@@ -129,10 +121,13 @@ def asked_in(run: TurnRun, message: Message) -> AskedBy:
 
 
 async def _confirmed(run: TurnRun, message: Message) -> Message:
-    """Return the message as it stands on GitHub by now. Raises NotConfirmedError, GitHubError."""
-    as_turn = replace(run.turn, ask=message.ask)
-    confirmed = await confirm(run.ctx, as_turn)
-    # The agent has the repository's variables: nobody else may have a say in what it does.
-    if run.variables and not await may_all_ask(run.ctx, as_turn, confirmed.authors):
-        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    """Return the message as it stands on GitHub by now, if its words may be worked on as they are, by an agent that has
+    what this one has. Raises NotConfirmedError, GitHubError.
+    """
+    ctx, confirmed = run.ctx, await confirm(run.ctx, replace(run.turn, ask=message.ask))
+    asked = Asked(ctx, replace(run.turn, ask=confirmed.ask), message.turn_id, confirmed)
+    if run.variables and not (await asked.leave(ctx.rules)).variables:
+        raise NotConfirmedError(reasons.OF_OUTSIDER)
+    if await ctx.verbs.settle(asked, ctx.rules) is not None:
+        raise NotConfirmedError(reasons.NEEDS_TURN)
     return replace(message, ask=confirmed.ask)

@@ -122,10 +122,11 @@ def _route(acts: Acts, method: str, path: str, handler: Handler) -> Route:
 
 
 def _unless_known(request: Request, found: Response) -> Response:
-    """Answer 304 to a GET that names the entity tag of what it would get."""
+    """Answer 304 to a GET that names the entity tag of what it would get: a tag is of one token."""
     if request.method != "GET" or found.status_code != 200:
         return found
-    tag = found.headers["etag"] = f'W/"{hashlib.sha256(bytes(found.body)).hexdigest()}"'
+    tagged = bytes(found.body) + request.headers.get("authorization", "").encode()
+    tag = found.headers["etag"] = f'W/"{hashlib.sha256(tagged).hexdigest()}"'
     return Response(status_code=304, headers={"etag": tag}) if request.headers.get("if-none-match") == tag else found
 
 
