@@ -162,17 +162,6 @@ async def test_work_that_conflicts_with_newer_commits_stays_rescued_and_the_repl
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "three"
 
 
-async def test_work_that_was_removed_on_purpose_does_not_come_back_automatically(world: World) -> None:
-    issue = await an_issue_with_unsaved_work(world)
-    await issue.says("/worktree remove")
-    await issue.hears("The worktree was removed.")
-
-    await issue.says("@threadtree-bot say fresh")
-
-    assert "restored before" not in await issue.hears("fresh")
-    assert "half.txt" not in await world.files("threadtree/issue-1")
-
-
 async def test_a_turn_on_a_closed_thread_gets_the_work_and_the_worktree_is_removed_again(world: World) -> None:
     issue = await an_issue_with_unsaved_work(world)
     await issue.closes()

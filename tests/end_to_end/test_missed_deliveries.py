@@ -135,7 +135,7 @@ async def test_a_log_longer_than_a_round_may_read_is_read_on(a_world: Worlds, mo
         async with Outage(world):
             world.faults.add(FailBefore(502), path="/app/hook/deliveries", times=None)
             await known.says("@threadtree-bot say Second.")
-            for number in range(30):
+            for number in range(12):
                 await known.says(f"others talk {number}", by=world.olaf)
             await known.says("@threadtree-bot say Third.")
         world.faults.clear()
