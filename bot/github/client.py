@@ -190,13 +190,13 @@ class GitHub:
         """Return the person's live permission, "none" for an outsider, and the login of their account as it is now.
 
         A failure raises: the caller fails closed. GitHub is asked by login, and the account that it answers for must
-        have the person's id; who renamed the account is asked for again. Raises NotFound where the bot does not see the
-        repository: GitHub's answer is the same.
+        have the person's id; who renamed the account is asked for again. With a new token it is asked twice, since
+        people read of a denial. Raises NotFound where the bot does not see the repository: GitHub's answer is the same.
         """
         found = await self._permission(repository, person.login, person.id)
         if found is None:
             login = await self._login_of(repository, person.id) or person.login
-            if login != person.login:
+            if login != person.login or self._tokens.is_new(None):
                 found, person = await self._permission(repository, login, person.id), replace(person, login=login)
         if found is None:
             await self.as_named_now(repository)

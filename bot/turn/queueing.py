@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from bot.ask import Ask, Part
+from bot.ask import Ask, Part, Review
 from bot.node import rescue_rows as rescues
 from bot.store import conversations, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
@@ -61,14 +61,15 @@ async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None)
         ctx.connection, ctx.conversation_id, ask.seen, ask.at, ask.agent, ask.by.id
     ):
         return
-    if part is not None and ask.review is not None:
-        joined = await requests.join_turn_of_review(ctx.connection, ctx.conversation_id, ask.review.id, part)
+    if part is not None and ask.review is not None and (review_id := ask.review.id) is not None:
+        joined = await requests.join_turn_of_review(ctx.connection, ctx.conversation_id, review_id, part)
         if joined is None and ask.review.collects:
             joined = await requests.join_remarks(ctx.connection, ctx.conversation_id, ask.by.id, part) or None
         if joined:
             return
         if joined is False:
-            ask = replace(own, text=part.text, title=ask.title, context=part.context)
+            # The part stays with it: GitHub's text is compared in the same form.
+            ask = replace(own, text=part.text, title=ask.title, context=part.context, review=Review((part.id,)))
     await queue_turn(ctx, ask)
 
 

@@ -167,6 +167,17 @@ async def test_a_person_who_renamed_the_account_keeps_what_they_may(
     assert await github.permission(ours(shop), zoe) == ("write", "zoe-2")
 
 
+async def test_a_permission_that_a_new_token_is_denied_is_asked_for_twice(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    repository = await simulated_app.create_repository("acme/shop")
+    repository.allow(simulated_app.person("maria"), "write")
+    simulated_app.faults.add(FailBefore(404, "Not Found"), path="*/permission")
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    maria = someone(simulated_app, "maria")
+    assert await github.permission(ours(repository, INSTALLATION), maria) == ("write", "maria")
+
+
 @pytest.mark.parametrize(
     ("whose", "permission"),
     [

@@ -271,6 +271,8 @@ class Repository:
     parent: "Repository | None" = None
     allows_drafts: bool = True
     threads: dict[int, Issue] = field(default_factory=dict)
+    gone: dict[int, Issue | None] = field(default_factory=dict)
+    """The issues that were transferred, and where they are now; None for those that were deleted."""
     comments: dict[int, Comment] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     permissions: dict[int, Permission] = field(default_factory=dict)
