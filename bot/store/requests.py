@@ -191,6 +191,11 @@ async def is_repeated(
     """
 
 
+@statement("select exists (select from turns where conversation_id = $1 and pushed_to is not null)")
+async def has_pushed(connection: Connection, conversation_id: int) -> bool:
+    """Return whether a turn of the conversation pushed a branch, in whichever worktree."""
+
+
 @statement("""
 -- Whether work of a thread with this number, in any repository, was rescued; and how many turns with an agent the
 -- person $2 got in the last 24 hours.

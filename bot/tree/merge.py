@@ -35,9 +35,7 @@ async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], mes
     return made
 
 
-async def _commit(
-    clone: Clone, tree: str, parents: Sequence[str], message: str, environment: Mapping[str, str]
-) -> str:
+async def _commit(clone: Clone, tree: str, parents: Sequence[str], message: str, environment: Mapping[str, str]) -> str:
     named = [word for one in parents for word in ("-p", one)]
     more: Options = {"input": message.encode(), "environment": environment}
     return (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text

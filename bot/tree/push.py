@@ -49,7 +49,7 @@ class Push:
     """What is to be pushed: a branch, or else to `park_as`. `identity` makes the merge commit.
 
     `began`: the commit at which the turn began; None counts as another one. `bases` are branches on GitHub whose
-    commits are nobody's to take off. `is_linear`: the branch takes no merges. `rescue` is the ref for what is made anew.
+    commits are nobody's to take off. `is_linear`: the branch takes no merges. `rescue`: the ref for what is made anew.
     """
 
     branch: str
@@ -65,6 +65,19 @@ _log = structlog.get_logger()
 
 BeforePush = Callable[[str, str], Awaitable[None]]
 """Gets a commit and the branch on GitHub that it goes to, right before each push; raises to prevent it."""
+
+
+async def has_to_push(checkout: Checkout, wanted: Push) -> bool:
+    """Return whether there is anything of ours that the remote's branch lacked at the last fetch. Raises GitError,
+    InvalidNameError, OSError.
+    """
+    clone, branch = checkout.clone, wanted.branch
+    await import_commits(checkout, branch)
+    theirs, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
+    if tip is None:
+        return False
+    taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
+    return await _has_commits_to_push(clone, wanted, theirs, tip, taken)
 
 
 async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
@@ -111,7 +124,7 @@ async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
 
 async def _park(checkout: Checkout, wanted: Push, tip: str, taken: frozenset[str], check: BeforePush) -> Pushed:
     """Push to another branch: the commits as they are, or those that were not taken off the branch, made anew."""
-    clone, lock, onto = checkout.clone, checkout.lock, await checkout.clone.tip(wanted.branch)
+    lock, onto = checkout.lock, await checkout.clone.tip(wanted.branch)
     if not taken or onto is None:
         await check(tip, wanted.park_as)
         refused = await _push_commit(lock, tip, wanted.park_as)
@@ -172,9 +185,7 @@ async def push_beside(
     return commit if await _push_commit(lock, commit, branch) is None else None
 
 
-async def _has_commits_to_push(
-    clone: Clone, wanted: Push, theirs: str | None, tip: str, taken: frozenset[str]
-) -> bool:
+async def _has_commits_to_push(clone: Clone, wanted: Push, theirs: str | None, tip: str, taken: frozenset[str]) -> bool:
     """Return whether there is anything of ours that the remote's branch lacks: made by the turn, or never published.
 
     A branch deleted there is not pushed again unchanged.

@@ -126,6 +126,24 @@ async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced | 
     return Synced("fast-forwarded" if is_forwarded else "diverged", behind=commits)
 
 
+async def detach(checkout: Checkout, branch: str, onto: str, rescue: str) -> Synced | None:
+    """Take a worktree off its branch, which the remote has no more: to `onto`, the last commit that GitHub has of it.
+
+    It stays on its own commit where that goes on from there, or files are uncommitted. Commits that are left are kept
+    under the ref `rescue`. Raises GitError, OSError.
+    """
+    clone, head = checkout.clone, checkout.commit
+    await import_readable_commits(checkout, branch)
+    files = len(await checkout.work())
+    stays = head is not None and (files or await clone.is_ancestor(onto, head))
+    if head is not None and not stays and await clone.unpublished(head):
+        await clone.run("update-ref", rescue, head)
+    target = head if head is not None and stays else onto
+    if (checkout.branch is not None or head != target) and not await check_out(checkout, None, target):
+        return Synced("diverged", 0, await clone.count(onto, f"^{head}"))
+    return Synced("dirty", files=files) if files else None
+
+
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:
     """Import the commits of a worktree; return whether that worked. Without `branch` the one on record counts."""
     if checkout is None:

@@ -55,14 +55,14 @@ from bot.tree.lfs import objects as lfs
 from bot.tree.lfs.pointers import LFS, filter_lines
 from bot.tree.merge import merge, merged_tree, revert
 from bot.tree.proposal import Proposal, proposal_of, template_on
-from bot.tree.push import Push, Pushed, push, push_beside
+from bot.tree.push import Push, Pushed, has_to_push, push, push_beside
 from bot.tree.remove import NotRemoved, Remote, Removed, Unlinked, git_folders, remove, rescue_first, unlink_worktree
 from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, rescue_bytes, rescued_tip
 from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
 from bot.tree.summary import last_change
-from bot.tree.sync import OfIssue, Synced, obstacle, switch, sync, sync_detached
+from bot.tree.sync import OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
 
 _log = structlog.get_logger()
 
@@ -295,6 +295,10 @@ class OpenTree(OpenClone):
         """Move a clean detached worktree to a commit: see `sync_detached`. Raises GitError, OSError."""
         return await sync_detached(await self._moving(), onto, rescue)
 
+    async def detach(self, branch: str, onto: str, rescue: str) -> Synced | None:
+        """Take the worktree off a branch that GitHub has no more: see `detach`. Raises GitError, OSError."""
+        return await detach(await self._moving(), branch, onto, rescue)
+
     async def obstacle(self, before: str, after: str) -> Misfit | None:
         """Return why the worktree of the branch `before` cannot be switched to `after`, None if it can. Raises
         GitError, OSError.
@@ -322,6 +326,12 @@ class OpenTree(OpenClone):
         self._checkout = replace(checkout, commit=made.sha or checkout.commit)
         return made
 
+    async def has_to_push(self, wanted: Push) -> bool:
+        """Return whether there is anything to push, as of the last fetch: see `has_to_push`. Raises GitError,
+        InvalidNameError, OSError.
+        """
+        return await has_to_push(await self.checkout(), wanted)
+
     async def push(self, wanted: Push, guard: Guard, may_go: Callable[[], Awaitable[None]]) -> Pushed:
         """Push the branch only, without force, if the guard lets it: see `push`. `may_go` is asked last, and raises to
         prevent it. Raises GitError, InvalidNameError, OSError.
@@ -333,7 +343,7 @@ class OpenTree(OpenClone):
             await may_go()
 
         try:
-            return await push(checkout, replace(wanted, bases=guard.bases), check)
+            return await push(checkout, replace(wanted, bases=guard.bases, is_linear=guard.is_linear), check)
         except PushWithheldError as withheld:
             return Pushed("withheld", rule=withheld.rule, names=withheld.names)
 

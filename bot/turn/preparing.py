@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from bot.model import Actor
+from bot.model import Actor, HeadBranch
 from bot.node.variables import values_of, variables_in
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
@@ -126,7 +126,11 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
 
 async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> tuple[str, bool]:
     """Return the commit at which the turn began, and whether the thread's session ended with its files."""
-    before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
+    # A pull request's branch that is away may be there again.
+    start, branch = turn.worktree.start, ready.branch
+    if branch is None and isinstance(start, HeadBranch):
+        branch = turn.worktree.branch or start.branch
+    before = await turns.save_worktree(connection, turn.claim, branch, ready.base_branch, ready.head)
     if ready.made_again or not turn.worktree.is_made:
         await worktrees.forget_setup(connection, turn.worktree.id)
     ended = ready.made_again and await conversations.end_session(connection, turn.conversation.id, "worktree-missing")

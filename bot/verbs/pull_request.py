@@ -8,9 +8,10 @@ from bot.store import pull_requests as rows
 from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
 from bot.turn.alone import not_done, save_done
+from bot.turn.assign_worktree import assign_worktree
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
-from bot.turn.queueing import queue_alone
+from bot.turn.queueing import has_branch, queue_alone
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
@@ -46,10 +47,11 @@ async def _open(run: TurnRun) -> str | TurnResult:
     """
     ctx, turn, worktree = run.ctx, run.turn, run.turn.worktree
     wanted, github, about = asked(turn.ask.text), ctx.github, turn.conversation
-    if (branch := worktree.branch) is None:
-        return not_done(pull_requests.NO_BRANCH)
     async with run.tree.open(run.stop) as tree:
         await fetch_for(ctx, tree, worktree)
+        # Before the worktree is made again: the branch that it will have.
+        if (branch := worktree.branch or await tree.branch_of(worktree.start)) is None:
+            return not_done(pull_requests.NO_BRANCH)
         found = await run.tree.proposal(branch, worktree.base_branch, worktree.repository.default_branch)
     pulls = await github.pulls_of(worktree.repository, branch)
     thread = IssueThread(worktree.repository, about.id, about.number, about.title)
@@ -83,13 +85,13 @@ async def _opened(run: TurnRun, thread: IssueThread, branch: str, opened: Opened
 
 
 async def _run(ctx: RequestContext, argument: str | None) -> None:
-    is_pull, worktree_id = await rows.thread_to_open_for(ctx.connection, ctx.conversation_id)
-    if is_pull:
+    if ctx.request.thread.kind == "pull":
         await ctx.reply(pull_requests.IS_PULL_REQUEST)
-    elif worktree_id is None:
+    elif not await has_branch(ctx):
         await ctx.reply(pull_requests.NO_BRANCH)
     else:
-        await queue_alone(ctx, "pull-request", f"/pr {argument or ''}".rstrip(), worktree_id)
+        assigned = await assign_worktree(ctx)
+        await queue_alone(ctx, "pull-request", f"/pr {argument or ''}".rstrip(), assigned.worktree_id)
 
 
 COMMAND = Handler("pr", lambda words: (words or None, ""), summary=SUMMARY, run=_run)

@@ -251,7 +251,9 @@ class GitRepositories:
         await self.bring_home(branch)
         git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
 
-    async def pushed(self, branch: str = "threadtree/issue-1", *, began: str | None = None, is_linear: bool = False) -> Pushed:
+    async def pushed(
+        self, branch: str = "threadtree/issue-1", *, began: str | None = None, is_linear: bool = False
+    ) -> Pushed:
         """Push the worktree's branch, without the rules of a guard, for a turn that began at this commit."""
         async with self.open() as tree:
             wanted = Push(branch, f"{branch}-turn-7", BOT, began, ("main",), is_linear, RESCUE)

@@ -92,7 +92,9 @@ class Machine:
                 results.append(await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL))
                 results.append(await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None))
                 results.append(
-                    await push(await require_checkout(lock, world.path), Push(BRANCH, f"{BRANCH}-turn-1", BOT), unchecked)
+                    await push(
+                        await require_checkout(lock, world.path), Push(BRANCH, f"{BRANCH}-turn-1", BOT), unchecked
+                    )
                 )
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Seen):

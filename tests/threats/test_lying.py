@@ -265,9 +265,9 @@ async def test_trees_that_stand_for_endless_files_are_not_let_in(
     (victim.worktree / "small").write_text("1")
     async with clone_lock(victim.world.clone) as lock:
         await commit_all(await require_checkout(lock, victim.worktree), "the turn", BOT, None)
-        assert await push(await require_checkout(lock, victim.worktree), Push(victim.branch, "x", BOT), unchecked) == Pushed(
-            "pushed"
-        )
+        assert await push(
+            await require_checkout(lock, victim.worktree), Push(victim.branch, "x", BOT), unchecked
+        ) == Pushed("pushed")
 
 
 @pytest.mark.parametrize("victim", ["bwrap"], indirect=True)

@@ -42,6 +42,7 @@ IN_REPOSITORY: Table = [
     ("GET", "", accounts.get_repository),
     ("GET", "/collaborators/{login}/permission", accounts.get_permission),
     ("GET", "/branches/{branch:path}", accounts.get_branch),
+    ("GET", "/rules/branches/{branch:path}", accounts.get_branch_rules),
     ("GET", "/git/ref/heads/{branch:path}", accounts.get_ref),
     ("GET", "/issues", issues.list_issues),
     ("POST", "/issues", issues.create_issue),
