@@ -50,6 +50,10 @@ CONTEXT_LOST = "The agent could not resume its earlier conversation and started 
 VARIABLES_WITHHELD = (
     "The repository's variables were withheld: the code, or the words of the request, are of somebody who may not ask."
 )
+TAKES_NO_PUSHES = (
+    "The branch of this pull request takes no pushes of the bot: it is the default branch, or a rule protects it. So "
+    "the edits are below as a patch."
+)
 NOTHING_CHANGED = "No file was changed."
 CONTEXT_ENDED = "The agent started without its earlier context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."

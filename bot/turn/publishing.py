@@ -9,7 +9,7 @@ import structlog
 
 from bot import refs
 from bot.github.client import CLASSIC
-from bot.model import WorktreeRow
+from bot.model import DetachedHead, WorktreeRow
 from bot.node.transactions import persist
 from bot.node.variables import values_of
 from bot.store import turns
@@ -110,7 +110,10 @@ async def publish(
                 ends = await proof.ends(head, script)
         if ready.branch is None:
             since = ready.edits_since or turn.ask.pinned_sha or turn.worktree.start_sha or run.head_before
-            return await _patch(tree, since), told
+            patch = await _patch(tree, since)
+            if patch and isinstance(turn.worktree.start, DetachedHead) and turn.ask.pinned_sha is None:
+                told.append(notices.TAKES_NO_PUSHES)
+            return patch, told
         rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
         parked = f"{ready.branch}-turn-{turn.id}"
         wanted = Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue)
