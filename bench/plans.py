@@ -13,10 +13,12 @@ import orjson
 
 from bot.operator.api import listings
 from bot.postgres.embedded import embedded_postgres
-from bot.store import costs, deliveries, requests
+from bot.store import deliveries
 from bot.store.database import Connection
 from bot.store.migrate import migrate
 from bot.thread import outbox_rows as outbox
+from bot.turn import request_rows as requests
+from bot.turn.context import spent_today
 from tests.integration.test_query_plans import ASKED, FILTERED_BY_INDEX, STATEMENTS
 from tests.support.asks import ask
 
@@ -124,10 +126,10 @@ MORE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "requests found by a word of some": (listings.FOUND, (50, None, None, None, "77")),
     "requests found by a rare word": (listings.FOUND, (50, None, None, None, "'n4711':*")),
     "a page of deliveries": (listings.NEWEST.format("deliveries", ""), (50, None, None)),
-    "costs of 30 days": (costs.by_repository.sql, (MONTH, None)),
-    "costs of 30 days by person": (costs.by_person.sql, (MONTH, None)),
-    "costs of 30 days of a repository": (costs.by_repository.sql, (MONTH, "octo/repo-7")),
-    "cost of today": (costs.spent_today.sql, ("github.com", 1)),
+    "costs of 30 days": (listings.costs_by_repository.sql, (MONTH, None)),
+    "costs of 30 days by person": (listings.costs_by_person.sql, (MONTH, None)),
+    "costs of 30 days of a repository": (listings.costs_by_repository.sql, (MONTH, "octo/repo-7")),
+    "cost of today": (spent_today.sql, ("github.com", 1)),
     "how 30 days ended": (listings.days.sql, (MONTH,)),
 }
 

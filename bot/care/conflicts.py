@@ -11,10 +11,10 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
 from bot.model import Repository, Thread
 from bot.node.transactions import persist
-from bot.store import pull_requests as rows
 from bot.store.database import Connection, Pool
 from bot.thread import thread_comments
 from bot.thread.formatting import inline_code
+from bot.turn import pull_request_rows as rows
 from bot.turn.request import save_thread
 
 CONFLICTS_SECONDS = 10.0

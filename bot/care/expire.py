@@ -9,17 +9,19 @@ import structlog
 
 from bot import refs
 from bot.care import reconciliation_rows as reconciliation
+from bot.care import retention_rows as retention
 from bot.care.reconcile_rules import started_from
 from bot.care.removing import delete_trashed
 from bot.care.repair import NO_WORKTREE, clones_on_disk, take_away
-from bot.care.retention_rules import RetentionPolicy, exceeds_safety_limit
-from bot.check.running import remove_checkout
+from bot.care.retention_rules import Kind, RetentionPolicy, exceeds_safety_limit
+from bot.check.running import expire_places
 from bot.failpoints import reached
 from bot.model import Repository, Rescue
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.sandbox import trash
-from bot.store import conversations, rescues, retention
+from bot.store import conversations
 from bot.tree import GitError, Metadata, OpenClone, OpenTree, RescueLabel, Tree, open_clone
 
 _ROWS_AT_ONCE = 500
@@ -39,7 +41,7 @@ async def expire(ctx: NodeContext, policy: RetentionPolicy, *, force: bool = Fal
         folders = [*homes, *(bin_ / name for name in await asyncio.to_thread(trash.names_in, bin_))]
         return freed + sum([await asyncio.to_thread(trash.size_of, folder) for folder in folders])
     await _expire_homes(ctx, homes)
-    await _expire_scratch(ctx)
+    await _expire_scratch(ctx, policy)
     await _forget_removed(ctx, policy)
     return freed + await trash.empty_trash(ctx.data_dir)
 
@@ -217,19 +219,19 @@ async def _forget_removed(ctx: NodeContext, policy: RetentionPolicy) -> None:
             _log.info("worktree-rows-deleted", count=count)
 
 
-async def _expire_scratch(ctx: NodeContext) -> None:
-    """Delete what was attached to the threads of turns that ended, and what their checks needed: their process was
-    killed.
+async def _expire_scratch(ctx: NodeContext, policy: RetentionPolicy) -> None:
+    """Delete what was attached to the threads of turns that ended: their process was killed. And what checks left,
+    also the packages of a repository that had none for as long as a detached worktree is kept.
     """
-    for scratch in (ctx.attachments, ctx.checks):
-        names = [name for name in await asyncio.to_thread(trash.names_in, scratch) if name.isdecimal()]
-        for turn in await retention.ended(ctx.pool, [int(name) for name in names]):
-            folder = scratch / str(turn)
-            try:
-                for base in await asyncio.to_thread(list, folder.glob("base/*/*")):
-                    await remove_checkout(ctx, f"{base.parent.name}/{base.name}", base)
-                await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, folder)
-            except (GitError, OSError, refs.InvalidNameError) as problem:
-                _log.warning("prune-error", folder=str(folder), error=str(problem))
-                continue
-            _log.info("scratch-expired", folder=scratch.name, turn=turn)
+    names = [name for name in await asyncio.to_thread(trash.names_in, ctx.attachments) if name.isdecimal()]
+    for turn in await retention.ended(ctx.pool, [int(name) for name in names]):
+        try:
+            await asyncio.to_thread(trash.move_to_trash, ctx.data_dir, ctx.attachments / str(turn))
+        except OSError as problem:
+            _log.warning("prune-error", folder=f"attachments/{turn}", error=str(problem))
+            continue
+        _log.info("scratch-expired", turn=turn)
+    try:
+        await expire_places(ctx, policy.expired_before(Kind.DETACHED).timestamp())
+    except (GitError, OSError, refs.InvalidNameError) as problem:
+        _log.warning("prune-error", folder="checks", error=str(problem))

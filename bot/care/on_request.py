@@ -17,13 +17,14 @@ from bot.care.prune import prune
 from bot.care.removing import delete_trashed
 from bot.care.repair import repair
 from bot.care.retention_rules import Policies
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
-from bot.store import requests, rescues
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.tree import GitError, open_clone
+from bot.turn import request_rows as requests
 
 DROPPED = "The rescue was deleted. The space of commits is free once their clone is packed."
 _log = structlog.get_logger()

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import orjson
 
+from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.store.database import Connection, Pool, statement
 from bot.store.jobs import NewJob, defer, lock_queues, queue_of
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.scope import Scope
 
 OperationKind = Literal["prune", "repair", "remove", "restore", "drop"]

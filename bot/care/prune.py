@@ -11,10 +11,12 @@ from pathlib import Path
 import structlog
 
 from bot import refs
+from bot.care import retention_rows as retention
 from bot.care.asked import PruneLine, PruneReport, Pruning, Repairing, age_of
 from bot.care.expire import end_orphan, expire
 from bot.care.removing import delete_trashed, remove_idle
 from bot.care.repair import Progress, repair
+from bot.care.retention_rows import Live, Orphan
 from bot.care.retention_rules import (
     Facts,
     Kind,
@@ -29,8 +31,6 @@ from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.room import free_bytes, is_short
 from bot.sandbox import trash
-from bot.store import retention
-from bot.store.retention import Live, Orphan
 from bot.tree import GitError, Metadata, Removed
 
 IDLE = timedelta(days=1)

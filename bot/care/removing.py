@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from bot.care import removal_rows as removals
+from bot.care import retention_rows as retention
 from bot.care.removal_rows import DecidedRemoval, Removal
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
@@ -18,7 +19,7 @@ from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
 from bot.sandbox import trash
-from bot.store import conversations, retention
+from bot.store import conversations
 from bot.store.database import Connection
 from bot.store.failures import is_transient
 from bot.thread import reasons, thread_comments, tracking, worktree_replies
@@ -107,7 +108,6 @@ async def take_now(
             await _put_back(ctx, worktree.id, result.why)
         return result
     await asyncio.to_thread(Metadata.delete, tree.path)
-    ctx.check_note(worktree.id).unlink(missing_ok=True)
     reached("metadata-deleted")
     size = await rescue_size(tree, result.rescue, result.kept)
     await persist(ctx.pool, _finish, ctx, removal, label, result, size)

@@ -12,15 +12,16 @@ import structlog
 
 from bot import refs
 from bot.care import reconciliation_rows as reconciliation
+from bot.care import retention_rows as retention
 from bot.care.asked import Repaired, Repairing
 from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide
+from bot.care.retention_rows import Live
 from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
 from bot.node.rescues import record_rescue
 from bot.sandbox import trash
-from bot.store import retention, worktrees
-from bot.store.retention import Live
+from bot.store import worktrees
 from bot.tree import (
     Clone,
     Entry,

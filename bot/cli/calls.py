@@ -20,12 +20,11 @@ from bot.care.asked import Asked, SessionPruning
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.processes import recover
 from bot.cli.running import fail, run_on_database
-from bot.operator.api import changes, lists
+from bot.operator.api import audit_rows, changes, lists
 from bot.operator.api.calls import MOST_ROWS, A, Call, Caller, CallError, Endpoint, R, answered
 from bot.operator.api.rows import Row, WholeTurn, to_json
 from bot.serve.base import api_context
 from bot.settings import load
-from bot.store import audit as stored_audit
 from bot.store.database import Connection
 from bot.thread.formatting import format_dollars
 
@@ -271,9 +270,7 @@ def unix_user() -> str:
 
 async def record(connection: Connection, action: str, target: str, codebase: str | None = None, **more: Any) -> None:
     """Record what this process' user did; `more` are further fields of the entry."""
-    await stored_audit.record(
-        connection, stored_audit.Entry(unix_user(), "command line", action, target, codebase, **more)
-    )
+    await audit_rows.record(connection, audit_rows.Entry(unix_user(), "command line", action, target, codebase, **more))
 
 
 async def call(connection: Connection, endpoint: Endpoint[A, R], path: Mapping[str, str], **given: object) -> R:

@@ -9,11 +9,11 @@ from bot.care.asked import Pruning
 from bot.care.prune import prune
 from bot.cli.running import fail, run, run_on_node
 from bot.locks import is_locked
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.room import spaces
 from bot.sandbox import trash
 from bot.settings import Settings, load
-from bot.store import rescues
 
 _KEPT = ("repos", "kept")
 _STAYS = """What stays:

@@ -14,13 +14,13 @@ from bot.cli.calls import correctable, items_of, print_json, print_rows, record,
 from bot.cli.options import Json, Limit, Repo, State, command_group
 from bot.cli.running import fail, run_on_database, run_on_node
 from bot.cli.worktrees import carry_out
+from bot.node import node_rows as nodes
+from bot.node import rescue_rows as stored
 from bot.node.context import NodeContext
 from bot.node.identity import known_id
 from bot.node.room import free_bytes, kept_directories, spaces
 from bot.operator.api import changes, rows
 from bot.settings import load
-from bot.store import nodes
-from bot.store import rescues as stored
 from bot.store.database import Connection
 
 _ID = re.compile(r"[0-9]{1,18}")

@@ -27,11 +27,12 @@ from bot.operator.api.listings import FoundWorktree
 from bot.operator.api.rows import AskedOperation, AskedTurn, Rescue, WorktreeOnDisk
 from bot.sandbox import trash
 from bot.settings import load
-from bot.store import requests, turns
+from bot.store import turns
 from bot.store.database import Connection
 from bot.store.scope import EVERYTHING
 from bot.thread.formatting import format_count, plain
 from bot.tree import summarize
+from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree_for_operator
 from bot.turn.request import Nodes
 

@@ -17,30 +17,32 @@ from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
 from bot.github.payloads import read
+from bot.inbox import decider_rows as rows
 from bot.inbox import outcomes
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
+from bot.inbox.decider_rows import Delivery
 from bot.inbox.review import whole_review
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
-from bot.store import conversations, deliveries, requests, turns
+from bot.store import conversations, deliveries, turns
 from bot.store.conversations import Standing
 from bot.store.database import DATABASE_AWAY, Connection, retry_on_unique_violation
-from bot.store.deliveries import Delivery
 from bot.store.engine import MAX_STALLS, RETRY_FOR_SECONDS, RetryLaterError, backoff_seconds
-from bot.store.pull_requests import check_soon, is_own_pull
-from bot.store.requests import Channel
 from bot.tasks import concurrently
 from bot.thread import outbox_rows as outbox
 from bot.thread import replies, thread_comments, worktree_replies
 from bot.thread.authority import Allowed, Denied
+from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.confirm import RETRY
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, Request
+from bot.turn.pull_request_rows import check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
+from bot.turn.request_rows import Channel
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.stop import close, reopen
 
@@ -96,7 +98,7 @@ class Decider(Parts):
         """Handle the delivery, unless it was handled. Raises RetryLaterError for a problem that passes."""
         try:
             async with self.pool.acquire() as connection:
-                delivery = await deliveries.load(connection, guid)
+                delivery = await rows.load(connection, guid)
             if delivery is None:
                 return
             about = {"conversation": delivery.conversation} if delivery.conversation else {}
@@ -114,10 +116,10 @@ class Decider(Parts):
         """
         error = f"The worker that handled it died {MAX_STALLS} times."
         async with self.pool.acquire() as connection, connection.transaction():
-            if (await deliveries.count_stall(connection, guid, job_id) or 0) < MAX_STALLS:
+            if (await rows.count_stall(connection, guid, job_id) or 0) < MAX_STALLS:
                 return
             await deliveries.end(connection, guid, error)
-            if (thread := await deliveries.thread_of(connection, guid)) is not None:
+            if (thread := await rows.thread_of(connection, guid)) is not None:
                 await thread_comments.decline(connection, *thread, replies.delivery_failed(guid))
         _log.error("delivery-given-up", delivery=guid)
 
@@ -132,7 +134,7 @@ class Decider(Parts):
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
                 _log.warning("delivery-waits", seconds=round(wait), problem=_named(problem))
-                await deliveries.record_attempt(self.pool, delivery.guid, _named(problem))
+                await rows.record_attempt(self.pool, delivery.guid, _named(problem))
                 raise RetryLaterError(wait, _named(problem)) from problem
             async with self.pool.acquire() as connection, connection.transaction():
                 if await deliveries.end(connection, delivery.guid, _named(problem)) and asked is not None:
@@ -154,7 +156,7 @@ class Decider(Parts):
         return getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
 
     async def _action(self, delivery: Delivery) -> Action | ChecksEnded | CreateWorktree:
-        if delivery.event == deliveries.OPERATOR_EVENT:
+        if delivery.event == rows.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
         event = await asyncio.to_thread(lambda: read(delivery.event, orjson.loads(delivery.body), self.platform))
@@ -238,7 +240,7 @@ class Decider(Parts):
                 words = f"worktrees create {wanted.owner}/{wanted.name}#{wanted.number}"
                 asked = "create", words, requests.operator(wanted.channel)
                 turn = await requests.enqueue_for_operator(connection, worktree_id, *asked, self.clock())
-                await deliveries.note_turn(connection, delivery.guid, turn)
+                await rows.note_turn(connection, delivery.guid, turn)
         return problem or "accepted"
 
     async def _write(self, connection: Connection, guid: str, action: Action, facts: GitHubFacts) -> str:

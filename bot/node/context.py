@@ -89,11 +89,5 @@ class NodeContext:
 
     @property
     def checks(self) -> Path:
-        """Return the directory of what checks need: a folder for each turn, while one runs."""
+        """Return the directory of what checks need and keep: folders of each repository."""
         return self.data_dir / "checks"
-
-    def check_note(self, worktree_id: int) -> Path:
-        """Return the file that tells, while a check runs in a worktree, of which commit, since when, and what was
-        uncommitted then. It outlives a process that is killed, until what the check left is taken away.
-        """
-        return self.checks / f"worktree-{worktree_id}"

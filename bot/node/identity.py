@@ -13,10 +13,10 @@ from pathlib import Path
 import orjson
 import structlog
 
+from bot.node import node_rows as nodes
+from bot.node.node_rows import NodeSelf
 from bot.node.transactions import persist
-from bot.store import nodes
 from bot.store.database import DATABASE_AWAY, Connection, Pool
-from bot.store.nodes import NodeSelf
 from bot.thread import notices
 
 FILE = "node.json"

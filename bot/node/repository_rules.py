@@ -1,15 +1,40 @@
 """A repository's own rules: `.threadtree/config.toml` of its default branch, as git has it and as its row has it."""
 
 import asyncio
+from dataclasses import dataclass
 
 from bot import refs
 from bot.model import Repository
 from bot.rules import CONFIG_PATH, MAX_CONFIG_BYTES, Config, Found, Rules, read_config, stored_config, within
-from bot.store import conversations
-from bot.store.conversations import StoredConfig
-from bot.store.database import Connection, Pool
+from bot.store.database import Connection, Pool, statement
 from bot.thread import repository_rules as words
 from bot.tree import Clone
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """What a repository's row has of its file of rules: the JSON of what is right, git's name of the file, problems."""
+
+    config: str = "{}"
+    config_blob: str | None = None
+    config_problem: str | None = None
+
+
+@statement("select config, config_blob, config_problem from codebases where (platform, repository_id) = ($1, $2)")
+async def config_of(connection: Connection, repository: Repository) -> StoredConfig | None:
+    """Return the repository's rules, None where it has no row."""
+
+
+@statement("""
+update codebases set config = $3, config_blob = $4, config_problem = $5 where (platform, repository_id) = ($1, $2)
+""")
+async def save_config(connection: Connection, repository: Repository, now: StoredConfig) -> None:
+    """Write what was read of the repository's file."""
+
+
+@statement("select owner || '/' || name, config_problem from codebases where config_problem is not null order by 1")
+async def config_problems(connection: Connection) -> list[tuple[str, str]]:
+    """Return the repositories whose file of rules has a problem, with it."""
 
 
 async def known_rules(database: Connection | Pool, operators: Rules, repository: Repository) -> Rules:
@@ -20,7 +45,7 @@ async def known_rules(database: Connection | Pool, operators: Rules, repository:
 
 async def stored(database: Connection | Pool, repository: Repository) -> StoredConfig:
     """Return what the row of the repository has."""
-    return await conversations.config_of(database, repository) or StoredConfig()
+    return await config_of(database, repository) or StoredConfig()
 
 
 async def config_in(clone: Clone, branch: str) -> tuple[str | None, Found]:

@@ -7,9 +7,9 @@ import structlog
 
 from bot.github.errors import GitHubError
 from bot.model import WorktreeRow
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.sandbox import trash
-from bot.store import rescues
 from bot.store.database import Connection
 from bot.tree import GitError, OpenClone, Rescued, RescueLabel
 

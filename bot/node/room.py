@@ -17,6 +17,7 @@ _FOLDERS: Final = {
     "homes": "homes",
     "sandboxes": "private",
     "attachments": "attachments",
+    "checks": "checks",
     "logs": "logs",
     "trash": "trash",
     "database": "postgres",

@@ -131,7 +131,8 @@ async def run_in_worktree(
         file.write_bytes(text.replace(b"\r\n", b"\n"))  # as Windows writes it, no shell reads it
         starting = ctx.launcher.script(ctx.tree(worktree), home, file, command_for(text, file), variables, binds)
         async with starting as (launch, seen):
-            disk = replace(seen, folders=(*seen.folders, *(bind.path for bind in binds)) if seen.folders else ())
+            also = (bind.path for bind in binds if bind.writable)
+            disk = replace(seen, folders=(*seen.folders, *also) if seen.folders else ())
             try:
                 async with watched(disk, on_overflow):
                     ended = await run_script(launch, limit_seconds)

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from bot.node.node_rows import some_worker_is_alive
 from bot.store.database import DATABASE_AWAY, Pool
 from bot.store.migrate import MigrationError, NewerSchemaError, missing_migrations
-from bot.store.nodes import some_worker_is_alive
 
 HEARTBEAT_MAX_AGE_SECONDS: Final = 30
 PROBE_TIMEOUT_SECONDS: Final = 3.0

@@ -23,6 +23,7 @@ from bot.github.errors import NotFound, Refused
 from bot.node.context import NodeContext
 from bot.node.identity import identify
 from bot.node.launching import Launcher
+from bot.node.node_rows import NodeSelf
 from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.rules import SETTINGS, Rules
@@ -30,11 +31,10 @@ from bot.sandbox.bwrap import NoSandbox, Sandbox, Unusable, sandbox_for
 from bot.sandbox.net.egress import Outside
 from bot.sandbox.outbound import Outbound
 from bot.serve.base import CannotStartError, redactor_of, require_current_schema
+from bot.serve.clock import DatabaseClock, set_clock
 from bot.settings import Settings
-from bot.store.clock import DatabaseClock, set_clock
 from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
-from bot.store.nodes import NodeSelf
 from bot.tree import Git, authorise, credential_server, move_in
 
 COMMAND_CONNECTIONS = 4

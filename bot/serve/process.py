@@ -16,6 +16,7 @@ from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.inbox.decider import Decider
 from bot.locks import worker_lock
 from bot.node.identity import registered
+from bot.node.node_rows import NodeSelf
 from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.sandbox.outbound import Outbound
@@ -28,7 +29,6 @@ from bot.settings import Settings
 from bot.store import deliveries
 from bot.store.engine import Handlers, chores_of, engine, run_pool
 from bot.store.jobs import queue_of
-from bot.store.nodes import NodeSelf
 from bot.tasks import unless_stopped
 from bot.thread.outbox import Sender
 from bot.tree import move_in

@@ -28,16 +28,17 @@ from bot.care.prune import make_room, prune
 from bot.care.removing import try_again
 from bot.care.repair import repair
 from bot.inbox.recover import recover
+from bot.node import node_rows as nodes
 from bot.node.identity import NodeInUseError, in_use_elsewhere
+from bot.node.node_rows import NodeSelf
 from bot.node.room import disk_use, kept_directories
+from bot.serve.clock import set_clock
 from bot.settings import Settings
-from bot.store import deliveries, jobs, nodes
-from bot.store.clock import set_clock
+from bot.store import deliveries, jobs
+from bot.store.conversations import delete_old_sessions
 from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
-from bot.store.nodes import NodeSelf
-from bot.store.retention import delete_old_sessions
 from bot.tasks import unless_stopped
 from bot.thread import outbox_rows as outbox
 from bot.thread.outbox import Sender

@@ -2,23 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import structlog
 
-from bot.model import (
-    BRANCH_PREFIX,
-    EndReason,
-    LiveWorktree,
-    Overview,
-    Repository,
-    Start,
-    ThreadKind,
-)
+from bot.model import BRANCH_PREFIX, EndReason, LiveWorktree, Repository, Start, ThreadKind
 from bot.store.database import Connection, statement
 from bot.store.jobs import ring_for_work
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.worktrees import lock_worktree
 
 _log = structlog.get_logger()
@@ -42,6 +33,17 @@ on conflict (platform, repository_id, number) do update
 returning id, (select folder from codebase)
 """
 
+OLD_SESSIONS = """
+with old as (
+    select s.id from sessions s where not s.active and s.ended_at < $1 and s.last_active_at < $1
+       and ($2::text is null or exists (select from conversation_names n where n.id = s.conversation_id
+                                        and lower(split_part(n.conversation, '#', 1)) = lower($2)))
+), gone as (
+    delete from sessions using old where sessions.id = old.id and not $3
+)
+select count(*) from old
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationRow:
@@ -61,32 +63,6 @@ class Standing:
 
     is_surely_open: bool
     has_worktree: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StoredConfig:
-    """What a repository's row has of its file of rules: the JSON of what is right, git's name of the file, problems."""
-
-    config: str = "{}"
-    config_blob: str | None = None
-    config_problem: str | None = None
-
-
-@statement("select config, config_blob, config_problem from codebases where (platform, repository_id) = ($1, $2)")
-async def config_of(connection: Connection, repository: Repository) -> StoredConfig | None:
-    """Return the repository's rules, None where it has no row."""
-
-
-@statement("""
-update codebases set config = $3, config_blob = $4, config_problem = $5 where (platform, repository_id) = ($1, $2)
-""")
-async def save_config(connection: Connection, repository: Repository, now: StoredConfig) -> None:
-    """Write what was read of the repository's file."""
-
-
-@statement("select owner || '/' || name, config_problem from codebases where config_problem is not null order by 1")
-async def config_problems(connection: Connection) -> list[tuple[str, str]]:
-    """Return the repositories whose file of rules has a problem, with it."""
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
@@ -146,6 +122,18 @@ async def end_session(connection: Connection, conversation_id: int, reason: EndR
     if session is not None:
         _log.info("session-ended", session=session, conversation_id=conversation_id, reason=reason)
     return session is not None
+
+
+async def delete_old_sessions(
+    connection: Connection, ttl_seconds: float, now: datetime, repository: str | None = None, *, dry_run: bool = False
+) -> int:
+    """Delete sessions that ended, and were last used, longer ago than that, of all repositories or one; their turns
+    stay. Return how many; a dry run deletes none.
+    """
+    count: int = await connection.fetchval(OLD_SESSIONS, now - timedelta(seconds=ttl_seconds), repository, dry_run)
+    if count and not dry_run:
+        _log.info("sessions-deleted", count=count)
+    return count
 
 
 @statement(f"""
@@ -303,46 +291,6 @@ async def chosen(connection: Connection, conversation_id: int) -> tuple[str | No
 @statement("select state = 'closed' from conversations where id = $1")
 async def is_closed(connection: Connection, conversation_id: int) -> bool:
     """Return whether the thread is closed, as far as the bot knows."""
-
-
-@statement("""
--- Without a worktree, the branch where work was pushed last.
-select coalesce(case when w.branch is not null then (select switch_to from pending_switches p
-                                                     where p.conversation_id = c.id) end, w.branch) as branch,
-       pushed.branch as pushed_to, pushed.base_branch, coalesce(pushed.pushed_net, '{}') as net, c.pull_request,
-       array(select o.number from conversations o
-             where o.worktree_id = w.id and o.id <> c.id order by o.number) as others,
-       s.agent, s.created_at as session_since, s.turns as session_turns, s.model,
-       (select count(*) from rescue_rows r
-        where (r.platform, r.repository_id) = (c.platform, c.repository_id)
-          and r.conversations @> array[c.number] and r.restored_at is null) as rescues,
-       spent.turns, spent.cost_usd, spent.untold,
-       (select max(t.id) from turns t join unposted_answers on turn_id = t.id
-        where t.conversation_id = c.id) as not_posted,
-       n.name as silent_node, n.heartbeat_at as silent_since,
-       coalesce(w.removal_error, (select removal_error from directories_in_the_way d
-                                  where d.worktree_id = w.id and d.removal_error is not null limit 1)) as removal_error
-from conversations c
-left join worktrees w on w.id = c.worktree_id and w.is_live
-left join nodes n on n.id = w.node and n.heartbeat_at < now() - make_interval(secs => $2)
-left join lateral (
-    select p.branch, p.base_branch, t.pushed_net from turns t join worktrees p on p.id = t.worktree_id
-    where t.conversation_id in (select o.id from conversations o where o.id = c.id or o.worktree_id = w.id)
-      and t.pushed_to = p.branch and (w.branch is null or w.branch = p.branch)
-    order by t.id desc limit 1) pushed on true
-left join lateral (
-    select a.agent, a.created_at, count(t.id) as turns, max(t.model) as model
-    from sessions a left join turns t on t.session_id = a.id
-    where a.conversation_id = c.id and a.active group by a.id) s on true
-cross join lateral (
-    select count(*) as turns, sum(cost_usd) as cost_usd, count(*) filter (where untold) as untold
-    from turn_costs where conversation_id = c.id and (finished_at is not null or cost_usd is not null)) spent
-where c.id = $1
-""")
-async def overview(
-    connection: Connection, conversation_id: int, silent_after_seconds: float = SILENT_AFTER_SECONDS
-) -> Overview:
-    """Return what `/status` tells about a conversation, beside what runs and waits."""
 
 
 @statement("insert into effects (key) values ($1) on conflict do nothing returning key")

@@ -16,7 +16,7 @@ OUTBOX = "outbox"
 """The task of a writer's doorbell, its queue, and the beginning of its lock."""
 
 TURN_WAITS = "threadtree_turn_waits"
-"""A turn was queued, which matters to a worker with a free place: `requests.ENQUEUE_TURN` rings."""
+"""A turn was queued, which matters to a worker with a free place: `turn.request_rows.enqueue` rings."""
 WORK_WAITS = "threadtree_work_waits"
 """Something no longer holds up a turn: see `ring_for_work`."""
 

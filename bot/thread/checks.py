@@ -10,6 +10,8 @@ SCRIPT = ".threadtree/check"
 RUNNING = f"Running `{SCRIPT}`."
 PICTURES = "Add pictures of a check"
 """The subject of the commits that hold nothing else."""
+BEFORE = "before"
+"""What the names of pictures of the default branch begin with."""
 ASKED = "The agent was told once, and worked on."
 CHANGED_NOTHING = "The agent was told once, and changed nothing."
 AFTER = "**After the check**"
@@ -60,8 +62,13 @@ def not_run(why: str) -> str:
 
 
 def pictures(urls: Mapping[str, str]) -> str:
-    """Show the pictures at these addresses on GitHub, by their names."""
-    return " ".join(f"![{name}]({url_target(url)})" for name, url in urls.items())
+    """Show the pictures at these addresses on GitHub, by their names; in a table those that looked otherwise before."""
+    shown = {name: f"![{name}]({url_target(url)})" for name, url in urls.items()}
+    pairs = [(shown[f"{BEFORE}-{name}"], picture) for name, picture in shown.items() if f"{BEFORE}-{name}" in shown]
+    paired = {picture for pair in pairs for picture in pair}
+    others = " ".join(picture for name, picture in shown.items() if picture not in paired and name in urls)
+    table = "\n".join(["| before | after |", "|---|---|", *(f"| {before} | {after} |" for before, after in pairs)])
+    return "\n\n".join(filter(None, [table if pairs else "", others]))
 
 
 def pictures_not_pushed(branch: str) -> str:
@@ -72,14 +79,6 @@ def pictures_not_pushed(branch: str) -> str:
 def changed_in_branch(base: str) -> str:
     """The work changes the script itself."""
     return f"`{SCRIPT}` is changed in this branch; the one of {inline_code(base)} ran."
-
-
-def left(names: Collection[str]) -> str:
-    """`names` are files that the check made or changed, and that the bot did not take away."""
-    return (
-        f"`{SCRIPT}` left files that git does not ignore: {format_list(sorted(names))}. They count as changes of the "
-        "next request; an entry in `.gitignore` keeps them out."
-    )
 
 
 def _line(ran: Ran, seconds: float, base: Base | None) -> str:

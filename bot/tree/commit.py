@@ -1,21 +1,18 @@
 """After a turn: its work becomes commits on the worktree's branch."""
 
-import asyncio
 import os
 import re
 import stat
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from bot import refs
 from bot.files import real_path
 from bot.sandbox.untrusted_files import (
-    leads_out,
     open_untrusted,
     read_untrusted,
-    remove_untrusted,
     status_of_untrusted,
 )
 from bot.thread.notices import LeftOut
@@ -138,34 +135,6 @@ async def _commit_all(checkout: Checkout, text: bytes, author: Identity) -> Comm
     if done.status:
         raise failure("commit", done)
     return Committed((await checkout.git("rev-parse", "--verify", "HEAD")).text, left_out)
-
-
-async def take_back(
-    checkout: Checkout, branch: str | None, head: str, before: Collection[str], began: float
-) -> tuple[str, ...]:
-    """See `OpenTree.take_back`."""
-    if (checkout.commit, checkout.branch) != (head, branch):
-        # What is on the branch next is taken for the work that was there: whatever was committed since, and wherever.
-        where = ("symbolic-ref", "HEAD", refs.local(branch)) if branch else ("update-ref", "--no-deref", "HEAD", head)
-        await checkout.git(*where)
-        await checkout.git("reset", "--quiet", "--soft", head)
-    changed = [one for one in await checkout.changes() if one.name not in before]
-    if tracked := _listed(one.name for one in changed if one.staged != "?"):
-        restore = ("restore", "--quiet", "--source=HEAD", "--staged", "--worktree")
-        await checkout.git(*restore, "--pathspec-from-file=-", "--pathspec-file-nul", input=tracked, check=False)
-        changed = [one for one in await checkout.changes() if one.name not in before]
-    left = []
-    hides = any(PurePath(one.name).name == ".gitignore" for one in changed)
-    for one in changed:
-        if one.product is not None:
-            continue
-        is_file = one.staged == "?" and not one.name.endswith("/") and not leads_out(one.name)
-        status = status_of_untrusted(checkout.path, PurePath(one.name)) if is_file else None
-        if status is None or hides or status.st_ctime < began:
-            left.append(one.name)
-        else:
-            await asyncio.to_thread(remove_untrusted, checkout.path, PurePath(one.name))
-    return tuple(left)
 
 
 async def _is_resolved(checkout: Checkout, change: Change) -> bool:

@@ -45,7 +45,6 @@ from bot.tree.commit import (
     has_conflict_marks,
     return_to_branch,
     stage,
-    take_back,
 )
 from bot.tree.create import Created, create, recreate, reopen
 from bot.tree.git.errors import GitError
@@ -448,15 +447,3 @@ class OpenTree(OpenClone):
     async def mark_live(self) -> None:
         """Lock a finished worktree, so that no plain `git worktree prune` removes it. Raises GitError."""
         await self.clone.run("worktree", "lock", "--reason", admin.LIVE, "--", str(self.path))
-
-    async def take_back(self, branch: str | None, head: str, before: Collection[str], began: float) -> tuple[str, ...]:
-        """Give a worktree, in which only the files in `before` differed from the commit `head`, that state again;
-        return the names of what still differs. Raises GitError, OSError.
-
-        Files that were there when it `began`, as the kernel tells their last change, are never deleted: a script that
-        changes what git ignores would else delete somebody's work.
-        """
-        checkout = await self.checkout()
-        await checkout.unblock()
-        self._checkout = None
-        return await take_back(checkout, branch, head, before, began)

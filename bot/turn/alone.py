@@ -43,8 +43,6 @@ async def work_alone(run: TurnRun) -> AsyncIterator[OpenTree]:
     async with run.tree.open(run.stop) as tree:
         if await run.write(turns.stop_requested, run.turn.claim) is not None:
             raise StoppedError
-        # The files are others from now on: none of them is of a check that was cut off.
-        run.ctx.check_note(run.turn.worktree.id).unlink(missing_ok=True)
         yield tree
 
 

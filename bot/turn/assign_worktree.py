@@ -11,7 +11,8 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
 from bot.model import HeadBranch, Repository, worktree_path
-from bot.store import conversations, nodes, worktrees
+from bot.node import node_rows as nodes
+from bot.store import conversations, worktrees
 from bot.store.database import Pool
 from bot.tasks import concurrently
 from bot.thread import notices

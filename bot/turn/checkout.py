@@ -7,13 +7,13 @@ from typing import assert_never
 import structlog
 
 from bot import refs
-from bot.check.running import undo
 from bot.github.answers import Pull
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.node import rescue_rows as rescues
 from bot.node.room import require_room
 from bot.prompt import remarks
 from bot.prompt.foreign import Told
-from bot.store import rescues, worktrees
+from bot.store import worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
 from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, RescueLabel, Synced
@@ -145,12 +145,6 @@ async def _prepare(
         require_room(ctx)
         return await _made(ctx, tree, turn)
     found = await tree.look(turn.worktree.branch)
-    if isinstance(found, Missing):
-        ctx.check_note(turn.worktree.id).unlink(missing_ok=True)
-    elif ctx.check_note(turn.worktree.id).exists():
-        # A check was cut off, in this turn or in one that did not go on.
-        await undo(ctx, tree, turn.worktree)
-        found = await tree.look(turn.worktree.branch)
     turn, switched = await switch_if_needed(ctx, tree, turn, found)
     if switched:
         found = await tree.look(turn.worktree.branch)

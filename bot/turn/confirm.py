@@ -17,7 +17,6 @@ from bot.github.thread_parts import read_asked, who_asked
 from bot.markdown import MarkdownError
 from bot.model import Actor, Target
 from bot.store import turns
-from bot.store.pull_requests import is_own_pull
 from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import reasons
@@ -26,6 +25,7 @@ from bot.turn.context import TurnContext
 from bot.turn.kind import Confirmed
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser
+from bot.turn.pull_request_rows import is_own_pull
 from bot.turn.queueing import named_part
 
 RETRY: Final = "retry"

@@ -24,7 +24,7 @@ from bot.sandbox.disk import DiskWatch, watched
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.sandbox.net.models import ModelRoute
 from bot.sandbox.system import UnsafeCommandError
-from bot.store.costs import spent_today
+from bot.store.database import Connection, statement
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.tree import GitError, Identity
@@ -34,6 +34,23 @@ from bot.turn.parsing import CommentParser
 from bot.turn.request import Verbs
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SpentToday:
+    """What is known of today's cost (UTC) in US dollars: of one repository, and of all. What runs now counts too."""
+
+    repository_usd: float
+    all_usd: float
+
+
+@statement("""
+select coalesce(sum(cost_usd) filter (where (platform, repository_id) = ($1, $2)), 0) as repository_usd,
+       coalesce(sum(cost_usd), 0) as all_usd
+from costs_on((now() at time zone 'UTC')::date)
+""")
+async def spent_today(connection: Connection, repository: Repository) -> SpentToday:
+    """Return what was spent today, on all nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

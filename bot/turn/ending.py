@@ -9,7 +9,7 @@ from asyncpg import PostgresError
 from bot import failpoints
 from bot.redaction import Redactor
 from bot.sandbox import trash
-from bot.store import conversations, retention, turns
+from bot.store import conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
 from bot.store.jobs import ring_for_work
 from bot.store.turns import ClaimedTurn
@@ -176,6 +176,6 @@ async def _delete_old_sessions(ctx: TurnContext) -> None:
     """Delete ended sessions past their time. A failure to do so is only logged: a timer does it too."""
     try:
         async with ctx.pool.acquire() as connection:
-            await retention.delete_old_sessions(connection, ctx.session_ttl_seconds, ctx.clock())
+            await conversations.delete_old_sessions(connection, ctx.session_ttl_seconds, ctx.clock())
     except (*DATABASE_AWAY, PostgresError) as problem:
         _log.warning("sessions-not-deleted", problem=type(problem).__name__)

@@ -51,10 +51,6 @@ async def _no(run: Any) -> bool:
     return False
 
 
-async def stays(run: Any, confirmed: Confirmed) -> None:
-    return None
-
-
 async def _nothing_first(run: Any, ready: Ready) -> None:
     return None
 
@@ -112,8 +108,6 @@ class Kind(Generic[R]):
     """The request that such a gesture makes; None where it asks in the words of the text."""
     of_outsider: Callable[[R], Awaitable[bool]] = _no
     """Whether somebody without write access has a say in it, beside the authors of its words."""
-    settle: Callable[[R, Confirmed], Awaitable[None]] = stays
-    """Give the run another kind, where the confirmed words or the rules want that."""
     may_begin: Callable[[R, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""
     carry_out: Callable[[R], Awaitable[str | TurnResult]] | None = None

@@ -15,12 +15,12 @@ from bot.github.errors import Refused, Transient
 from bot.model import Repository, ThreadRef
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
-from bot.store import pull_requests as rows
-from bot.store.pull_requests import OwnPull
 from bot.thread import links, pull_requests, tracking
 from bot.thread.outbox import write_in_line
 from bot.thread.pull_requests import Answer
 from bot.tree import Proposal
+from bot.turn import pull_request_rows as rows
+from bot.turn.pull_request_rows import OwnPull
 
 MOST_ATTEMPTS = 4
 LONGEST_PAUSE_SECONDS = 120.0

@@ -9,11 +9,11 @@ from functools import partial
 import structlog
 
 from bot.model import Actor, HeadBranch
+from bot.node.rescue_rows import pending_restore
 from bot.node.variables import values_of, variables_in
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
-from bot.store.rescues import pending_restore
 from bot.store.turns import ClaimedTurn, Use
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
@@ -112,7 +112,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     await _care_for_new_clone(run)
     if (asked := await confirmed) is None:
         return ready
-    await run.kind.settle(run, asked)
+    await run.ctx.verbs.settle(run, asked)
     kind = run.kind
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)

@@ -1,4 +1,4 @@
-"""After a turn with changes: the repository's check runs on the result, and a failure goes to the agent once.
+"""After a turn with changes: the repository's check runs on the commit, and a failure goes to the agent once.
 
 Whatever it says, the turn stays done and its work is pushed.
 """
@@ -7,18 +7,15 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import structlog
 
 from bot import refs
 from bot.agents.driver import AgentDone, Cancelled
-from bot.check.running import Check, Checked, check_commit, check_result
+from bot.check.running import Check, Checked, check_commit, place_for
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
-from bot.model import WorktreeRow
 from bot.node.setup_script import script_on
 from bot.prompt.check import ask_to_fix
 from bot.prompt.foreign import Fence
@@ -55,15 +52,8 @@ class Proof:
     _first: tuple[Ran, str] | None = field(default=None, init=False)
     """How the first check ended, and its commit."""
     _seconds: float = field(default=0, init=False)
-    _pictures: Mapping[str, bytes] = field(default_factory=dict, init=False)
-
-    @property
-    def _row(self) -> WorktreeRow:
-        return replace(self.run.turn.worktree, branch=self.ready.branch)
-
-    @property
-    def _scratch(self) -> Path:
-        return self.run.ctx.checks / str(self.run.turn.id)
+    _shown: Checked | None = field(default=None, init=False)
+    """The last run, for its pictures."""
 
     async def script(self, clone: Clone, head: str | None) -> bytes | None:
         """Return the check that is to run on the commit `head`; None where there is none, or nothing was changed."""
@@ -77,10 +67,10 @@ class Proof:
         return found if isinstance(found, bytes) else None
 
     async def ends(self, head: str, script: bytes) -> bool:
-        """Check the commit `head`, which is checked out; return whether that was the last: False where the agent was
+        """Check the commit `head`, which the clone has; return whether that was the last: False where the agent was
         told of a failure and worked on. Raises StoppedError, ClaimLostError.
         """
-        run, self._pictures = self.run, {}
+        run, self._shown = self.run, None
         try:
             done, base = await run.unless_stopped(self._check(head, script))
             run.progress.enter(None)
@@ -91,18 +81,20 @@ class Proof:
         first, commit = self._first or (None, "")
         run.check = words.told(_ran(done), done.seconds, base, first, same_commit=commit == head)
         run.check_output = done.output
-        run.notices += [words.left(done.left)] if done.left else []
-        self._first, self._pictures = self._first or (_ran(done), head), done.pictures
+        self._first, self._shown = self._first or (_ran(done), head), done
         return done.failure is None or not await self._works_on(done, base)
 
     async def show_pictures(self, tree: OpenTree, branch: str) -> None:
-        """Push the check's pictures to a branch beside that of the worktree, and show them below the line.
+        """Push the check's pictures to a branch beside that of the worktree, and show them below the line, each beside
+        the one of the default branch that looks otherwise.
 
         Not where a stop was accepted meanwhile. Raises ClaimLostError.
         """
         run, repository = self.run, self.run.turn.worktree.repository
         knows_none = run.ctx.redactor.knows_nothing_of
-        shown = {name: data for name, data in self._pictures.items() if knows_none(f"{name}\n{data.decode('latin-1')}")}
+        pictures, before = (self._shown.pictures, self._shown.pictures_before) if self._shown is not None else ({}, {})
+        all_of = {**pictures, **{f"{words.BEFORE}-{name}": data for name, data in before.items()}}
+        shown = {name: data for name, data in all_of.items() if knows_none(f"{name}\n{data.decode('latin-1')}")}
         if not shown or await run.write(turns.stop_requested, run.turn.claim) is not None:
             return
         beside, commit = f"{branch}-pictures", None
@@ -118,44 +110,51 @@ class Proof:
         run.check += f"\n\n{words.pictures({name: links.raw_file(web, commit, name) for name in shown})}"
 
     async def _check(self, head: str, script: bytes) -> tuple[Checked, Base | None]:
-        run, turn, ctx = self.run, self.run.turn, self.run.ctx
-        run.progress.enter(words.RUNNING)
-        began = time.monotonic()
-        check = Check(ctx, turn.conversation.id, script, self._scratch, run.variables)
-        done = await check_result(check, self._row, head)
-        clone, default = run.tree.clone, turn.worktree.repository.default_branch or ""
+        run, worktree = self.run, self.run.turn.worktree
+        began, clone, default = time.monotonic(), run.tree.clone, worktree.repository.default_branch or ""
         differs = ("diff", "--name-only", "-z", "--no-renames", f"{refs.remote(default)}...{head}", "--", SCRIPT)
         if (await clone.run(*differs, check=False)).fields:
             run.notices.append(words.changed_in_branch(default))
-        base = await self._base(check, self.ready.base_branch or default, done)
+        with place_for(run.ctx, worktree.folder) as place:
+            check = Check(run.ctx, place, script, run.variables)
+            known = await self._known(check)
+            run.progress.enter(words.RUNNING)
+            done = await check_commit(check, worktree, head)
+            if done.failure is not None and known is not None and not known.now:
+                known = await self._on_base(check, known.name) or known
         self._seconds += time.monotonic() - began
-        return done, base
+        return done, known
 
-    async def _base(self, check: Check, name: str, done: Checked) -> Base | None:
-        """Return the check on the base branch: on its newest commit where this one failed, else the last that is known.
+    async def _known(self, check: Check) -> Base | None:
+        """Return how the last check on the base branch ended, by this script; None where it could not run there.
 
-        It runs there once for each commit and script, and where nothing tells which tests are new.
+        It runs where that is not known, and where no run on the default branch has left what makes this one fast.
         """
-        run, turn = self.run, self.run.turn
-        repository = turn.worktree.repository
-        if (tip := await run.tree.clone.tip(name)) is None:
+        run, repository = self.run, self.run.turn.worktree.repository
+        name = self.ready.base_branch or repository.default_branch or ""
+        known, tip = await run.write(checks.last_on, repository, name), await run.tree.clone.tip(name)
+        if tip is None:
             return None
-        digest = hashlib.sha256("\n".join([*sorted(run.variables), ""]).encode() + check.script).hexdigest()
-        known = await run.write(checks.last_on, repository, name)
-        if known is not None and known.script != digest:
-            known = None
-        if (known is None or known.commit != tip) and (done.failure if known else done.failure or done.report.tests):
-            run.progress.enter(words.running_on(name))
-            try:
-                ran = _ran(await check_commit(check, turn.worktree, tip))
-            except _PROBLEMS as problem:
-                _log.warning("check-not-run", branch=name, problem=str(problem))
-            else:
-                known = KnownCheck(tip, digest, ran.failure, tuple(sorted(ran.passed)), tuple(sorted(ran.failed)))
-                await run.write(checks.record, repository, name, known)
-        if known is None:
-            return None
+        is_cold = name == repository.default_branch and not check.cache.exists()
+        if is_cold or known is None or known.script != _digest(check):
+            return await self._on_base(check, name)
         return Base(name, Ran(known.failure, known.passed, known.failed), now=known.commit == tip)
+
+    async def _on_base(self, check: Check, name: str) -> Base | None:
+        """Run the check on the newest commit of the base branch; return None where that was not possible."""
+        run, worktree = self.run, self.run.turn.worktree
+        run.progress.enter(words.running_on(name))
+        try:
+            if (tip := await run.tree.clone.tip(name)) is None:
+                return None
+            is_default = name == worktree.repository.default_branch
+            ran = _ran(await check_commit(check, worktree, tip, keep=is_default))
+        except _PROBLEMS as problem:
+            _log.warning("check-not-run", branch=name, problem=str(problem))
+            return None
+        known = KnownCheck(tip, _digest(check), ran.failure, tuple(sorted(ran.passed)), tuple(sorted(ran.failed)))
+        await run.write(checks.record, worktree.repository, name, known)
+        return Base(name, ran)
 
     async def _works_on(self, done: Checked, base: Base | None) -> bool:
         """Tell the agent, once in a turn, that the check fails; return whether it worked on. Raises StoppedError.
@@ -202,6 +201,11 @@ class Proof:
         saved = answer, tuple(run.notices), run.thread_answers, run.kept, description
         await run.write(turns.save_answer, run.turn.claim, *saved)
         run.answer = answer
+
+
+def _digest(check: Check) -> str:
+    """Return what a result on the base is valid for: the script, and the variables by name."""
+    return hashlib.sha256("\n".join([*sorted(check.variables), ""]).encode() + check.script).hexdigest()
 
 
 def _ran(done: Checked) -> Ran:

@@ -84,8 +84,7 @@ async def publish(
     `may_go` is set once the push may go. Raises StoppedError if a stop was accepted before the push, ClaimLostError,
     GitError, GitHubError, OSError.
     """
-    ctx, turn = run.ctx, run.turn
-    told, ends = list[str](), False
+    ctx, turn, told = run.ctx, run.turn, list[str]()
     async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
         tree.lets_go = True
         while True:
@@ -95,8 +94,6 @@ async def publish(
                     # What is left are files that another branch ignored: no work of this turn.
                     told.append(notices.stray_work(stray.ref, stray.uncovered))
                     break
-            if ends:
-                break
             committed = await _commit(ctx, tree, turn, proof.subject, told)
             if ready.branch is None:
                 await tree.adopt(None)
@@ -106,8 +103,11 @@ async def publish(
             script = None if committed.unresolved else await proof.script(tree.clone, head)
             if head is None or script is None:
                 break
+            await tree.adopt(ready.branch)
             async with tree.let_go():
                 ends = await proof.ends(head, script)
+            if ends:
+                break
         if ready.branch is None:
             since = ready.edits_since or turn.ask.pinned_sha or turn.worktree.start_sha or run.head_before
             patch = await _patch(tree, since)

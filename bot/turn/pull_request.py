@@ -15,12 +15,12 @@ from bot.prompt.description import ask_for_description
 from bot.prompt.foreign import Fence
 from bot.refs import InvalidNameError
 from bot.sandbox.untrusted_files import read_untrusted
-from bot.store.pull_requests import own_pull, record_pull_request, record_push, tell_once
 from bot.thread import notices, pull_requests
 from bot.thread.tracking import Changes, PullRequestLink
 from bot.tree import GitError
 from bot.turn.kind import Ready
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, is_ours, keep_true, open_once, open_one
+from bot.turn.pull_request_rows import own_pull, record_pull_request, record_push, tell_once
 from bot.turn.thread_answers import OUT
 from bot.turn.turn_run import TurnRun
 

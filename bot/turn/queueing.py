@@ -4,11 +4,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.ask import Ask, Part
-from bot.store import conversations, requests, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.turn import message_rows as messages
+from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree
 from bot.turn.request import RequestContext
 
@@ -33,7 +35,7 @@ async def queue_on_branch(ctx: RequestContext, verb: str, nothing: str, *, needs
 async def has_branch(ctx: RequestContext) -> bool:
     """Return whether an issue has a worktree, or had one whose branch was pushed: then it is made again from that."""
     live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
-    return live is not None or await requests.has_pushed(ctx.connection, ctx.conversation_id)
+    return live is not None or await requests.last_pushed_to(ctx.connection, ctx.conversation_id) is not None
 
 
 async def queue_alone(ctx: RequestContext, verb: str, words: str, worktree_id: int) -> None:

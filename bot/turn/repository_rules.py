@@ -1,9 +1,9 @@
 """The repository's own rules in a turn: those that were known first, and once it has fetched, those of git."""
 
 from bot.model import Actor
-from bot.node.repository_rules import config_in, stored
+from bot.node.repository_rules import StoredConfig, config_in, save_config, stored
 from bot.rules import Config, as_stored, stored_config, within
-from bot.store import conversations, turns
+from bot.store import turns
 from bot.thread import reasons
 from bot.thread import repository_rules as words
 from bot.thread.tracking import TurnResult
@@ -32,9 +32,9 @@ async def use_fetched_rules(run: TurnRun) -> TurnResult | None:
     of_operator = [words.beyond(key, found.lines[key], *why) for key, why in beyond.items() if key in found.lines]
     problems = [*found.problems, *of_operator]
     config = known.config if found.config is None else as_stored(found.config)
-    now = conversations.StoredConfig(config, blob, "\n".join(problems) or None)
+    now = StoredConfig(config, blob, "\n".join(problems) or None)
     if now != known:
-        await run.write(conversations.save_config, repository, now)
+        await run.write(save_config, repository, now)
     if problems:
         notice = words.notice(branch, problems, is_read=found.config is not None)
         if not await run.write(turns.was_told, turn.conversation.id, turn.id, notice):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
@@ -14,12 +14,11 @@ from bot.github.client import GitHub
 from bot.model import BRANCH_PREFIX, Actor, Repository, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.store import conversations
-from bot.store.audit import record_command
-from bot.store.database import Connection, Pool
+from bot.store.database import Connection, Pool, statement
 from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
 from bot.turn.choose_worktree import PullRequestHead
-from bot.turn.kind import Kind
+from bot.turn.kind import Confirmed, Kind
 from bot.turn.parsing import Command, CommandSyntax, Request, UnknownCommand
 
 
@@ -141,6 +140,14 @@ class Parts:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
+def _named(ask: Ask, kinds: Mapping[str, Kind[Any]]) -> None:
+    return None
+
+
+async def _stays(run: Any, confirmed: Confirmed) -> None:
+    return None
+
+
 async def _nothing(connection: Connection, conversation_id: int) -> None:
     return None
 
@@ -157,14 +164,16 @@ async def _nothing_more(connection: Connection, conversation_id: int, rules: Rul
 class Verb:
     """What people can ask for: its chat commands, the kinds of its turns, and its part in what others ask.
 
-    `recorded` are words of its commands that the audit keeps. `variants` are kinds that the row does not name: each
-    with the verb of the row, and the key in `Ask.of` by which it is known.
+    `recorded` are words of its commands that the audit keeps.
     """
 
     commands: tuple[Handler, ...] = ()
     kinds: tuple[Kind[Any], ...] = ()
-    variants: tuple[tuple[str, str, Kind[Any]], ...] = ()
     recorded: tuple[str, ...] = ()
+    kind_of: Callable[[Ask, Mapping[str, Kind[Any]]], Kind[Any] | None] = _named
+    """Return the kind of what was asked where that is none of `kinds`, which the rows name."""
+    settle: Callable[[Any, Confirmed], Awaitable[None]] = _stays
+    """Give a run of any kind another one, where the confirmed words or the rules want that."""
     waits: Callable[[Connection, int], Awaitable[list[str]]] = _nothing_waits
     """Return what waits for a person in a conversation, a line of `/status` each."""
     at_stop: Callable[[Connection, int], Awaitable[None]] = _nothing
@@ -180,13 +189,17 @@ class Verbs:
         self._verbs = verbs
         self.commands = {command.name: command for verb in verbs for command in verb.commands}
         self.kinds = {kind.name: kind for verb in verbs for kind in verb.kinds}
-        self._variants = [variant for verb in verbs for variant in verb.variants]
         self._recorded = frozenset(words for verb in verbs for words in verb.recorded)
 
     def kind_of(self, ask: Ask) -> Kind[Any]:
         """Return the kind of turn that was asked for; a run may settle on another one."""
-        found = (kind for verb, key, kind in self._variants if ask.verb == verb and key in ask.of)
-        return next(found, None) or self.kinds[ask.verb]
+        found = (verb.kind_of(ask, self.kinds) for verb in self._verbs)
+        return next(filter(None, found), None) or self.kinds[ask.verb]
+
+    async def settle(self, run: Any, confirmed: Confirmed) -> None:
+        """Let verbs give the run another kind."""
+        for verb in self._verbs:
+            await verb.settle(run, confirmed)
 
     async def waits(self, connection: Connection, conversation_id: int) -> list[str]:
         """Return what waits for a person, a line each."""
@@ -215,8 +228,23 @@ class Verbs:
                 words = f"{name} {argument}" if argument else name
                 if words in self._recorded and not ctx.request.is_operators:
                     of = (ctx.repository.full_name, ctx.number, ctx.conversation_id)
-                    await record_command(ctx.connection, ctx.author.login, words, *of)
+                    await _record_command(ctx.connection, ctx.author.login, words, *of)
             case UnknownCommand(words=words):
                 await ctx.reply(replies.unknown_command(words, self.commands))
             case _:
                 assert_never(command)
+
+
+@statement("""
+-- What it queued has the time of this transaction.
+insert into audit (person, channel, action, target, codebase, turn, outcome)
+select $1, 'thread', $2, $3 || '#' || $4::integer, $3, queued.id,
+       case when queued.id is null then 'answered on the thread' end
+from (select (select max(t.id) from turns t join requests r on r.turn_id = t.id
+              where t.state = 'queued' and t.conversation_id = $5 and t.created_at = now()
+                and r.verb = split_part($2, ' ', -1))) as queued (id)
+""")
+async def _record_command(
+    connection: Connection, login: str, command: str, codebase: str, number: int, conversation_id: int
+) -> None:
+    """Record a command on a thread, in the transaction that carried it out."""

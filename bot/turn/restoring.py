@@ -8,11 +8,12 @@ import structlog
 
 from bot import refs
 from bot.model import Rescue, Saved, WorktreeRow
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.room import require_room
 from bot.refs import InvalidNameError
 from bot.sandbox import trash
-from bot.store import rescues, turns, worktrees
+from bot.store import turns, worktrees
 from bot.store.database import Connection
 from bot.thread import notices, reasons, worktree_replies
 from bot.tree import CheckoutRefused, Created, GitError, Metadata, Missing, OpenTree, RestoreRefusedError

@@ -4,8 +4,9 @@ import asyncio
 
 import structlog
 
+from bot.node import node_rows as nodes
 from bot.node.repository_rules import known_rules
-from bot.store import conversations, nodes, turns
+from bot.store import conversations, turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
 from bot.thread import notices, reasons, thread_comments, tracking

@@ -1,6 +1,7 @@
 """`/plan` asks for a plan alone, which `/approve` has carried out; `require_plan` lets all requests begin with one."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -170,25 +171,29 @@ COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMAR
 APPROVE = Handler("approve", summary=APPROVE_SUMMARY, run=_approve, queues_turn=True)
 
 
-async def settle(run: TurnRun, confirmed: Confirmed, to: Kind[TurnRun] | None = None) -> None:
+async def _settle(run: TurnRun, confirmed: Confirmed) -> None:
     """Let a turn that works only plan, where its words or the repository's rules want that; say why.
 
-    What answers the question of a plan is planned too; what was approved is carried out. `to` is the kind that plans
-    where that is not PLAN. Raises ClaimLostError, GitHubError.
+    What answers the question of a plan is planned too; what was approved is carried out. Raises ClaimLostError,
+    GitHubError.
     """
     ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
+    is_plan = run.kind.name == PLAN.name
+    if run.kind is APPROVED or not (is_plan or run.kind.joins):
+        return
     before = await newest(ctx.pool, turn.conversation.id, turn.id)
     follows = before if before is not None and is_open(before) else None
-    plans_anyway = run.kind is PLAN or PLAN.name in confirmed.verbs or (follows is not None and asks_back(follows))
+    plans_anyway = is_plan or PLAN.name in confirmed.verbs or (follows is not None and asks_back(follows))
     if rule == "never" and not plans_anyway:
         return
     by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
     why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
     if why is None and not plans_anyway:
         return
-    ask = replace(turn.ask, verb="plan", of={**turn.ask.of, "by_outsider": by_outsider})
+    of = {"planned": run.kind.name, **turn.ask.of, "by_outsider": by_outsider}
+    ask = replace(turn.ask, verb=PLAN.name, of=of)
     await run.write(turns.save_ask, turn.claim, ask)
-    run.turn, run.kind = replace(turn, ask=ask), to or PLAN
+    run.turn, run.kind = replace(turn, ask=ask), ctx.verbs.kind_of(ask)
     run.notices += [why] if why is not None and PLAN.name not in confirmed.verbs else []
 
 
@@ -220,7 +225,13 @@ async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult
     return TurnResult("done", answer=text)
 
 
-PLAN = Kind("plan", settle=settle, writes=False, plans=True, brief=_brief, answered=_planned, needs_person=True)
+def _plans(kind: Kind[TurnRun]) -> Kind[TurnRun]:
+    """Return the kind that plans what `kind` would do. Rows call it a plan, so that it can be approved."""
+    planned = replace(kind, name="plan", writes=False, plans=True, joins=False)
+    return replace(planned, brief=_brief, answered=_planned, needs_person=True)
+
+
+PLAN = _plans(Kind("plan"))
 APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
 """Carries out a plan in the words that the bot stored."""
 
@@ -229,4 +240,10 @@ async def _waits(connection: Connection, conversation_id: int) -> list[str]:
     return waiting(await newest(connection, conversation_id))
 
 
-VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), variants=(("work", "plan", APPROVED),), waits=_waits)
+def _kind_of(ask: Ask, kinds: Mapping[str, Kind[TurnRun]]) -> Kind[TurnRun] | None:
+    if ask.verb == PLAN.name:
+        return _plans(kinds[ask.of["planned"]]) if "planned" in ask.of else None
+    return APPROVED if ask.verb == APPROVED.name and "plan" in ask.of else None
+
+
+VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), kind_of=_kind_of, settle=_settle, waits=_waits)

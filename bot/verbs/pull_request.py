@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from bot.node.transactions import persist
-from bot.store import pull_requests as rows
 from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
+from bot.turn import pull_request_rows as rows
 from bot.turn.alone import not_done, save_done
 from bot.turn.assign_worktree import assign_worktree
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
 from bot.turn.queueing import has_branch, queue_alone
 from bot.turn.request import Handler, RequestContext, Verb
+from bot.turn.request_rows import last_pushed_to
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
 
@@ -49,8 +50,11 @@ async def _open(run: TurnRun) -> str | TurnResult:
     wanted, github, about = asked(turn.ask.text), ctx.github, turn.conversation
     async with run.tree.open(run.stop) as tree:
         await fetch_for(ctx, tree, worktree)
-        # Before the worktree is made again: the branch that it will have.
-        if (branch := worktree.branch or await tree.branch_of(worktree.start)) is None:
+        # Before the worktree is made again: the branch that it will have, or else the one that was merged.
+        branch = worktree.branch or await tree.branch_of(worktree.start)
+        if await tree.clone.tip(branch) is None and worktree.branch is None:
+            branch = await last_pushed_to(ctx.pool, about.id) or branch
+        if branch is None:
             return not_done(pull_requests.NO_BRANCH)
         found = await run.tree.proposal(branch, worktree.base_branch, worktree.repository.default_branch)
     pulls = await github.pulls_of(worktree.repository, branch)

@@ -3,8 +3,9 @@
 from bot.care import removal_rows as removals
 from bot.care.removing import take_now
 from bot.model import Saved
+from bot.node import rescue_rows as rescues
 from bot.node.rescues import merged_head
-from bot.store import conversations, rescues
+from bot.store import conversations
 from bot.store.database import Connection
 from bot.thread.tracking import TurnResult
 from bot.thread.worktree_replies import IN_USE, no_worktree, rescued, threads

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.model import Rescue, Saved
-from bot.store import conversations, requests, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, worktrees
 from bot.store.database import Connection
 from bot.thread import worktree_replies
 from bot.thread.formatting import capitalize, format_list, inline_code
 from bot.thread.tracking import TurnResult
 from bot.thread.worktree_replies import restored_clause
+from bot.turn import request_rows as requests
 from bot.turn.alone import not_done, save_done, work_alone
 from bot.turn.kind import Kind
 from bot.turn.queueing import queue_alone

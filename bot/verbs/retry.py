@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from bot.store import requests
 from bot.thread import replies
+from bot.turn import request_rows as requests
 from bot.turn.confirm import RETRY
 from bot.turn.queueing import queue_turn
 from bot.turn.request import Handler, RequestContext, Verb

@@ -4,12 +4,13 @@ import asyncio
 from datetime import datetime, timedelta
 
 from bot.model import Repository, ThreadRef
-from bot.store import conversations, requests
+from bot.store import conversations
 from bot.store.database import Connection
 from bot.thread import reasons, replies, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
+from bot.turn import request_rows as requests
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext, Verb, Verbs
 

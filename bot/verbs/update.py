@@ -9,12 +9,12 @@ from bot import refs
 from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.store import turns
-from bot.store.pull_requests import description_left
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError
 from bot.turn.checkout import base_of
 from bot.turn.kind import Kind, Ready
+from bot.turn.pull_request_rows import description_left
 from bot.turn.queueing import queue_on_branch
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun

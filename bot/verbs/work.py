@@ -2,7 +2,5 @@
 
 from bot.turn.kind import Kind
 from bot.turn.request import Verb
-from bot.verbs.plan import settle
 
-WORK = Kind("work", settle=settle, joins=True)
-VERB = Verb(kinds=(WORK,))
+VERB = Verb(kinds=(Kind("work", joins=True),))

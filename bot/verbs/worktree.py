@@ -1,6 +1,7 @@
 """`/worktree list|reset|remove|restore|prune`: the worktree's files, and the work that was rescued from it."""
 
-from bot.store import conversations, rescues, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, worktrees
 from bot.thread import replies, worktree_replies
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext, Verb

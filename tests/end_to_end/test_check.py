@@ -1,7 +1,6 @@
 """`.threadtree/check` of the default branch runs on the result of a turn, and the answer says how that ended."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -31,13 +30,9 @@ async def has_check(world: World, script: str = CHECK, **files: str) -> None:
     await world.maria.pushes("main", {".threadtree/check": script, ".gitignore": IGNORED, **tests})
 
 
-async def worktree_of(world: World) -> Path:
-    return Path((await world.worktrees("path"))[0])
-
-
 async def is_clean(world: World) -> None:
-    """Nothing of a check is left: no file, no folder, no worktree."""
-    assert not (world.data_dir / "checks").exists()
+    """Nothing of a check is left but the packages of the default branch: no checkout, no HOME, no worktree."""
+    assert {file.name for file in (world.data_dir / "checks").glob("*/*/*/*")} <= {"lock", "cache"}
     admins = list((world.data_dir / "repos/acme/shop.git/worktrees").iterdir())
     assert len(admins) == len(await world.worktrees("path"))
 
@@ -118,7 +113,7 @@ async def test_what_fails_on_the_base_alike_is_not_the_agents_to_mend(a_world: W
 async def test_a_test_that_passes_only_once_is_told_as_one(a_world: Worlds) -> None:
     async with a_world({}) as world:
         once = world.directory / "once"
-        script = f'if test -e {once}; then status=ok; else status="not ok"; fi\ntouch {once}\n'
+        script = f'echo >> {once}\nif test $(wc -l < {once}) = 2; then status="not ok"; else status=ok; fi\n'
         script += 'echo "$status - steady" > $THREADTREE_REPORTS/r.tap\ntest "$status" = ok\n'
         await has_check(world, script)
         issue = await world.maria.opens_issue("Greet people")
@@ -168,37 +163,15 @@ async def test_what_tested_code_commits_while_it_is_checked_is_not_pushed_as_che
         assert world.text_of(path, "late.txt") is None
 
 
-async def test_what_an_agent_left_in_its_home_does_not_fail_the_base_for_others(a_world: Worlds) -> None:
-    async with a_world({}) as world:
-        await has_check(world, "test ! -e $HOME/.lie && grep -q ok test-a\n", a="ok")
-        one, two = [await world.maria.opens_issue(title) for title in ("One", "Two")]
-        await one.says("@threadtree-bot out ../.lie: x\nwrite b.txt: b\nsay One.")
-        await one.hears("One.", "**check failed**", "passes on `main`")
-        await two.says("@threadtree-bot write test-a: bad\nsay Two.")
-        await two.hears("Two.", "**check failed**", "passes on `main`")
-        await is_clean(world)
-
-
-async def test_what_a_check_leaves_in_the_worktree_is_taken_away(
+async def test_what_an_agent_left_beside_its_commit_changes_no_result(
     a_world: Worlds, sandbox_settings: dict[str, str]
 ) -> None:
     async with a_world(sandbox_settings) as world:
-        script = "echo x >> README.md\necho x > left\nmkdir -p new/folder\necho x > new/folder/file\necho x >> seen\n"
-        script += "git add left && git -c user.name=x -c user.email=x@x commit -qm evil\necho '*' > .gitignore\n"
-        await has_check(world, script)
+        await has_check(world, "test -e $HOME/.lie || test -e seen || grep -q ok test-a\n", a="ok")
         issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot write seen: mine\nwrite a.txt: a\nsay One.")
-        answer = await issue.hears("One.", "1 file +", "check passed · ")
-        assert "[!NOTE]" not in answer
-
-        path = await worktree_of(world)
-        assert world.text_of(str(path), "seen") == "mine\nx\n", "an ignored file stays"
-        assert not (path / "left").exists()
-        await issue.says("@threadtree-bot write b.txt: b\nsay Two.")
-        await issue.hears("Two.", "1 file +")
-        assert set(await world.files("threadtree/issue-1")) == {
-            *(".gitignore", ".threadtree/check", "README.md", "a.txt", "b.txt")
-        }
+        await issue.says("@threadtree-bot out ../.lie: x\nwrite seen: x\nwrite test-a: bad\nsay One.")
+        await issue.hears("One.", "**check failed**", "passes on `main`")
+        await is_clean(world)
 
 
 async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
@@ -209,7 +182,7 @@ async def test_stop_ends_a_check_and_the_next_request_pushes_the_work(
         await has_check(world, f"{sleep} &\n{sleep}\n")
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: a\nsay One.")
-        await issue.sees("Running `.threadtree/check`.")
+        await issue.sees("Running `.threadtree/check` on `main`, to compare.")
 
         await issue.says("@threadtree-bot /stop")
 
@@ -258,10 +231,11 @@ async def test_a_fork_is_checked_and_gets_its_patch(a_world: Worlds) -> None:
 
 
 PICTURES = r"""
+look=$(ls Two 2>/dev/null)
 cd "$THREADTREE_REPORTS" && mkdir shots
 printf '\211PNG\r\n\032\nafter' > 'shots/After @all ](x).png'
 printf 'RIFF....WEBPx' > before.webp
-printf 'GIF89a' > zoom.gif
+printf "GIF89a$look" > zoom.gif
 printf 'no picture' > text.png
 printf '\211PNG\r\n\032\n' > large.png && head -c 2000000 /dev/zero >> large.png
 ln -s /etc/passwd link.png
@@ -280,9 +254,12 @@ async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
             answer = await issue.hears(f"{name}.", "1 file +", "check passed · ")
             commit = (await world.branches())["threadtree/issue-1-pictures"]
             address = f"{world.github.server_url}/acme/shop/raw/{commit}"
-            shown = [f"![{one}]({address}/{one})" for one in ("1-before.webp", "3-After-all-x-.png", "4-zoom.gif")]
+            names = ("1-before.webp", "3-After-all-x-.png", "4-zoom.gif", "before-4-zoom.gif")
+            *shown, zoom, before = [f"![{one}]({address}/{one})" for one in names]
+            looks_otherwise = f"| before | after |\n|---|---|\n| {before} | {zoom} |\n\n{' '.join(shown)}\n"
+            expected = f"{' '.join([*shown, zoom])}\n" if name == "One" else looks_otherwise
             assert "\n3 more pictures not shown: at most 8 are, PNG, JPEG, GIF or WebP of up to 1 MB.\n" in answer
-            assert f"\n\n{' '.join(shown)}\n" in answer
+            assert f"\n\n{expected}" in answer
         assert await git_log(world, "threadtree/issue-1-pictures") == ["Add pictures of a check"] * 2
         await world.maria.pushes("threadtree/issue-1-pictures", {"mine.txt": "mine\n"})
         await issue.says("@threadtree-bot write Three: x\nsay Three.")

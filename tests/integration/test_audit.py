@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from bot.care import upkeep_rows as upkeep
 from bot.cli.calls import unix_user
 from bot.cli.main import app as commands
+from bot.operator.api import audit_rows as audit
 from bot.operator.api.app import api_routes
 from bot.operator.api.calls import ApiContext, Calls
 from bot.operator.api.events import News
-from bot.store import audit
 from bot.store.database import Pool, database
 from tests.support.past import A_PAST
 from tests.support.postgres import execute

@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from bot.store import clock
-from bot.store.clock import DatabaseClock
+from bot.serve import clock
+from bot.serve.clock import DatabaseClock
 
 HOUR = timedelta(hours=1)
 

@@ -16,9 +16,9 @@ from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
-from bot.store import pull_requests as rows
 from bot.store.conversations import save_codebase
 from bot.store.database import Pool, database
+from bot.turn import pull_request_rows as rows
 from tests.support.clock import HandMovedClock
 
 TOLD = (

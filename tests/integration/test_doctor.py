@@ -20,6 +20,7 @@ import pytest
 from bot.cli.doctor.command import examined
 from bot.cli.doctor.services import Check
 from bot.demo.pair import agent_in_a_folder
+from bot.inbox.decider_rows import asked_by_operator
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store import deliveries
 from bot.store.database import Pool
@@ -178,7 +179,7 @@ async def test_something_that_was_received_needs_no_webhook_of_the_repository(
     """An organisation has webhooks too, which the bot cannot see."""
     await github.create_repository("acme/shop", bot_permission="admin")
     async with pool.acquire() as connection:
-        await deliveries.store(connection, [deliveries.asked_by_operator("create", {}, "acme/shop#1", "acme/shop#1")])
+        await deliveries.store(connection, [asked_by_operator("create", {}, "acme/shop#1", "acme/shop#1")])
     checks = await doctor.checks(**complete, ALLOWED_REPOS="acme/shop", DATABASE_URL=database_url)
     assert (checks["database"].state, checks["webhook of acme/shop"].state) == ("ok", "warning")
 

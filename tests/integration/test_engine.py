@@ -15,6 +15,7 @@ from procrastinate.worker import Worker
 from psycopg.pq import TransactionStatus
 from structlog.testing import capture_logs
 
+from bot.inbox.decider_rows import count_stall
 from bot.store import deliveries, engine
 from bot.store.database import IDLE_IN_TRANSACTION, Pool, database
 from bot.store.deliveries import NewDelivery
@@ -354,7 +355,7 @@ async def test_each_death_of_a_worker_is_counted_once_for_its_delivery(database_
 
     async def stalled(guid: str, job_id: int) -> None:
         async with held(pool) as db:
-            counted.append(await deliveries.count_stall(db, guid, job_id))
+            counted.append(await count_stall(db, guid, job_id))
 
     async with engine.engine(database_url, Handlers(unused)).open_async() as app:
         await engine.retry_stalled_jobs(app, stalled)

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from bot.care.clones import care_for_clones
 from bot.care.expire import expire
 from bot.care.repair import NO_WORKTREE, repair
+from bot.node import rescue_rows as rescues
 from bot.sandbox import trash
-from bot.store import conversations, rescues, retention, turns
+from bot.store import conversations, turns
 from bot.tree.clone.checkout import all_entries
 from bot.tree.clone.clone import clone_lock
 from bot.tree.rescue.message import RescueLabel, drop_rescue, list_rescues
@@ -62,13 +63,13 @@ async def test_ended_sessions_are_deleted_an_hour_after_their_end_or_last_activi
     ]
 
     with capture_logs() as logs:
-        assert await retention.delete_old_sessions(node.db, 3600, now) == 1
+        assert await conversations.delete_old_sessions(node.db, 3600, now) == 1
     assert [(log["event"], log["count"]) for log in logs] == [("sessions-deleted", 1)]
 
     left = [row[0] for row in await node.db.fetch("select conversation_id from sessions order by id")]
     assert left == stay
     assert gone not in left
-    assert await retention.delete_old_sessions(node.db, 3600, now) == 0
+    assert await conversations.delete_old_sessions(node.db, 3600, now) == 0
 
 
 async def test_a_turn_stays_when_its_session_is_deleted(node: Node) -> None:
@@ -85,7 +86,7 @@ async def test_a_turn_stays_when_its_session_is_deleted(node: Node) -> None:
         await conversations.end_session(node.db, conversation, "reset-requested")
     assert [(log["event"], log["reason"]) for log in logs] == [("session-ended", "reset-requested")]
 
-    assert await retention.delete_old_sessions(node.db, 3600, node.ctx.clock() + 2 * HOUR) == 1
+    assert await conversations.delete_old_sessions(node.db, 3600, node.ctx.clock() + 2 * HOUR) == 1
 
     row = await world.row(turn.id)
     assert (row["state"], row["session_id"], row["worktree_id"]) == ("done", None, worktree)

@@ -12,9 +12,9 @@ import pytest
 
 from bot.care.repair import repair
 from bot.model import IssueBranch
+from bot.node import node_rows as nodes
 from bot.node.identity import LOOKS, NodeInUseError, identify, place_of, registered
 from bot.sandbox.bwrap import sandbox_for
-from bot.store import nodes
 from bot.store.database import Pool, database
 from bot.tree import move_in
 from bot.tree.clone.checkout import Seen, all_entries, inspect

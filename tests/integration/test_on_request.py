@@ -14,7 +14,8 @@ from bot.care.on_request import work_on_node
 from bot.care.on_request_rows import OperationKind
 from bot.care.repair import repair
 from bot.care.retention_rules import RetentionPolicy
-from bot.store import rescues, turns
+from bot.node import rescue_rows as rescues
+from bot.store import turns
 from bot.store.scope import EVERYTHING
 from tests.support import operators
 from tests.support.node import NODE, Node, prepared_node

@@ -32,13 +32,13 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
 )
 from bot.simulated.github.model import Comment, Issue, Pull
-from bot.store.conversations import overview
 from bot.store.database import DATABASE_AWAY, Pool, database
 from bot.store.scope import EVERYTHING
 from bot.thread import outbox_rows as outbox
 from bot.thread import pacing, thread_comments
 from bot.thread.marker import turn_marker
 from bot.thread.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
+from bot.verbs.status import overview
 from tests.support.asks import asks
 from tests.support.turn_rows import until
 

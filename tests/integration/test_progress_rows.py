@@ -11,9 +11,10 @@ import pytest
 from bot.agents.driver import ToolEnded, ToolStarted, Usage
 from bot.model import ThreadRef
 from bot.sandbox.net.model_answers import ModelAnswers
-from bot.store import costs, turns
+from bot.store import turns
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError, Use
+from bot.turn.context import SpentToday, spent_today
 from bot.turn.progress import MAX_OUTPUT_CHARACTERS, Progress
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository
@@ -89,13 +90,13 @@ async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes
     there, _ = await world.home(node="other")
     for conversation in (here, there):
         await world.ask(conversation)
-    day = partial(costs.spent_today, world.db, repository())
-    assert await day() == costs.SpentToday(0, 0)
+    day = partial(spent_today, world.db, repository())
+    assert await day() == SpentToday(0, 0)
     for node, cost in ((NODE, 1.5), ("other", 2.5)):
         turn = await world.claimed(node=node)
         await turns.use_session(world.db, turn.claim, await turns.start_session(world.db, turn.claim, "claude", node))
         await turns.record_use(world.db, turn.claim, cost, 10, None)
-    assert await day() == costs.SpentToday(4, 4)
+    assert await day() == SpentToday(4, 4)
 
 
 async def test_a_step_that_fails_after_it_was_written_is_the_same_row(pool: Pool, world: TurnRows) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,27 +14,19 @@ import pytest
 from bot.ask import to_json
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
+from bot.care import retention_rows as retention
 from bot.care import upkeep_rows as upkeep
+from bot.inbox import decider_rows
+from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
-from bot.store import (
-    conversations,
-    costs,
-    deliveries,
-    jobs,
-    pull_requests,
-    requests,
-    rescues,
-    retention,
-    turns,
-    worktrees,
-)
+from bot.store import conversations, deliveries, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
 from bot.turn import claims
 from bot.turn import message_rows as messages
-from bot.verbs import plan, undo
-from bot.verbs.fix import rows as fixes
-from bot.verbs.review import left
+from bot.turn import pull_request_rows as pull_requests
+from bot.turn import request_rows as requests
+from bot.verbs import undo
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -81,9 +75,12 @@ TOKEN = UUID(int=1)
 LATER = datetime.now(UTC) + timedelta(days=1)
 ALL, SOME = ("", None), ("github.com", [7, 8])
 """Scopes."""
+VERBS = Path(__file__).parents[1] / "verbs"
 _REPOSITORY = ("github.com", 1, "octo", "hello", "main", None)
 ASKED: tuple[Any, ...] = (to_json(request()), NOON, [], None, None, None, None, True)
+OF_VERBS = (import_module(f"tests.verbs.{path.stem}") for path in sorted(VERBS.glob("test_*.py")))
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    **{name: one for tests in OF_VERBS for name, one in getattr(tests, "STATEMENTS", {}).items()},
     "claim a turn": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, True, False)),
     "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, False, False)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
@@ -95,8 +92,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stop what waits": (requests.stop_queued.sql, (5, "Stopped.", NOON, None, None)),
     "what runs on the node": (turns.running_on.sql, (NODE,)),
     "what keeps turns waiting": (requests.why_turns_wait.sql, ([99, 599], NOON, 30)),
-    "cost of a day": (costs.by_repository.sql, (date(2099, 1, 1), None, *ALL)),
-    "cost of a day by person": (costs.by_person.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day": (listings.costs_by_repository.sql, (date(2099, 1, 1), None, *ALL)),
+    "cost of a day by person": (listings.costs_by_person.sql, (date(2099, 1, 1), None, *ALL)),
     "offer a message": (messages.offer.sql, (99,)),
     "the next message": (messages.next_for.sql, (49, TOKEN, 30)),
     "take a message": (messages.take.sql, (49, TOKEN, 99, ASKED[0])),
@@ -116,13 +113,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
         (51, None, None),
     ),
     "last request not done": (requests.last_not_done.sql, (5,)),
-    "whose head it is": (fixes.own_head.sql, ("github.com", 1, "a" * 40)),
-    "leave the checks of a head alone": (fixes.leave_alone.sql, (5,)),
-    "look at the checks of a head": (fixes.NEWEST_HEAD, (5, True)),
-    "choose for a thread and those of its branch": (fixes.choose.sql, (5, True)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
-    "last review": (left.last_reviewed.sql, (5, 20_000)),
-    "newest plan": (plan.newest.sql, (5, None)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),
     "asked just now": (requests.is_repeated.sql, (5, "do it", NOON, "codex", 7)),
     "active session": (turns.active_session.sql, (5,)),
@@ -132,13 +123,12 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "worktrees of issues": (conversations.worktrees_of_issues.sql, ("github.com", 5, [44, 84])),
     "worktree on a branch": (conversations.worktree_on_branch.sql, ("github.com", 5, "feature", None)),
     "let a worktree go": (conversations._release.sql, (50, "closed")),
-    "status": (conversations.overview.sql, (5, 30)),
     "where an operation stands": (on_request_rows.described.sql, (500, 30, *ALL)),
     "how a turn ended": (turns.end_of.sql, (5,)),
     "what may rescue": (requests.may_rescue.sql, (50,)),
     "the newest worktrees": (listings.NEWEST.format("worktrees", ""), (51, None, None)),
     "one worktree": (listings.find_worktree.sql, (NODE, 50, [])),
-    "old sessions": (retention.OLD_SESSIONS, (NOON, None, False)),
+    "old sessions": (conversations.OLD_SESSIONS, (NOON, None, False)),
     "ring for work": (jobs.ring_for_work.sql, (NODE,)),
     "withdraw a turn": (requests.withdraw.sql, (5, "Closed.")),
     "what is to be brought back": (rescues.pending_restore.sql, (5, 99)),
@@ -157,7 +147,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
     "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
     "changes on a branch": (undo.changes_on_branch.sql, (7, 1000, "threadtree/issue-44")),
-    "whether a thread pushed": (requests.has_pushed.sql, (7,)),
+    "what a thread pushed last": (requests.last_pushed_to.sql, (7,)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
     "the description left for a branch": (pull_requests.description_left.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),
@@ -171,7 +161,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "comments within an hour": (outbox.silent_until.sql, (5, 30, NOON)),
     "what was written in an hour": (outbox.created_since.sql, ("github.com/token", LATER, LATER, 0)),
     "whom most was written for": (outbox.created_most_for.sql, ("github.com/token", LATER, 400)),
-    "load a delivery": (deliveries.LOAD, ("guid",)),
+    "load a delivery": (decider_rows.LOAD, ("guid",)),
     "end a delivery": (deliveries.end.sql, ("guid", None)),
 }
 FLOOD = f"""

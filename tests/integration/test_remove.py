@@ -14,12 +14,13 @@ from bot.care import removal_rows as removals
 from bot.care.removal_rows import Removal
 from bot.care.removing import delete_trashed, remove_now
 from bot.model import Rescue
+from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
 from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox import trash
-from bot.store import conversations, rescues
+from bot.store import conversations
 from bot.store.database import Pool
 from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.metadata import Metadata

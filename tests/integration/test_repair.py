@@ -15,8 +15,9 @@ from bot.care.clones import care_for_clones
 from bot.care.reconcile_rules import Action
 from bot.care.repair import repair
 from bot.model import IssueBranch
+from bot.node import rescue_rows as rescues
 from bot.sandbox import trash
-from bot.store import conversations, rescues, turns
+from bot.store import conversations, turns
 from bot.tasks import concurrently
 from bot.tree.clone.admin import LIVE
 from bot.tree.clone.checkout import all_entries

@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from bot.store import conversations, requests, rescues, turns, worktrees
+from bot.node import rescue_rows as rescues
+from bot.store import conversations, turns, worktrees
+from bot.turn import request_rows as requests
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 

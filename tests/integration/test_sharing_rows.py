@@ -9,11 +9,12 @@ import pytest
 from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices
 from bot.thread.authority import Policy
+from bot.turn import request_rows as requests
 from bot.turn import sharing_rows as sharing
 from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.parsing import Request

@@ -5,11 +5,13 @@ import pytest
 from bot.care import on_request_rows
 from bot.care import removal_rows as removals
 from bot.model import HeadBranch
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.conversations import own_live_worktree
 from bot.store.database import Pool
+from bot.turn import request_rows as requests
 from bot.turn import take_over_rows as takeover
 from bot.turn.claims import claims_of_node
+from bot.verbs.status import overview
 from tests.support.turn_rows import NOON, TurnRows
 from tests.support.worktree_jobs import begin_removal
 
@@ -186,7 +188,7 @@ async def test_nothing_is_made_where_the_node_has_lost_a_directory_that_it_has_n
     assert removal is not None
     await removals.keep(world.db, removal, "there", "The disk does not answer.")
     assert {one.id for one in await removals.blocked(world.db, lost)} == {turn, other}
-    assert (await conversations.overview(world.db, conversation)).removal_error == "The disk does not answer."
+    assert (await overview(world.db, conversation)).removal_error == "The disk does not answer."
     rows = await requests.why_turns_wait(world.db, [turn, other], NOON, TIMEOUT)
     assert {row.obstacle for row in rows} == {"directory"}
     assert {row.removal_error for row in rows} == {"The disk does not answer."}

@@ -15,9 +15,10 @@ import pytest
 from bot import counters
 from bot.model import Target, ThreadRef
 from bot.redaction import Redactor
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.database import Connection, Pool, database
 from bot.store.turns import Claim, ClaimedTurn, ClaimLostError
+from bot.turn import request_rows as requests
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.verbs.stop import stop_turns

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from bot.ask import Part, Review, seen
 from bot.care import removal_rows as removals
 from bot.model import Actor, Conversation, IssueBranch, Target
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.database import Pool
+from bot.turn import request_rows as requests
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 from tests.support.worktree_jobs import begin_removal
 

@@ -11,9 +11,10 @@ import pytest
 
 from bot.care import upkeep_rows as upkeep
 from bot.operator.api import listings
-from bot.store import deliveries, requests
+from bot.store import deliveries
 from bot.store.database import DATABASE_AWAY, Connection, database
 from bot.store.scope import EVERYTHING
+from bot.turn import request_rows as requests
 from tests.support.patience import eventually
 from tests.support.turn_rows import TurnRows
 

@@ -12,7 +12,7 @@ import pytest
 
 from bot.agents.driver import Launch
 from bot.check.reports import Report
-from bot.check.running import Check, Checked, check_result
+from bot.check.running import Check, Checked, check_commit, place_for
 from bot.model import IssueBranch
 from bot.node.setup_script import Ended, command_for, run_script
 from bot.sandbox.bwrap import agent_argv
@@ -136,10 +136,11 @@ async def test_a_set_up_script_and_a_check_run_in_the_worktree(tmp_path: Path, d
         await until_true(lambda: not runs(sleep))
 
         script = b'echo x > new\necho "ok - 1" > "$THREADTREE_REPORTS/a.tap"\nexit 3\n'
-        check = Check(node.ctx, 1, script, node.ctx.checks / "7", {})
-        done = await check_result(check, worktree, node.git.remote_tip("main"))
+        with place_for(node.ctx, worktree.folder) as place:
+            check = Check(node.ctx, place, script, {})
+            done = await check_commit(check, worktree, node.git.remote_tip("main"))
         report = Report(passed=frozenset({"1"}))
-        assert replace(done, seconds=0) == Checked("ended with exit status 3", "", 0, report, left=())
+        assert replace(done, seconds=0) == Checked("ended with exit status 3", "", 0, report)
         assert sorted(one.name for one in node.path(1).rglob("*") if one.is_file()) == [".git", "README.md"]
 
 

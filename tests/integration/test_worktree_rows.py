@@ -8,10 +8,12 @@ import pytest
 
 from bot.care import removal_rows as removals
 from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
-from bot.store import conversations, jobs, requests, turns, worktrees
+from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Pool
-from bot.store.pull_requests import record_push
 from bot.store.turns import ClaimLostError
+from bot.turn import request_rows as requests
+from bot.turn.pull_request_rows import record_push
+from bot.verbs.status import overview
 from tests.support.doorbells import Rung
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 from tests.support.worktree_jobs import begin_removal, decide_and_begin
@@ -559,7 +561,7 @@ async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
 async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     await world.make(worktree)
-    assert await conversations.overview(world.db, conversation) == Overview("threadtree/issue-1")
+    assert await overview(world.db, conversation) == Overview("threadtree/issue-1")
     asked = [await world.ask(conversation) for _ in range(3)]
     turn = await world.claimed()
     session = await turns.start_session(world.db, turn.claim, "custom", "s1")
@@ -567,7 +569,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     await turns.save_steps(world.db, turn.claim, [1, 2], ["Look", "Test"], [None, None])
     await record_push(world.db, turn.claim, "threadtree/issue-1", "a" * 40, (3, 2, 1), merged=False)
 
-    now = await conversations.overview(world.db, conversation)
+    now = await overview(world.db, conversation)
     assert (now.pushed_to, now.net, now.agent, now.session_turns) == ("threadtree/issue-1", (3, 2, 1), "custom", 1)
     assert (now.turns, now.cost_usd) == (0, None), "of those that ended"
     found = await requests.unfinished(world.db, conversation)
@@ -580,7 +582,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     await turns.end(world.db, turn.claim, "done", None, ())
     await world.db.execute("update conversations set worktree_id = null")
     await world.db.execute("update worktrees set state = 'removed', removal = 'closed'")
-    now = await conversations.overview(world.db, conversation)
+    now = await overview(world.db, conversation)
     assert (now.branch, now.pushed_to, now.turns, now.untold) == (None, "threadtree/issue-1", 1, 1)
     with pytest.raises(ClaimLostError):
         await turns.stop_requested(world.db, replace(turn.claim, turn_id=turn.id + 1))

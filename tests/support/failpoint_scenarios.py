@@ -124,7 +124,7 @@ class SetUp(Create):
 class Checked(Create):
     """The repository's check fails on what the agent did at first, and passes on the base."""
 
-    failpoints = ("base-checked-out check-ended",)
+    failpoints = ("commit-checked-out check-ended",)
     mended: str | None = "mended"
 
     async def prepare(self) -> None:
@@ -141,7 +141,7 @@ class Checked(Create):
         assert "junk" not in str(await self.here.repository.git.files("threadtree/issue-1")).replace(
             "junk | tee -a README.md > junk.txt", ""
         )
-        assert not (self.here.data_dir / "checks").exists()
+        assert not list((self.here.data_dir / "checks").glob("*/*/*/tree"))
         assert await self.here.value("select told_of_check from turns") is True
 
 

@@ -7,10 +7,11 @@ from bot.agents.driver import PromptLimits
 from bot.github.client import GitHub
 from bot.locks import worker_lock
 from bot.node.context import NodeContext
-from bot.store import requests, turns
+from bot.store import turns
 from bot.store.turns import EndOfTurn
 from bot.thread.authority import Policy
 from bot.tree.git.runner import Identity
+from bot.turn import request_rows as requests
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.verbs import VERBS

@@ -13,10 +13,11 @@ import asyncpg
 
 from bot.ask import Ask
 from bot.model import Actor, IssueBranch, Repository, Start, Target
-from bot.store import conversations, requests, turns
+from bot.store import conversations, turns
 from bot.store.database import Connection, Pool
 from bot.store.turns import Claim, ClaimedTurn
 from bot.turn import claims
+from bot.turn import request_rows as requests
 from tests.support.patience import PATIENCE_SECONDS
 
 NODE = "here"

@@ -18,7 +18,7 @@ from bot.tree.commit import commit_all, return_to_branch
 from bot.tree.git.errors import GitError
 from bot.tree.push import Push, push
 from bot.tree.sync import sync
-from tests.support.git_repositories import BOT, LABEL, PERSON, SEARCH_PATH, GitRepositories, git, unchecked
+from tests.support.git_repositories import BOT, LABEL, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
@@ -98,7 +98,7 @@ class Machine:
                 )
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Seen):
-                    results.append(await sync(await require_checkout(lock, world.path), BRANCH))
+                    results.append(await sync(await require_checkout(lock, world.path), BRANCH, RESCUE))
             except GitError as error:
                 results.append(error)
         return results

@@ -32,6 +32,7 @@ from bot.tree.sync import sync
 from tests.support.git_repositories import (
     BOT,
     LABEL,
+    RESCUE,
     SANDBOXES,
     SEARCH_PATH,
     GitRepositories,
@@ -103,7 +104,7 @@ async def deliver(victim: Victim, lock: CloneLock) -> None:
     await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
     await push(await require_checkout(lock, world.path), Push(branch, f"{branch}-turn-1", BOT), check)
     await fetch(lock)
-    await sync(await require_checkout(lock, world.path), branch)
+    await sync(await require_checkout(lock, world.path), branch, RESCUE)
 
 
 async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:

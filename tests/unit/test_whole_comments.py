@@ -28,7 +28,7 @@ from bot.thread import (
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
-from bot.verbs import VERBS, plan, remove, reset, restore
+from bot.verbs import VERBS, remove, reset, restore
 from bot.verbs.fix import words as fixes
 from bot.verbs.review import words as reviews
 from tests.support.rendered import html
@@ -131,17 +131,6 @@ def status(
     return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, waits=waits)
 
 
-PLANNED = TurnResult(
-    "done",
-    answer="1. Let `total()` in `src/cart.py` return `0` for an empty cart.\n2. Test it in `cart_test.py`.",
-    notices=(plan.PLANNED,),
-    steps=("Read src/cart.py", "grep -r total"),
-    read=("the description", "2 comments", "AGENTS.md"),
-    asked=ASKED,
-    duration=timedelta(seconds=42),
-    cost_usd=0.05,
-    model="claude-opus-4-5",
-)
 COMMENTS: dict[str, str | TurnResult] = {
     "agent-shown": agent_choice.agent_shown(("claude", None), ("claude", "codex", "gemini"), is_chosen=False),
     "agent-chosen": agent_choice.agent_chosen(("claude", "claude-opus-4-5"), ("codex", None), "claude-opus-4-5"),
@@ -200,7 +189,7 @@ COMMENTS: dict[str, str | TurnResult] = {
             Ran("ended with exit status 1"),
         ),
         check_output="FAILED cart_test.py::test_total - assert None == 0",
-        notices=(checks.changed_in_branch("main"), checks.left(["report.html"])),
+        notices=(checks.changed_in_branch("main"),),
     ),
     "check-failed-on-the-base-too": replace(
         RAN,
@@ -247,16 +236,8 @@ COMMENTS: dict[str, str | TurnResult] = {
         duration=timedelta(seconds=9),
         model="claude-opus-4-5",
     ),
-    "plan": PLANNED,
-    "plan-required": replace(PLANNED, notices=(plan.REQUIRED_FOR_ALL, plan.PLANNED)),
-    "plan-for-an-outsider": replace(PLANNED, notices=(plan.REQUIRED_FOR_OUTSIDERS, plan.PLANNED_FOR_OUTSIDER)),
-    "plan-that-changed-files": replace(PLANNED, notices=(plan.PLANNED, plan.CHANGED_ALL_THE_SAME)),
-    "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
     "pull-request-conflicts": conflicts("main"),
     "remark-waits": tracking.waiting(reasons.collects(NOON + timedelta(seconds=60), NOON)),
-    "plan-approved-twice": plan.not_open(28, 29, approved=True),
-    "plan-followed-by-a-request": plan.not_open(28, 29, approved=False),
-    "status-open-plan": status(WORKED, waits=[plan.waits_for_approval(28)]),
     "answer-that-claims-a-change": TurnResult(
         "done",
         answer="Changed to `SameSite=Lax`.",
@@ -483,7 +464,7 @@ def test_nothing_in_a_whole_comment_is_live(foreign: str, other: str, boxed: int
     for result in (
         TurnResult("done", answer=foreign, changes=foreign, notices=unusual[:boxed], steps=(foreign, other)),
         TurnResult("failed", reasons.trouble(foreign), answer=foreign, last_words=other, notices=unusual[-boxed:]),
-        TurnResult("done", answer=foreign, check=checked, check_output=other, notices=(checks.left([foreign]),)),
+        TurnResult("done", answer=foreign, check=checked, check_output=other),
         TurnResult("done", answer=foreign, check=checks.not_run(clause(foreign))),
         TurnResult("done", answer=reviews.add_remarks(foreign, [(other, foreign)]), review=REVIEW),
     ):

@@ -9,14 +9,20 @@ import pytest
 
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
-from bot.store import pull_requests
 from bot.store.database import Connection
 from bot.store.turns import Claim
-from bot.verbs import plan
+from bot.turn import pull_request_rows as pull_requests
+from bot.verbs.fix import rows
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import Talk, World
 
 WORK = "@threadtree-bot write cart.py: total = 0\nmend append cart.py: again"
+STATEMENTS = {
+    "whose head it is": (rows.own_head.sql, ("github.com", 1, "a" * 40)),
+    "leave the checks of a head alone": (rows.leave_alone.sql, (5,)),
+    "look at the checks of a head": (rows.NEWEST_HEAD, (5, True)),
+    "choose for a thread and those of its branch": (rows.choose.sql, (5, True)),
+}
 SETTINGS = {"AUTOFIX": "true", "AUTO_PULL_REQUEST": "ready"}
 
 
@@ -393,7 +399,7 @@ async def test_where_each_request_begins_with_a_plan_an_attempt_does_so_and_is_a
     issue = await asked(world)
     await world.maria.pushes("main", {".threadtree/config.toml": 'require_plan = "always"\n'})
     head = ci(world, tests="failure")
-    await issue.hears(f"`tests` fails on [`{head[:7]}`](", plan.REQUIRED_FOR_ALL, plan.PLANNED)
+    await issue.hears(f"`tests` fails on [`{head[:7]}`](", "begins with a plan", "This is a plan:")
     await world.quiet()
     assert pull_of(world).head_sha == head, "nothing is pushed before the approval"
     ci(world, tests="failure")

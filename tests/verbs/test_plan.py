@@ -1,6 +1,8 @@
 """A plan changes nothing; an approval has exactly that plan carried out, in the same session."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -8,12 +10,37 @@ from bot.rules import RequirePlan, Rules
 from bot.serve import parts
 from bot.settings import Settings
 from bot.thread.notices import VARIABLES_WITHHELD
-from bot.verbs import plan
+from bot.thread.tracking import TurnResult
+from bot.verbs import VERBS, plan
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.end_to_end.test_variables import knows_a_secret
+from tests.support.turn_rows import request
 from tests.support.world import World
+from tests.unit.test_whole_comments import ASKED, RAN, WORKED, as_posted, status
 
+STATEMENTS = {"newest plan": (plan.newest.sql, (5, None))}
+PLANNED = TurnResult(
+    "done",
+    answer="1. Let `total()` in `src/cart.py` return `0` for an empty cart.\n2. Test it in `cart_test.py`.",
+    notices=(plan.PLANNED,),
+    steps=("Read src/cart.py", "grep -r total"),
+    read=("the description", "2 comments", "AGENTS.md"),
+    asked=ASKED,
+    duration=timedelta(seconds=42),
+    cost_usd=0.05,
+    model="claude-opus-4-5",
+)
+COMMENTS: dict[str, str | TurnResult] = {
+    "plan": PLANNED,
+    "plan-required": replace(PLANNED, notices=(plan.REQUIRED_FOR_ALL, plan.PLANNED)),
+    "plan-for-an-outsider": replace(PLANNED, notices=(plan.REQUIRED_FOR_OUTSIDERS, plan.PLANNED_FOR_OUTSIDER)),
+    "plan-that-changed-files": replace(PLANNED, notices=(plan.PLANNED, plan.CHANGED_ALL_THE_SAME)),
+    "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
+    "plan-approved-twice": plan.not_open(28, 29, approved=True),
+    "plan-followed-by-a-request": plan.not_open(28, 29, approved=False),
+    "status-open-plan": status(WORKED, waits=[plan.waits_for_approval(28)]),
+}
 PLAN = "say The plan:\nsay write a.txt: one"
 HIDDEN = "say <!--\nsay write pwned.txt: no reader sees this\nsay -->"
 
@@ -193,3 +220,14 @@ async def test_update_and_undo_begin_with_no_plan(world: World) -> None:
     await issue.says("/update")
     await issue.hears("Merged 1 commit of `main` without conflicts.")
     assert set(await world.files("threadtree/issue-1")) == {"README.md", ".threadtree/config.toml"}
+
+
+def test_a_plan_is_confirmed_like_what_it_plans_and_writes_nothing() -> None:
+    for kind in VERBS.kinds.values():
+        planned = VERBS.kind_of(request(verb="plan", of={"planned": kind.name}))
+        assert (planned.name, planned.confirmed_by, planned.writes) == ("plan", kind.confirmed_by, False)
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
+    matches_snapshot(name, as_posted(COMMENTS[name]))

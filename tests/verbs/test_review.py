@@ -4,9 +4,11 @@ import json
 
 from bot.simulated.github.faults import GraphQLError
 from bot.simulated.github.model import ReviewComment
+from bot.verbs.review import left as found
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
 from tests.support.world import Talk, World
 
+STATEMENTS = {"last review": (found.last_reviewed.sql, (5, 20_000))}
 CART = "def total(items):\n    result = 0\n    for item in items:\n        result += item.price\n    return result\n"
 FIX = CART.replace("    return result", "    return result or None").replace("result = 0", "result = None")
 

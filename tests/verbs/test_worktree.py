@@ -12,10 +12,11 @@ from bot import failpoints
 from bot.node.context import NodeContext
 from bot.serve.parts import node_context
 from bot.serve.turns import until_ended
-from bot.store import requests, turns
+from bot.store import turns
 from bot.store.turns import EndOfTurn
 from bot.thread import worktree_replies
 from bot.thread.formatting import plain
+from bot.turn import request_rows as requests
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
 from tests.support.patience import until_true

@@ -16,6 +16,7 @@ from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, CHECK_EVENTS, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
+from bot.node.repository_rules import config_problems
 from bot.operator.api import listings
 from bot.operator.dashboard.login import CALLBACK
 from bot.postgres.embedded import OLDEST_MAJOR_VERSION, find_binaries
@@ -24,7 +25,6 @@ from bot.postgres.supervisor import name_for_initdb
 from bot.rules import CONFIG_PATH
 from bot.sandbox.outbound import Outbound, why_unreachable
 from bot.settings import Settings
-from bot.store import conversations
 from bot.store.database import DATABASE_AWAY
 from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.scope import EVERYTHING
@@ -93,7 +93,7 @@ async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]
                 for name in _named(settings)
                 if await listings.newest(connection, "deliveries", 1, repository=name, scope=EVERYTHING)
             ]
-            rules = [_rules_check(*wrong) for wrong in await conversations.config_problems(connection)]
+            rules = [_rules_check(*wrong) for wrong in await config_problems(connection)]
             return [Check("database", "ok", found), *rules], frozenset(heard)
         finally:
             await connection.close()

@@ -14,11 +14,11 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.care.asked import REPOSITORY, Asked, Id, Repository
+from bot.operator.api import audit_rows as audit
 from bot.operator.api.rows import Row
-from bot.store import audit
 from bot.store.database import DATABASE_AWAY, Connection, Pool
-from bot.store.requests import Channel
 from bot.store.scope import EVERYTHING, Scope
+from bot.turn.request_rows import Channel
 
 CALLS_AT_ONCE: Final = 2
 """The pool is there for deliveries first."""

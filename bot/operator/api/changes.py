@@ -4,9 +4,12 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from bot.care import on_request_rows
+from bot.care import retention_rows as retention
 from bot.care.asked import Pruning, Repairing, SessionPruning, age_of
 from bot.care.on_request_rows import OperationKind
+from bot.inbox.decider_rows import asked_by_operator
 from bot.model import Rescue
+from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
 from bot.operator.api.calls import ByGuid, ById, Call, CallError, Endpoint, NewWorktree, change
 from bot.operator.api.rows import (
@@ -18,8 +21,10 @@ from bot.operator.api.rows import (
     StoppedTurn,
     TouchedWorktree,
 )
-from bot.store import deliveries, requests, rescues, retention, turns
+from bot.store import deliveries, turns
+from bot.store.conversations import delete_old_sessions
 from bot.store.turns import TurnOfThread
+from bot.turn import request_rows as requests
 
 
 @change(
@@ -35,7 +40,7 @@ async def create_worktree(call: Call, asked: NewWorktree) -> AskedDelivery:
     """Ask a worker: only GitHub knows the thread."""
     details = {"conversation": asked.conversation, "channel": call.caller.channel}
     key = f"{call.ctx.platform}/{asked.conversation}"
-    return await _ask_worker(call, deliveries.asked_by_operator("create", details, asked.conversation, key))
+    return await _ask_worker(call, asked_by_operator("create", details, asked.conversation, key))
 
 
 @change(
@@ -151,7 +156,7 @@ async def _ask_nodes(
 async def prune_sessions(call: Call, asked: SessionPruning) -> PrunedSessions:
     age = age_of(asked.older_than)
     kept_for = call.ctx.sessions_kept_for if age is None else age
-    count = await retention.delete_old_sessions(
+    count = await delete_old_sessions(
         call.connection, kept_for.total_seconds(), call.ctx.clock(), asked.repo, dry_run=asked.dry_run
     )
     return PrunedSessions(deleted=count, dry_run=asked.dry_run)
@@ -284,7 +289,7 @@ async def retry_turn(call: Call, asked: ById) -> AskedDelivery:
         f"{repository.full_name}#{place.conversation.number}",
         f"{repository.platform}/{repository.id}#{place.conversation.number}",
     )
-    return await _ask_worker(call, deliveries.asked_by_operator("retry", {"turn": asked.id}, name, key))
+    return await _ask_worker(call, asked_by_operator("retry", {"turn": asked.id}, name, key))
 
 
 async def _ask_worker(call: Call, made: deliveries.NewDelivery) -> AskedDelivery:

@@ -10,8 +10,8 @@ import orjson
 from asyncpg import Record
 
 from bot.model import WorktreeState
+from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.store.database import Connection, statement
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.store.scope import Scope
 
 List = Literal["worktrees", "orphans", "sessions", "turns", "deliveries", "conversations", "rescues", "outcomes"]
@@ -295,6 +295,54 @@ select platform, repository_id from (select queue_platform as platform, queue_re
 """)
 async def repository_of(connection: Connection, turn_id: int | None, worktree_id: int | None) -> tuple[str, int] | None:
     """Return the repository of a turn or of a worktree; None where there is none."""
+
+
+@statement("""
+-- Each day is summed by the index of the ends, which has all of it; names and the day's date come to the sums.
+select day::date, b.owner || '/' || b.name as codebase, null as person,
+       sums.turns, sums.untold, sums.cost_usd, sums.tokens
+from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
+    select platform, repository_id, count(*) as turns, count(*) filter (where untold) as untold,
+           sum(cost_usd) as cost_usd, sum(tokens)::bigint as tokens
+    from costs_on(day::date)
+    where ($2::text is null or (platform, repository_id) in (
+               select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
+      and threadtree_sees($3, $4, platform, repository_id)
+    group by 1, 2) sums join codebases b using (platform, repository_id)
+order by 1 desc, cost_usd desc nulls last, 2
+""")
+async def costs_by_repository(
+    connection: Connection, since: date, repository: str | None, scope: Scope
+) -> list[dict[str, Any]]:
+    """Return what the requests cost since that day (UTC), by day and repository.
+
+    `untold`: those that began, and whose cost is not known.
+    """
+
+
+@statement("""
+with sums as (
+    select day::date as day, of_day.*
+    from generate_series($1::date::timestamp, now() at time zone 'UTC', interval '1 day') day cross join lateral (
+        select requested_by_id, max(turn_id) as newest, count(*) as turns, count(*) filter (where untold) as untold,
+               sum(cost_usd) as cost_usd, sum(tokens)::bigint as tokens
+        from costs_on(day::date)
+        where ($2::text is null or (platform, repository_id) in (
+                   select platform, repository_id from codebases where lower(owner || '/' || name) = lower($2)))
+          and threadtree_sees($3, $4, platform, repository_id)
+        group by 1) of_day
+), people as (
+    -- Asked row by row, by the index: a join may read all requests.
+    select p.requested_by_id, (select r.requested_by from requests r where r.turn_id = p.newest) as person
+    from (select requested_by_id, max(newest) as newest from sums group by 1) p
+)
+select day, null as codebase, person, turns, untold, cost_usd, tokens from sums join people using (requested_by_id)
+order by 1 desc, cost_usd desc nulls last, 3
+""")
+async def costs_by_person(
+    connection: Connection, since: date, repository: str | None, scope: Scope
+) -> list[dict[str, Any]]:
+    """Return the same by day and person, whose login is that of the newest request."""
 
 
 async def nodes(connection: Connection, state: str | None, scope: Scope) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from asyncpg import Record
 from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
 from bot.model import TurnState
-from bot.operator.api import listings, rows
+from bot.node.node_rows import SILENT_AFTER_SECONDS
+from bot.operator.api import audit_rows, listings, rows
 from bot.operator.api.calls import (
     MOST_ROWS,
     ONLY_OPERATORS,
@@ -29,12 +30,9 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
-from bot.store import audit as stored_audit
-from bot.store import costs as stored_costs
-from bot.store import requests
-from bot.store.nodes import SILENT_AFTER_SECONDS
 from bot.thread import tracking
 from bot.thread.formatting import plain
+from bot.turn import request_rows as requests
 
 
 async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Record]:
@@ -178,7 +176,7 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
 
 @get("/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
 async def costs(call: Call, asked: CostsQuery) -> rows.Page[rows.Costs]:
-    sums = stored_costs.by_person if asked.by == "person" else stored_costs.by_repository
+    sums = listings.costs_by_person if asked.by == "person" else listings.costs_by_repository
     return _whole(rows.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
 
 
@@ -202,7 +200,7 @@ async def audit(call: Call, asked: AuditQuery) -> rows.Page[rows.AuditEntry]:
     if not call.caller.is_operator:
         raise CallError(403, ONLY_OPERATORS)
     filters = (asked.after, asked.repo, asked.person, asked.since)
-    return _page(rows.AuditEntry, await stored_audit.newest(call.connection, asked.limit + 1, *filters), asked)
+    return _page(rows.AuditEntry, await audit_rows.newest(call.connection, asked.limit + 1, *filters), asked)
 
 
 @get("/operations/{id}", "What was asked of a node")

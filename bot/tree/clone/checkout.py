@@ -110,6 +110,11 @@ class Seen:
         """Return the names of uncommitted and untracked files. Raises GitError, OSError."""
         return [change.name for change in await self.changes()]
 
+    async def ignored(self) -> list[str]:
+        """Return what git ignores here, a folder of nothing else as one name. Raises GitError, OSError."""
+        listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        return (await self.git(*listing)).fields
+
     def operation_in_progress(self) -> str | None:
         """Return the unfinished operation: rebase, merge, cherry-pick, revert, bisect or None."""
         return next((name for file, name in _OPERATIONS.items() if os.path.lexists(self.state / file)), None)

@@ -1,8 +1,6 @@
 """Failing checks of what the bot pushed are fixed by a turn that nobody asks for; `/autofix` switches that."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 
 from bot.ask import Ask
 from bot.prompt.builder import Brief
@@ -13,12 +11,11 @@ from bot.store.database import Connection
 from bot.thread import notices
 from bot.thread.tracking import Changes
 from bot.turn.confirm import NotConfirmedError
-from bot.turn.kind import Kind, Ready, stays
+from bot.turn.kind import Kind, Ready
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
 from bot.verbs.fix import rows, words
-from bot.verbs.plan import PLAN, settle
 
 
 async def _goes_on_with_others(run: TurnRun) -> bool:
@@ -55,19 +52,9 @@ async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, 
         run.notices.append(words.NOTHING_PUSHED)
 
 
-PLANNED_FIX = replace(
-    PLAN,
-    confirmed_by="nobody",
-    of_outsider=_goes_on_with_others,
-    settle=stays,
-    may_begin=_may_begin,
-    failed_checks=_failed_checks,
-)
-"""What `require_plan` makes of an attempt. The row calls it a plan, so that it can be approved."""
 FIX = Kind(
     "fix",
     "nobody",
-    settle=partial(settle, to=PLANNED_FIX),
     of_outsider=_goes_on_with_others,
     may_begin=_may_begin,
     failed_checks=_failed_checks,
@@ -98,10 +85,4 @@ async def _look_again(connection: Connection, conversation_id: int, rules: Rules
     await rows.ring(connection, conversation_id, autofix=rules.autofix)
 
 
-VERB = Verb(
-    commands=(COMMAND,),
-    kinds=(FIX,),
-    variants=(("plan", "head", PLANNED_FIX),),
-    at_stop=rows.leave_alone,
-    at_end=_look_again,
-)
+VERB = Verb(commands=(COMMAND,), kinds=(FIX,), at_stop=rows.leave_alone, at_end=_look_again)

@@ -34,21 +34,6 @@ async def record(connection: Connection, entry: Entry) -> None:
     """Record it, in the caller's transaction."""
 
 
-@statement("""
--- What it queued has the time of this transaction.
-insert into audit (person, channel, action, target, codebase, turn, outcome)
-select $1, 'thread', $2, $3 || '#' || $4::integer, $3, queued.id,
-       case when queued.id is null then 'answered on the thread' end
-from (select (select max(t.id) from turns t join requests r on r.turn_id = t.id
-              where t.state = 'queued' and t.conversation_id = $5 and t.created_at = now()
-                and r.verb = split_part($2, ' ', -1))) as queued (id)
-""")
-async def record_command(
-    connection: Connection, login: str, command: str, codebase: str, number: int, conversation_id: int
-) -> None:
-    """Record a command on a thread, in the transaction that carried it out."""
-
-
 async def codebase_of(connection: Connection, kind: str, key: int | str) -> str | None:
     """Return the repository of a row of one of the lists; None where that has none."""
     column = "guid" if kind == "deliveries" else "id"

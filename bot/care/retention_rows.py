@@ -1,27 +1,12 @@
-"""Rows that tell what is old: worktrees, ended sessions, agents' homes, and orphans."""
+"""Rows that tell what is old: worktrees, agents' homes, and orphans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-
-import structlog
+from datetime import datetime
 
 from bot.model import WorktreeRow
 from bot.store.database import Connection, change, statement
 from bot.store.worktrees import row_of
-
-_log = structlog.get_logger()
-
-OLD_SESSIONS = """
-with old as (
-    select s.id from sessions s where not s.active and s.ended_at < $1 and s.last_active_at < $1
-       and ($2::text is null or exists (select from conversation_names n where n.id = s.conversation_id
-                                        and lower(split_part(n.conversation, '#', 1)) = lower($2)))
-), gone as (
-    delete from sessions using old where sessions.id = old.id and not $3
-)
-select count(*) from old
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +65,6 @@ async def set_activity(connection: Connection, worktree_id: int, at: datetime) -
 @statement("select count(*) from worktrees where node = $1 and is_live")
 async def count_live(connection: Connection, node: str) -> int:
     """Return how many live worktrees the node has."""
-
-
-async def delete_old_sessions(
-    connection: Connection, ttl_seconds: float, now: datetime, repository: str | None = None, *, dry_run: bool = False
-) -> int:
-    """Delete sessions that ended, and were last used, longer ago than that, of all repositories or one; their turns
-    stay. Return how many; a dry run deletes none.
-    """
-    count: int = await connection.fetchval(OLD_SESSIONS, now - timedelta(seconds=ttl_seconds), repository, dry_run)
-    if count and not dry_run:
-        _log.info("sessions-deleted", count=count)
-    return count
 
 
 @statement("select count(*) from rescues r join worktrees w on w.id = r.worktree_id where w.node = $1")

@@ -191,9 +191,11 @@ async def is_repeated(
     """
 
 
-@statement("select exists (select from turns where conversation_id = $1 and pushed_to is not null)")
-async def has_pushed(connection: Connection, conversation_id: int) -> bool:
-    """Return whether a turn of the conversation pushed a branch, in whichever worktree."""
+@statement("""
+select pushed_to from turns where conversation_id = $1 and pushed_to is not null order by id desc limit 1
+""")
+async def last_pushed_to(connection: Connection | Pool, conversation_id: int) -> str | None:
+    """Return the branch that a turn of the conversation pushed last, in whichever worktree; None without one."""
 
 
 @statement("""
