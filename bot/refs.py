@@ -137,6 +137,12 @@ def start_again(worktree: WorktreeRow) -> Start:
     return start
 
 
+def head_branch(worktree: WorktreeRow) -> str | None:
+    """Return the branch of the pull request that a worktree was made for, as it is called now; None for others."""
+    start = worktree.start
+    return (worktree.branch or start.branch) if isinstance(start, HeadBranch) else None
+
+
 def issue_of(branch: str, number: int) -> IssueBranch | None:
     """Return the issue `number` whose branch this is, with its prefix; None where the name does not tell."""
     match = re.fullmatch(rf"(.*)issue-{number}(?:-\d+)?", branch)

@@ -308,6 +308,11 @@ def push_refused(branch: str, said: str) -> str:
     return f"GitHub refused the push to {inline_code(branch)}:\n\n{code_block(told)}\n\n{AS_PATCH}"
 
 
+def earlier_work_pushed(branch: str, url: str) -> str:
+    """The request itself changed nothing."""
+    return f"Work of an earlier request that was not on GitHub is on [{inline_code(branch)}]({url_target(url)}) now."
+
+
 def needs_taken(branch: str, names: Sequence[str]) -> str:
     """The work changes the files `names` where commits changed them that were taken off the branch on GitHub."""
     where = f" ({format_list(names)})" if names else ""

@@ -273,17 +273,17 @@ async def _head_now(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, branch:
 
 async def _head_gone(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | None:
     """Return the worktree off its pull request's branch, or on that of its new name, where GitHub has it no more."""
-    row, rescue = turn.worktree, rescue_ref(ctx, turn)
-    if not isinstance(row.start, HeadBranch) or row.branch is None or await tree.clone.tip(row.branch) is not None:
+    row, branch, rescue = turn.worktree, refs.head_branch(turn.worktree), rescue_ref(ctx, turn)
+    if branch is None or await tree.clone.tip(branch) is not None:
         return None
-    now = await _head_now(ctx, tree, turn, row.branch)
-    if now.is_open and await tree.switch(row.branch, now.head_ref) is None:
+    now = await _head_now(ctx, tree, turn, branch)
+    if now.is_open and await tree.switch(branch, now.head_ref) is None:
         head = (await tree.checkout()).commit or ""
-        return Ready(now.head_ref, row.base_branch, head, notices=(notices.renamed(row.branch, now.head_ref),))
+        return Ready(now.head_ref, row.base_branch, head, notices=(notices.renamed(branch, now.head_ref),))
     onto = await _last_head(tree, turn)
-    told, said = _words(ctx, await tree.detach(row.branch, onto, rescue), turn, None, rescue)
+    told, said = _words(ctx, await tree.detach(branch, onto, rescue), turn, None, rescue)
     ready = Ready(None, row.base_branch, (await tree.checkout()).commit or onto, edits_since=onto)
-    return _off_branch(replace(ready, remarks=told, notices=said), row.branch)
+    return _off_branch(replace(ready, remarks=told, notices=said), branch)
 
 
 def _off_branch(ready: Ready, branch: str) -> Ready:
@@ -297,10 +297,10 @@ async def _synced(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready 
     if (gone := await _head_gone(ctx, tree, turn)) is not None:
         return gone
     stray: tuple[str, ...] = ()
-    if isinstance(row.start, HeadBranch) and row.branch is not None and checkout.branch is None:
+    branch = refs.head_branch(row) or row.branch
+    if isinstance(row.start, HeadBranch) and branch is not None and checkout.branch is None:
         # Its branch was away, and is there again.
-        label = RescueLabel(row.id, row.branch, row.conversations, ctx.clock())
-        left = await tree.return_to_branch(row.branch, label)
+        left = await tree.return_to_branch(branch, RescueLabel(row.id, branch, row.conversations, ctx.clock()))
         stray = (notices.stray_work(left.ref, left.uncovered),) if left is not None else ()
     rescue = rescue_ref(ctx, turn)
     if turn.ask.pinned_sha is not None:
@@ -308,12 +308,14 @@ async def _synced(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready 
     else:
         # A pull request that shares the issue's worktree stays on its own branch.
         issue = row.start if isinstance(row.start, IssueBranch) and turn.conversation.kind == "issue" else None
-        synced = await tree.sync(row.branch, rescue, issue, row.base_branch)
+        synced = await tree.sync(branch, rescue, issue, row.base_branch)
     told, said = _words(ctx, synced, turn, checkout.operation_in_progress(), rescue)
     restored = (notices.RECORD_RESTORED,) if checkout.restored else ()
-    now = synced if synced is not None and synced.how == "continued" else row
+    base = row.base_branch
+    if synced is not None and synced.how == "continued":
+        branch, base = synced.branch, synced.base_branch
     head = (await tree.checkout()).commit or ""
-    return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*restored, *stray, *said))
+    return Ready(branch, base, head, remarks=told, notices=(*restored, *stray, *said))
 
 
 async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:

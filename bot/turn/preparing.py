@@ -8,7 +8,8 @@ from functools import partial
 
 import structlog
 
-from bot.model import Actor, HeadBranch
+from bot import refs
+from bot.model import Actor
 from bot.node.rescue_rows import pending_restore
 from bot.node.variables import values_of, variables_in
 from bot.rules import Chosen
@@ -127,9 +128,7 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
 async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> tuple[str, bool]:
     """Return the commit at which the turn began, and whether the thread's session ended with its files."""
     # A pull request's branch that is away may be there again.
-    start, branch = turn.worktree.start, ready.branch
-    if branch is None and isinstance(start, HeadBranch):
-        branch = turn.worktree.branch or start.branch
+    branch = ready.branch or refs.head_branch(turn.worktree)
     before = await turns.save_worktree(connection, turn.claim, branch, ready.base_branch, ready.head)
     if ready.made_again or not turn.worktree.is_made:
         await worktrees.forget_setup(connection, turn.worktree.id)

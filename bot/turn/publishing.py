@@ -162,7 +162,10 @@ async def _push(
     result = await tree.push(wanted, guard, let_go)
     match result.how:
         case "nothing" | "pushed" | "merged":
-            return await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
+            changed = await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
+            if changed is None and result.how != "nothing":
+                told.append(notices.earlier_work_pushed(branch, links.branch_page(_web(ctx, turn), branch)))
+            return changed
         case "parked" | "name-taken":
             page = links.branch_page(_web(ctx, turn), result.branch)
             why: notices.Elsewhere = "conflict" if result.onto is None else "taken-off"

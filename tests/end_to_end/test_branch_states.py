@@ -217,7 +217,9 @@ async def test_a_rule_stops_only_what_it_forbids_and_leaves_a_way_on(world: Worl
 
     world.repository.drop_rules()
     await talks[-1].says("@threadtree-bot say Once more.")
-    await talks[-1].hears("Once more.", TAKEN)
+    await talks[-1].hears(
+        "Once more.", "Work of an earlier request that was not on GitHub is on [`threadtree/issue-11`]"
+    )
     await talks[-2].says("/undo")
     await talks[-2].hears("Took back what turn", "rescued first")
 
