@@ -44,12 +44,13 @@ async def tell_of_conflicts(pool: Pool, github: GitHub, clock: Callable[[], date
         try:
             found = await github.mergeable(repository, numbers)
         except (GitHubError, LookupError, TypeError, ValueError) as problem:
-            # One that is gone is enough, or a server that does not tell it. Its answer does not say which.
             _log.info("conflicts-asked-one-by-one", repository=repository.full_name, problem=str(problem))
-            await _ask_one_by_one(pool, github, repository, numbers, clock)
-        else:
-            for number, pull in zip(numbers, found, strict=True):
+            found = (None,) * len(numbers)
+        for number, pull in zip(numbers, found, strict=True):
+            if pull is not None:
                 await persist(pool, _note, repository, number, pull, clock())
+        untold = [number for number, pull in zip(numbers, found, strict=True) if pull is None]
+        await _ask_one_by_one(pool, github, repository, untold, clock)
 
 
 async def _ask_one_by_one(

@@ -13,6 +13,7 @@ from bot.github import answers
 from bot.github.answers import LoggedDelivery, Permission, Posted, Pull, ReviewComment, Webhook, read
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
+from bot.github.graphql import Answer, Path
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import Actor, OwnReview, Repository, Target, Thread
@@ -218,10 +219,9 @@ class GitHub:
         found: list[int] = []
         page: Any = {"hasNextPage": True, "endCursor": None}
         while page["hasNextPage"]:
-            data = await self.query(repository, CLOSING_ISSUES, number=number, after=page["endCursor"])
-            if (pull := data["repository"]["pullRequest"]) is None:
-                raise NotFound("the pull request is gone")
-            part = pull["closingIssuesReferences"] or {"pageInfo": {"hasNextPage": False}}
+            need = ("repository", "pullRequest", "closingIssuesReferences")
+            answer = await self.ask(repository, CLOSING_ISSUES, need, number=number, after=page["endCursor"])
+            part = answer.needed
             found += [one["number"] for one in answers.nodes(part) if one["repository"]["databaseId"] == repository.id]
             page = part["pageInfo"]
         return tuple(found)
@@ -230,13 +230,17 @@ class GitHub:
         """Return the pull request as it is now."""
         return read(Pull, await self.get(repository, "/pulls/{number}", number=number))
 
-    async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable, ...]:
-        """Return whether these pull requests can be merged, in their order: one request for all."""
+    async def mergeable(self, repository: Repository, numbers: Sequence[int]) -> tuple[answers.Mergeable | None, ...]:
+        """Return whether these pull requests can be merged, in their order: one request for all.
+
+        None where GitHub does not tell it of one.
+        """
         fields = "title headRefOid baseRefName state mergeable"
         pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
         document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
-        found = (await self.query(repository, document))["repository"]
-        return tuple(read(answers.Mergeable, found[f"p{number}"]) for number in numbers)
+        found = (await self.ask(repository, document, ("repository",))).needed
+        told = (found[f"p{number}"] for number in numbers)
+        return tuple(one and read(answers.Mergeable, one) for one in told)
 
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
@@ -482,10 +486,12 @@ class GitHub:
         self,
         repository: Repository,
         path: str,
+        until: Callable[[Any], bool] | None = None,
         **variables: Value,
     ) -> list[Any]:
-        """Return the items of every page of a list below the repository."""
-        return await self._below(repository, self._api.items, path, per_page=PER_PAGE, **variables)
+        """Return the items of every page of a list below the repository, or those before the first that is `until`."""
+        use = partial(self._api.items, until=until)
+        return await self._below(repository, use, path, per_page=PER_PAGE, **variables)
 
     async def _post(self, repository: Repository, path: str, data: Mapping[str, object], **variables: Value) -> Any:
         return await self._below(repository, partial(self._api.post, data=data), path, **variables)
@@ -496,12 +502,16 @@ class GitHub:
         return await self._authorised(repository, lambda token: use(REPOSITORY + path, named, oauth_token=token))
 
     async def query(self, repository: Repository, document: str, **variables: Any) -> Any:
-        """Return the data of a GraphQL query; the repository's owner and name are among its variables.
+        """Return the data of a GraphQL query of which nothing may be missing.
 
         It is retried like a read: a mutation must be one that changes nothing the second time.
         """
+        return (await self.ask(repository, document, None, **variables)).data
+
+    async def ask(self, repository: Repository, document: str, need: Path | None, **variables: Any) -> Answer:
+        """Return what GraphQL tells, at least this part; the repository's owner and name are among the variables."""
         named = {"owner": repository.owner, "name": repository.name, **variables}
-        return await self._authorised(repository, lambda token: self._api.query(document, named, token=token))
+        return await self._authorised(repository, lambda token: self._api.query(document, named, need, token=token))
 
     async def _change(self, repository: Repository, name: str, **values: str) -> None:
         """Make one of https://docs.github.com/graphql/reference/mutations"""

@@ -11,6 +11,12 @@ Scope = Literal["request", "installation"]
 
 # https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
 SECONDARY_LIMIT_SECONDS = 60.0
+# https://docs.github.com/graphql/overview/rate-limits-and-query-limits-for-the-graphql-api names the first;
+# GitHub answers with the others as well (https://github.com/yanyongyu/githubkit/issues/271).
+_LIMITS = {"RATE_LIMITED", "RATE_LIMIT", "graphql_rate_limit"}
+_FORBIDDEN = {"FORBIDDEN", "INSUFFICIENT_SCOPES", "SAML"}
+_UNPROCESSABLE = {"UNPROCESSABLE", "RESOURCE_LIMITS_EXCEEDED", "MAX_NODE_LIMIT_EXCEEDED"}
+"""What fails again as it is: https://github.blog/changelog/2025-09-01-graphql-api-resource-limits"""
 _LONGEST_MESSAGE = 300
 
 
@@ -75,20 +81,25 @@ def classify(status: int, headers: Mapping[str, str], body: bytes) -> GitHubErro
     return Refused(status, message)
 
 
-def classify_graphql(errors: object, headers: Mapping[str, str]) -> GitHubError:
-    """Return the error for the `errors` of a GraphQL answer."""
-    first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
-    message = str(first.get("message", "the query failed"))[:_LONGEST_MESSAGE]
-    match first.get("type"):
-        case "NOT_FOUND":
-            return NotFound(message)
-        case "FORBIDDEN" | "INSUFFICIENT_SCOPES" | "SAML":
-            return Refused(403, message)
-        # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#exceeding-the-rate-limit
-        case "RATE_LIMITED":
-            return Transient("installation", _reset_seconds(headers) or SECONDARY_LIMIT_SECONDS, message)
-        case _:
-            return Transient("request", None, message)
+def classify_graphql(error: object, headers: Mapping[str, str]) -> GitHubError:
+    """Return what one of the `errors` of a GraphQL answer means: what its sibling of REST means."""
+    given = error if isinstance(error, dict) else {}
+    message = str(given.get("message", "the query failed"))[:_LONGEST_MESSAGE]
+    inner = given.get("extensions")
+    kinds = {str(one.get(key)) for one in (given, inner) if isinstance(one, dict) for key in ("type", "code")}
+    if "NOT_FOUND" in kinds:
+        return NotFound(message)
+    if kinds & _LIMITS:
+        # That something is left says nothing: a query costs points.
+        seconds = _retry_after_seconds(headers) or _reset_seconds(headers) or SECONDARY_LIMIT_SECONDS
+        return Transient("installation", seconds, message, may_have_happened=False)
+    if "submitted too quickly" in message.lower():
+        return classify(422, headers, orjson.dumps({"message": message}))
+    if (wait := _limit_seconds(200, headers, message)) is not None:
+        return Transient("installation", wait, message, may_have_happened=False)
+    if kinds & _FORBIDDEN:
+        return Refused(403, message)
+    return Refused(422, message) if kinds & _UNPROCESSABLE else Transient("request", None, message)
 
 
 def _limit_seconds(status: int, headers: Mapping[str, str], message: str) -> float | None:

@@ -1,6 +1,6 @@
 """An issue or a pull request as GitHub describes it. Plain values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -11,7 +11,7 @@ from bot.model import Actor
 class Text:
     """A description or a comment, as written. `edited_at` is None for a text that was never edited.
 
-    `id` is the number in web addresses, `node_id` the id in GraphQL.
+    `id` is the number in web addresses, `node_id` the id in GraphQL. `is_hidden`: people have minimised it.
     """
 
     author: Actor
@@ -20,6 +20,7 @@ class Text:
     edited_at: datetime | None = None
     id: int | None = None
     node_id: str | None = None
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Commit:
 class Checks:
     """The checks and statuses of a commit: whether some run, which failed so far, and whether all others ended well.
 
-    `is_part`: the bot may not read some.
+    `is_part`: some could not be read.
     """
 
     running: bool = False
@@ -107,9 +108,24 @@ class PullRequest:
     review_threads: tuple[ReviewThread, ...] = ()
 
 
+@dataclass(slots=True)
+class Gaps:
+    """What of a thread could not be read, in words. Another try may find what is `missing`, and nothing of what is
+    `cut`: it is beyond a limit, or not shown to the bot.
+    """
+
+    missing: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+
+    def some(self, number: int, of: int, words: str, *, may_pass: bool = False) -> None:
+        """Note so many of the items of a list, none for 0."""
+        if number > 0:
+            (self.missing if may_pass else self.cut).append(f"{number} of the {of} {words}")
+
+
 @dataclass(frozen=True, slots=True)
 class WholeThread:
-    """An issue, or with `pull` a pull request. `missing` names the parts that could not be fetched.
+    """An issue, or with `pull` a pull request. `missing` and `cut` name what could not be read, as in `Gaps`.
 
     `linked`: the pull requests that close the issue, or the issues that the pull request closes. `failed_checks` are of
     the pull request's head, or of the commit that the request is about.
@@ -125,3 +141,4 @@ class WholeThread:
     pull: PullRequest | None = None
     failed_checks: tuple[FailedCheck, ...] = ()
     missing: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()

@@ -3,17 +3,19 @@
 GraphQL objects: https://docs.github.com/graphql/reference/objects#issue and #pullrequest.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from bot.github import answers
 from bot.github.client import PER_PAGE, GitHub
-from bot.github.errors import GitHubError, NotFound
+from bot.github.errors import GitHubError, Transient
+from bot.github.graphql import Answer
 from bot.github.thread import (
     ChangedFile,
     Commit,
+    Gaps,
     LinkedThread,
     PullRequest,
     ReviewThread,
@@ -21,8 +23,6 @@ from bot.github.thread import (
     WholeThread,
 )
 from bot.model import Actor, Repository, Target, TargetKind
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,28 @@ class Moment:
 
 MOST_PAGES = 10
 """Pages of one part that are read, a hundred items each: the newest thousand comments."""
+MOST_FILES = 3000
+"""What GitHub lists of a pull request's files: https://docs.github.com/rest/pulls/pulls#list-pull-requests-files"""
+MOST_COMPARED = 300
+"""What it lists of a comparison's: https://docs.github.com/rest/commits/commits#compare-two-commits"""
 NOBODY = Actor("ghost", 0)
 
 _AUTHOR = "author { __typename login ... on User { databaseId } ... on Bot { databaseId } }"
 _TEXT = f"id fullDatabaseId {_AUTHOR} body createdAt lastEditedAt"
-_RENAMES = """timelineItems(itemTypes: [RENAMED_TITLE_EVENT], last: 20) {
-  nodes { ... on RenamedTitleEvent { createdAt previousTitle } }
+_COMMENT = f"{_TEXT} isMinimized"
+_REMARK = f"{_COMMENT} diffHunk"
+_COMMITTED = "commit { oid messageHeadline committedDate }"
+_PAGE = "totalCount pageInfo { hasPreviousPage startCursor }"
+_NEXT = "totalCount pageInfo { hasNextPage endCursor }"
+_RENAMES = """timelineItems(itemTypes: [RENAMED_TITLE_EVENT], last: 100) {
+  nodes { ... on RenamedTitleEvent { createdAt previousTitle } } pageInfo { hasPreviousPage }
 }"""
-_PAGE = "pageInfo { hasPreviousPage startCursor }"
-_NEWEST_COMMENTS = f"comments(last: 100) {{ nodes {{ {_TEXT} }} {_PAGE} }}"
+# An issue has at most a hundred labels.
+_SHARED = f"""
+  title {_TEXT} {_RENAMES} labels(first: 100) {{ nodes {{ name }} totalCount }} milestone {{ title }}
+  comments(last: 100) {{ nodes {{ {_COMMENT} }} {_PAGE} }}
+"""
+_LINKED = f"nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }} totalCount"
 _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 
 OVERVIEW = f"""
@@ -58,18 +71,14 @@ query({_ARGUMENTS}) {{
     issueOrPullRequest(number: $number) {{
       __typename
       ... on Issue {{
-        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }} {_NEWEST_COMMENTS}
-        closedByPullRequestsReferences(first: 20, includeClosedPrs: true) {{
-          nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }}
-        }}
+        {_SHARED}
+        closedByPullRequestsReferences(first: 20, includeClosedPrs: true) {{ {_LINKED} }}
       }}
       ... on PullRequest {{
-        title {_TEXT} {_RENAMES} labels(first: 50) {{ nodes {{ name }} }} milestone {{ title }} {_NEWEST_COMMENTS}
+        {_SHARED}
         baseRefName headRefName headRefOid headRepository {{ databaseId }}
-        commits(last: 100) {{ nodes {{ commit {{ oid messageHeadline committedDate }} }} }}
-        closingIssuesReferences(first: 20) {{
-          nodes {{ __typename number title state {_TEXT} repository {{ databaseId }} }}
-        }}
+        commits(last: 100) {{ nodes {{ {_COMMITTED} }} {_PAGE} }}
+        closingIssuesReferences(first: 20) {{ {_LINKED} }}
       }}
     }}
   }}
@@ -103,48 +112,79 @@ fragment account on Actor { __typename login ... on User { databaseId } ... on B
 RENDERED = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Comment { bodyHTML } } }"
 
 
-async def read_overview(
-    github: GitHub, repository: Repository, number: int, moment: Moment
-) -> tuple[WholeThread, str | None]:
-    """Return the thread as of a moment with its newest comments, and where earlier ones begin; without the reviews,
-    files and checks.
+THREAD = ("repository", "issueOrPullRequest")
+_WORDS = {
+    "comments": "comments",
+    "labels": "labels",
+    "commits": "commits",
+    "reviews": "reviews",
+    "reviewThreads": "review threads",
+    "closingIssuesReferences": "issues that it closes",
+    "closedByPullRequestsReferences": "pull requests that close it",
+    "milestone": "milestone",
+    "timelineItems": "earlier titles",
+    "author": "name of its author",
+}
+"""The parts of a thread that may be missing. Without its title, dates or head it is not told at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A thread as of a moment, with its newest comments and commits; without the reviews, files and checks.
+
+    `comments_before` and `commits_before` are where earlier ones begin, None where there are none.
     """
-    found = await github.query(repository, OVERVIEW, number=number)
-    thread = found["repository"]["issueOrPullRequest"]
-    if thread is None:
-        raise NotFound("the thread is gone")
-    pull, related = None, thread.get("closedByPullRequestsReferences")
+
+    thread: WholeThread
+    comments_before: str | None = None
+    commits_before: str | None = None
+
+
+async def read_overview(github: GitHub, repository: Repository, number: int, moment: Moment, gaps: Gaps) -> Overview:
+    """Return the thread as of a moment, with what one request tells of it."""
+    answer = await github.ask(repository, OVERVIEW, THREAD, number=number)
+    thread = answer.needed
+    for problem in answer.problems:
+        if (part := str(problem.path[len(THREAD)])) not in _WORDS:
+            raise problem.error
+        if thread.get(part) is None:
+            (gaps.missing if answer.may_pass else gaps.cut).append(f"the {_WORDS[part]}")
+    pull, related = None, "closedByPullRequestsReferences"
     if thread["__typename"] == "PullRequest":
-        related = thread["closingIssuesReferences"]
-        found_commits = (one["commit"] for one in answers.nodes(thread["commits"]))
-        commits = tuple(
-            Commit(one["oid"], one["messageHeadline"], datetime.fromisoformat(one["committedDate"]))
-            for one in found_commits
-        )
+        related = "closingIssuesReferences"
+        commits = tuple(map(_commit, _nodes(answer, thread, "commits", gaps, paged=True)))
         head = await _head_at(github, repository, thread, commits, moment)
-        at = next((at for at, commit in enumerate(commits) if commit.sha == head), len(commits) - 1)
-        pull = PullRequest(
-            thread["baseRefName"],
-            thread["headRefName"],
-            head,
-            pushed_since=head != thread["headRefOid"],
-            commits=tuple(commit for commit in commits[: at + 1] if commit.committed_at <= moment.asked_at),
-        )
-    renames = answers.nodes(thread["timelineItems"])
-    later = (one["previousTitle"] for one in renames if datetime.fromisoformat(one["createdAt"]) > moment.asked_at)
+        base, branch = thread["baseRefName"], thread["headRefName"]
+        pull = PullRequest(base, branch, head, pushed_since=head != thread["headRefOid"], commits=commits)
+    linked = _nodes(answer, thread, related, gaps)
     whole = WholeThread(
-        title=next(later, thread["title"]),
-        is_public=found["repository"]["visibility"] == "PUBLIC",
+        title=_title(thread, moment, gaps),
+        is_public=answer.data["repository"]["visibility"] == "PUBLIC",
         description=_text(thread),
-        comments=tuple(map(_text, answers.nodes(thread["comments"]))),
-        labels=tuple(label["name"] for label in answers.nodes(thread["labels"])),
+        comments=tuple(map(_text, _nodes(answer, thread, "comments", gaps, paged=True))),
+        labels=tuple(label["name"] for label in _nodes(answer, thread, "labels", gaps)),
         milestone=(thread["milestone"] or {}).get("title"),
-        linked=tuple(
-            _linked(one) for one in answers.nodes(related) if one["repository"]["databaseId"] == repository.id
-        ),
+        linked=tuple(_linked(one) for one in linked if one["repository"]["databaseId"] == repository.id),
         pull=pull,
     )
-    return whole, _before(thread["comments"])
+    return Overview(whole, _before(thread["comments"]), _before(thread.get("commits")))
+
+
+def _title(thread: Any, moment: Moment, gaps: Gaps) -> str:
+    """Return the title at the moment."""
+    renames = thread["timelineItems"] or {"nodes": [None]}
+    later = [one for one in answers.nodes(renames) if datetime.fromisoformat(one["createdAt"]) > moment.asked_at]
+    if None in renames["nodes"] or (later == renames["nodes"] != [] and renames["pageInfo"]["hasPreviousPage"]):
+        gaps.cut.append("the title at the time of the request")
+        return "(not known)"
+    return str(later[0]["previousTitle"] if later else thread["title"])
+
+
+def as_of(pull: PullRequest, earlier: Sequence[Commit], moment: Moment) -> PullRequest:
+    """Return the pull request with the commits that its head had at the moment; `earlier` come before those it has."""
+    commits = (*earlier, *pull.commits)
+    at = next((at for at, commit in enumerate(commits) if commit.sha == pull.head_sha), len(commits) - 1)
+    return replace(pull, commits=tuple(one for one in commits[: at + 1] if one.committed_at <= moment.asked_at))
 
 
 async def _head_at(
@@ -157,14 +197,18 @@ async def _head_at(
     head: str = thread["headRefOid"]
     if moment.head_sha is not None or (thread["headRepository"] or {}).get("databaseId") != repository.id:
         return moment.head_sha or head
+
+    def is_before(activity: Any) -> bool:
+        return datetime.fromisoformat(activity["timestamp"]) <= moment.asked_at
+
     try:
         path, ref = "/activity{?ref,per_page}", f"refs/heads/{thread['headRefName']}"
-        newest_first = await github.get(repository, path, ref=ref, per_page=PER_PAGE)
+        newest_first = await github.get_all(repository, path, until=is_before, ref=ref)
     except GitHubError:
         # An older Enterprise Server: the dates of the commits have to do.
         known = [commit.sha for commit in commits if commit.committed_at <= moment.asked_at]
         return known[-1] if known else head
-    later = [one for one in reversed(newest_first) if datetime.fromisoformat(one["timestamp"]) > moment.asked_at]
+    later = [one for one in reversed(newest_first) if not is_before(one)]
     if not later:
         return head
     head = later[0]["before"]
@@ -241,30 +285,72 @@ def _account(node: Any) -> int | None:
     return node.get("databaseId") if node else None
 
 
-async def read_comments(github: GitHub, repository: Repository, number: int, before: str | None) -> tuple[Text, ...]:
+async def read_comments(
+    github: GitHub, repository: Repository, number: int, before: str | None, gaps: Gaps
+) -> tuple[Text, ...]:
     """Return the thousand comments of the thread before this cursor, oldest first; none without one."""
     if before is None:
         return ()
-    pages = _pages(github, repository, number, "comments", _TEXT, before)
-    return _oldest_first([[_text(one) for one in page] async for page in pages])
+    return tuple(map(_text, await _pages(github, repository, number, "comments", _COMMENT, gaps, before)))
 
 
-async def read_reviews(github: GitHub, repository: Repository, number: int) -> tuple[Text, ...]:
+async def read_commits(
+    github: GitHub, repository: Repository, number: int, before: str | None, gaps: Gaps
+) -> tuple[Commit, ...]:
+    """Return the commits of the pull request before this cursor, oldest first; none without one."""
+    if before is None:
+        return ()
+    return tuple(map(_commit, await _pages(github, repository, number, "commits", _COMMITTED, gaps, before)))
+
+
+async def read_reviews(github: GitHub, repository: Repository, number: int, gaps: Gaps) -> tuple[Text, ...]:
     """Return the texts of the pull request's reviews, oldest first, without the reviews that have no text."""
-    pages = _pages(github, repository, number, "reviews", _TEXT)
-    return _oldest_first([[_text(one) for one in page if one["body"]] async for page in pages])
+    reviews = await _pages(github, repository, number, "reviews", _COMMENT, gaps)
+    return tuple(_text(one) for one in reviews if one["body"])
 
 
 async def read_review_threads(
-    github: GitHub, repository: Repository, number: int, bot_id: int
+    github: GitHub, repository: Repository, number: int, bot_id: int, gaps: Gaps
 ) -> tuple[ReviewThread, ...]:
     """Return the threads of inline comments, oldest first; of the resolved ones those that the bot began."""
-    nodes = f"id isResolved isOutdated path line comments(first: 50) {{ nodes {{ {_TEXT} diffHunk }} }}"
-    pages = _pages(github, repository, number, "reviewThreads", nodes)
-    threads = _oldest_first([[_review_thread(one) for one in page] async for page in pages])
-    return tuple(
-        one for one in threads if not one.is_resolved or (one.comments and one.comments[0].author.id == bot_id)
-    )
+    nodes = f"id isResolved isOutdated path line comments(first: 50) {{ nodes {{ {_REMARK} }} {_NEXT} }}"
+    threads = list[ReviewThread]()
+    for one in await _pages(github, repository, number, "reviewThreads", nodes, gaps):
+        first = next(iter(one["comments"]["nodes"]), None)
+        if first is None and one["comments"]["nodes"]:  # nobody knows who began it
+            gaps.cut.append("a review thread whose first comment is not shown")
+        elif not one["isResolved"] or (first and _text(first).author.id == bot_id):
+            threads.append(_review_thread(one, *await _all_remarks(github, repository, one, gaps)))
+    return tuple(threads)
+
+
+_REMARKS = f"""
+query($id: ID!, $after: String) {{
+  node(id: $id) {{ ... on PullRequestReviewThread {{
+    comments(first: 100, after: $after) {{ nodes {{ {_REMARK} }} {_NEXT} }}
+  }} }}
+}}
+"""
+
+
+async def _all_remarks(github: GitHub, repository: Repository, thread: Any, gaps: Gaps) -> tuple[list[Any], bool]:
+    """Return the comments of a review thread, of which the first page is at hand, and whether these are all."""
+    connection, may_pass = thread["comments"], False
+    read, found = len(connection["nodes"]), answers.nodes(connection)
+    for _ in range(MOST_PAGES):
+        if not connection["pageInfo"]["hasNextPage"]:
+            break
+        after = connection["pageInfo"]["endCursor"]
+        try:
+            answer = await github.ask(repository, _REMARKS, ("node", "comments"), id=thread["id"], after=after)
+        except GitHubError as problem:  # the others are told
+            may_pass = isinstance(problem, Transient)
+            break
+        connection, may_pass = answer.needed, answer.may_pass
+        read, found = read + len(connection["nodes"]), found + answers.nodes(connection)
+    total = connection["totalCount"] if connection["pageInfo"]["hasNextPage"] else read
+    gaps.some(total - len(found), total, "comments of a review thread", may_pass=may_pass)
+    return found, len(found) == total
 
 
 async def read_remarks(github: GitHub, repository: Repository, number: int) -> tuple[ReviewThread, ...]:
@@ -286,19 +372,24 @@ async def read_remarks(github: GitHub, repository: Repository, number: int) -> t
 
 async def read_rendered(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[str, ...]:
     """Return GitHub's HTML of these texts, in which the addresses of attachments hold for minutes without a session."""
-    found = await github.query(repository, RENDERED, ids=list(node_ids))
-    return tuple(node["bodyHTML"] for node in found["nodes"] if node)
+    found = await github.ask(repository, RENDERED, ("nodes",), ids=list(node_ids))
+    return tuple(node["bodyHTML"] for node in found.needed if node)
 
 
-async def read_files(github: GitHub, repository: Repository, number: int, pull: PullRequest) -> tuple[ChangedFile, ...]:
+async def read_files(
+    github: GitHub, repository: Repository, number: int, pull: PullRequest, gaps: Gaps
+) -> tuple[ChangedFile, ...]:
     """https://docs.github.com/rest/pulls/pulls#list-pull-requests-files; of an older head,
     https://docs.github.com/rest/commits/commits#compare-two-commits
     """
+    most = MOST_COMPARED if pull.pushed_since else MOST_FILES
     if pull.pushed_since:
         span = f"{pull.base}...{pull.head_sha}"
         found = (await github.get(repository, "/compare/{span}{?per_page}", span=span, per_page=1))["files"]
     else:
         found = await github.get_all(repository, "/pulls/{number}/files{?per_page}", number=number)
+    if len(found) >= most:  # GitHub does not say whether there are more
+        gaps.cut.append(f"the changed files after the first {len(found)}")
     return tuple(
         ChangedFile(one["filename"], one["status"], one["additions"], one["deletions"], one.get("patch"))
         for one in found
@@ -306,33 +397,56 @@ async def read_files(github: GitHub, repository: Repository, number: int, pull: 
 
 
 async def _pages(
-    github: GitHub, repository: Repository, number: int, part: str, nodes: str, before: str | None = None
-) -> AsyncIterator[list[Any]]:
-    """Yield the pages of one connection with these fields, the newest first."""
+    github: GitHub,
+    repository: Repository,
+    number: int,
+    part: str,
+    nodes: str,
+    gaps: Gaps,
+    before: str | None = None,
+) -> list[Any]:
+    """Return the items of one connection with these fields, oldest first: of the newest pages before the cursor."""
     page = f"{part}(last: 100, before: $before) {{ nodes {{ {nodes} }} {_PAGE} }}"
     kind = "pullRequest"
     if part == "comments":
         kind, page = "issueOrPullRequest", f"... on Issue {{ {page} }} ... on PullRequest {{ {page} }}"
     thread = f"repository(owner: $owner, name: $name) {{ {kind}(number: $number) {{ {page} }} }}"
     document = f"query({_ARGUMENTS}, $before: String) {{ {thread} }}"
-    for _ in range(MOST_PAGES):
-        found = await github.query(repository, document, number=number, before=before)
-        found_part = (found["repository"][kind] or {}).get(part)
-        if found_part is None:
-            raise NotFound("the thread is gone")
-        yield answers.nodes(found_part)
-        if (before := _before(found_part)) is None:
-            return
+    newest_first, read, pages = list[Any](), PER_PAGE if before else 0, 0
+    while True:
+        answer = await github.ask(repository, document, ("repository", kind, part), number=number, before=before)
+        read, pages = read + len(answer.needed["nodes"]), pages + 1
+        newest_first += reversed(_nodes(answer, answer.data["repository"][kind], part, gaps, paged=True))
+        if (before := _before(answer.needed)) is None:
+            break
+        if pages == MOST_PAGES:
+            total = answer.needed["totalCount"]
+            gaps.some(total - read, total, _WORDS[part])
+            break
+    return newest_first[::-1]
+
+
+def _nodes(answer: Answer, holder: Any, part: str, gaps: Gaps, *, paged: bool = False) -> list[Any]:
+    """Return the items of a connection and note what is not among them; `paged`: other pages may have it."""
+    connection = holder[part]
+    if connection is None:
+        return []
+    shown, total = answers.nodes(connection), connection["totalCount"]
+    left_out = len(connection["nodes"]) - len(shown) if paged else total - len(shown)
+    gaps.some(left_out, total, _WORDS[part], may_pass=answer.may_pass)
+    return shown
 
 
 def _before(connection: Any) -> str | None:
     """Return the cursor of the page before this one."""
-    info = connection["pageInfo"]
-    return info["startCursor"] if info["hasPreviousPage"] else None
+    if connection is None or not connection["pageInfo"]["hasPreviousPage"]:
+        return None
+    return str(connection["pageInfo"]["startCursor"])
 
 
-def _oldest_first(pages: list[list[T]]) -> tuple[T, ...]:
-    return tuple(one for page in reversed(pages) for one in page)
+def _commit(node: Any) -> Commit:
+    commit = node["commit"]
+    return Commit(commit["oid"], commit["messageHeadline"], datetime.fromisoformat(commit["committedDate"]))
 
 
 def _linked(node: Any) -> LinkedThread:
@@ -340,11 +454,12 @@ def _linked(node: Any) -> LinkedThread:
     return LinkedThread(kind, node["number"], node["title"], node["state"].lower(), _text(node))
 
 
-def _review_thread(node: Any) -> ReviewThread:
-    comments = answers.nodes(node["comments"])
+def _review_thread(node: Any, comments: Sequence[Any], is_whole: bool) -> ReviewThread:
     hunk = comments[0]["diffHunk"] if comments else ""
     state = {"is_resolved": node["isResolved"], "is_outdated": node["isOutdated"]}
-    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), node["id"], **state)
+    # Who has the last word is not known of a part: without its id it is not resolved.
+    thread_id = node["id"] if is_whole else ""
+    return ReviewThread(node["path"], node["line"], hunk, tuple(map(_text, comments)), thread_id, **state)
 
 
 def _text(node: Any) -> Text:
@@ -357,4 +472,5 @@ def _text(node: Any) -> Text:
         datetime.fromisoformat(edited) if edited else None,
         int(node["fullDatabaseId"]) if node["fullDatabaseId"] else None,
         node["id"],
+        is_hidden=node.get("isMinimized", False),
     )

@@ -18,7 +18,8 @@ from gidgethub.sansio import create_headers, decipher_response, format_url
 
 from bot import counters
 from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken
-from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify, classify_graphql
+from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
+from bot.github.graphql import Answer, Path, read_answer
 from bot.sandbox.outbound import why_unreachable
 
 Clock = Callable[[], datetime]
@@ -112,24 +113,31 @@ class Transport(GitHubAPI):
         items, _, following = decipher_response(*await self._request("GET", url, headers))
         return items, following or ""
 
-    async def items(self, path: str, variables: dict[str, Any], *, oauth_token: str) -> list[Any]:
-        """Return the items of every page of a list."""
-        return [item async for item in self.getiter(path, variables, oauth_token=oauth_token)]
+    async def items(
+        self,
+        path: str,
+        variables: dict[str, Any],
+        *,
+        oauth_token: str,
+        until: Callable[[Any], bool] | None = None,
+    ) -> list[Any]:
+        """Return the items of every page of a list, or those before the first that is `until`."""
+        found = list[Any]()
+        async for item in self.getiter(path, variables, oauth_token=oauth_token):
+            if until is not None and until(item):
+                break
+            found.append(item)
+        return found
 
-    async def query(self, document: str, variables: Mapping[str, Any], *, token: str) -> Any:
-        """Return `data` of a GraphQL query. It is retried like a read."""
+    async def query(self, document: str, variables: Mapping[str, Any], need: Path | None, *, token: str) -> Answer:
+        """Make a GraphQL query that needs this part of its answer, None for all. It is retried like a read."""
         headers = create_headers(USER_AGENT, accept="application/json", oauth_token=token)
         headers["content-type"] = "application/json"
         body = orjson.dumps({"query": document, "variables": dict(variables)})
 
-        async def once() -> Any:
+        async def once() -> Answer:
             _, answer_headers, answer = await self._once("POST", self._graphql_url, headers, body)
-            parsed = orjson.loads(answer)
-            if parsed.get("errors"):
-                raise classify_graphql(parsed["errors"], answer_headers)
-            if not parsed.get("data"):
-                raise Transient("request", None, "GitHub's answer has no data")
-            return parsed["data"]
+            return read_answer(orjson.loads(answer or b"null"), answer_headers, need)
 
         return await self._retried(once)
 

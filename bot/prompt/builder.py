@@ -128,7 +128,7 @@ class Brief:
 
     `role` is a template like those of this module, `detached` says where a worktree on no branch is. `blocks` come
     after the thread, `last` right before the request. `inline` are the inline comments that may be answered in their
-    threads, None for all that are told. `remarks` are of the worktree.
+    threads, None for all that are told. `remarks` are of the worktree. `unread` is what the blocks do not tell.
     """
 
     role: str = ""
@@ -137,6 +137,7 @@ class Brief:
     last: str = ""
     inline: frozenset[int] | None = None
     remarks: tuple[Told, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +211,7 @@ def build_prompt(task: Task, thread: WholeThread | None, scope: Scope, budget: i
         place = task.fence.block('from="the code"', Foreign(task.code_context))
         blocks.append(f"# What in the code the request is about\n\n{place}")
     blocks += brief.blocks(task.fence)
+    read += [f"not told: {'; '.join(brief.unread)}"] if read and brief.unread else []
     if brief.inline is not None:
         inline = set(brief.inline)
     elif inline:
@@ -281,8 +283,8 @@ def _thread_block(
         spare = most - len(fitted.text) if fitted.is_whole else 0
         if left_out := len(section.entries) - len(fitted.entries):
             read.append(f"{left_out} {section.unit} did not fit")
-    if thread.missing:
-        missing = shortened("; ".join(map(_line, thread.missing)), _FACTS_CHARACTERS // 4)
+    if unread := [*thread.missing, *thread.cut]:
+        missing = shortened("; ".join(map(_line, unread)), _FACTS_CHARACTERS // 4)
         parts.append(f"Some parts of the thread could not be read: {missing}.")
         read.append(f"could not be read: {missing}")
     if scope.since is not None and not any(section.entries for section in sections):

@@ -13,6 +13,7 @@ from bot.github.thread import Text
 from bot.prompt.hidden import strip_hidden
 
 BY_OUTSIDERS, EDITED = "by people without write access left out", "edited after the request left out"
+HIDDEN = "hidden by people left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ def select(texts: Iterable[Text], scope: Scope) -> Selected:
             continue
         if scope.since is not None and _changed_at(text) <= scope.since:
             continue
-        if _edited_after(text, scope):
+        if text.is_hidden:
+            left_out[HIDDEN] += 1
+        elif _edited_after(text, scope):
             left_out[EDITED] += 1
         elif scope.is_public and not scope.include_outsiders and not scope.trusts(text):
             left_out[BY_OUTSIDERS] += 1

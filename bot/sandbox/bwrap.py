@@ -143,7 +143,7 @@ class Bwrap:
             *self._whole_system(),
             *programs,
             *self._data_dir(),
-            *mounts(view, with_worktree=True, read_only=read_only),
+            *mounts(view, with_worktree=True, read_only=read_only, own_settings=True),
             *("--bind", str(home.resolve()), str(home.resolve())),
             *extra,
             *self._options_last(str(cwd)),

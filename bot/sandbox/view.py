@@ -7,6 +7,7 @@ file it can reach breaks only its own worktree.
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ LFS = "lfs"
 """The folder of git-lfs: in a clone it has objects that GitHub has, in a worktree's own folder what was made there."""
 SHALLOW = "shallow"
 """git's file that tells where history ends, in a clone without older one: https://git-scm.com/docs/shallow"""
+_SETTINGS = ("hooks", "info")
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
@@ -149,21 +151,30 @@ def unblock(view: View) -> None:
         remove_blocking(folder, "", links=True)
 
 
-def mounts(view: View, *, with_worktree: bool, read_only: bool = False) -> tuple[str, ...]:
+def mounts(view: View, *, with_worktree: bool, read_only: bool = False, own_settings: bool = False) -> tuple[str, ...]:
     """Return the options of bwrap that put the view together; `read_only`: files and commits stay as they are.
+
+    `own_settings`: for the worktree's processes, which have a config, hooks, tags and `info` of their own, as package
+    managers set them up. The host's git has the clone's, and reads none of those.
 
     Only the host writes the sources. Each target lies directly in a folder that is mounted too, and both are always
     mounted together. A mount point cannot be renamed, so no process in the sandbox can replace it by a symbolic link,
-    which the next mount would follow out of the sandbox.
+    which the next mount would follow out of the sandbox. What is a mount point for the host's git alone is looked at
+    before: no process is in the sandbox then.
     """
     for name in _SHARED:  # git deletes empty folders
         (view.clone / "refs" / name).mkdir(exist_ok=True)
+    _make_settings(view)
+    of_the_clone: list[tuple[str | Path, ...]] = [
+        _read_only(view.clone / "config"),
+        *(("--ro-bind", view.private / _EMPTY, view.clone / name) for name in _SETTINGS),
+        _read_only(view.clone / "refs" / "tags"),
+    ]
     options: list[tuple[str | Path, ...]] = [
         ("--bind", view.common, view.clone),
-        _read_only(view.clone / "config"),
-        ("--ro-bind", view.private / _EMPTY, view.clone / "hooks"),
         ("--bind", view.refs, view.clone / "refs"),
-        *(_read_only(view.clone / "refs" / name) for name in _SHARED),
+        _read_only(view.clone / "refs" / "remotes"),
+        *([] if own_settings else of_the_clone),
         ("--ro-bind", view.private / _WORKTREES, view.clone / "worktrees"),
         ("--bind", view.state, view.admin),
         *(_read_only(view.admin / name) for name in _PINNED),
@@ -176,6 +187,26 @@ def mounts(view: View, *, with_worktree: bool, read_only: bool = False) -> tuple
     if read_only:
         options += [("--remount-ro", at) for at in (view.clone, view.clone / "refs", view.admin, view.worktree)]
     return tuple(str(word) for option in options for word in option)
+
+
+def _make_settings(view: View) -> None:
+    """Make the places of a worktree's own settings, where something else is there by now. Raises OSError."""
+    folders = [(view.common, name) for name in _SETTINGS] + [(view.refs, "tags")]
+    for root, name in folders:
+        if not stat.S_ISDIR(_mode(root / name)):
+            remove_untrusted(root, PurePath(name))
+            (root / name).mkdir()
+    config = view.common / "config"
+    if not stat.S_ISREG(_mode(config)) or not config.lstat().st_size:
+        remove_untrusted(view.common, PurePath("config"))
+        shutil.copyfile(view.clone / "config", config)
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def git_directory(view: View, place: PurePath) -> tuple[str, ...]:
@@ -192,7 +223,7 @@ def git_directory(view: View, place: PurePath) -> tuple[str, ...]:
         "index": f"{state}/index",
         "config": f"{view.clone}/config",
         "refs/heads": f"{view.refs}/heads",
-        **{name: f"{common}/{name}" for name in ("packed-refs", "objects", "info")},
+        **{name: f"{common}/{name}" for name in ("packed-refs", "objects")},
     }
     return tuple(word for name, target in targets.items() for word in ("--symlink", target, f"{place}/{name}"))
 

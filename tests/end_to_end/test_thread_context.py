@@ -1,5 +1,6 @@
 """What the agent is told of the thread, as it receives it, and what people are told about that."""
 
+from bot.simulated.github.faults import GraphQLError
 from bot.simulated.github.model import Check
 from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
@@ -86,3 +87,22 @@ async def test_the_agent_reads_the_pull_request_as_it_was_when_it_was_asked(worl
         assert part in told, part
     assert "image-1.png, from a review comment of @maria: " in told
     assert "Rename it" not in told
+
+
+async def test_what_is_hidden_or_cannot_be_read_is_not_told_and_people_read_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Wrong total", "It says 0.")
+    maria = world.maria.person
+    for text in ("NOT READABLE", "Since 1.1."):
+        await issue.says(text)
+    await maria.hide(await maria.comment(issue.thread, "OFFENCE"))
+    path = ("repository", "issueOrPullRequest", "comments", "nodes", 0)
+    world.faults.add(GraphQLError("Resource protected", "FORBIDDEN", path), path="/graphql")
+
+    # Who hides a request folds it for readers: it is taken back by an edit or a deletion.
+    await maria.hide(await maria.comment(issue.thread, f"@threadtree-bot {SAVE}"))
+
+    await issue.hears("1 comment (1 hidden by people left out)", "could not be read: 1 of the ", "maria's request")
+    told = await prompt_of(world)
+    assert "Since 1.1." in told
+    assert "Some parts of the thread could not be read: 1 of the " in told
+    assert not any(text in told for text in ("OFFENCE", "NOT READABLE"))

@@ -11,6 +11,7 @@ import pytest
 from bot.care.conflicts import tell_of_conflicts
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
+from bot.github.graphql import Answer
 from bot.model import Repository
 from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Pull
@@ -161,9 +162,9 @@ async def test_one_that_vanished_holds_no_others_back(own: Own) -> None:
 
 
 async def test_where_graphql_tells_something_else_rest_is_asked(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def query(*_: object, **__: object) -> dict[str, object]:
-        return {"repository": {}}
+    async def ask(*_: object, **__: object) -> Answer:
+        return Answer({}, {})
 
-    monkeypatch.setattr(own.github, "query", query)
+    monkeypatch.setattr(own.github, "ask", ask)
     await own.push("main", "total = None\n")
     assert await own.is_asked() == 1

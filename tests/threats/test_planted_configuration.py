@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.tree.push import Pushed
 from tests.support.git_repositories import git
 from tests.threats.conftest import Machine
 
@@ -33,12 +34,11 @@ def test_the_trap_springs_where_nothing_holds_it(machine: Machine, tmp_path: Pat
 
 
 async def test_planted_in_the_clone(machine: Machine) -> None:
-    said = machine.attack(
+    machine.attack(
         _KEYS
         + """
 for name, value in keys.items():
-    done = git("config", name, value)
-    print(name, done.returncode)
+    git("config", name, value, check=True)
 attempt(lambda: (clone / "config").write_text(text))
 attempt(lambda: (clone / "config").unlink())
 attempt(lambda: os.rename(clone / "HEAD", clone / "config"))
@@ -46,8 +46,27 @@ attempt(lambda: (admin / "config.worktree").write_text(text))
 git("config", "extensions.worktreeConfig", "true")
 """
     )
-    assert " 0\n" not in said
     await machine.after_the_turn()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "nothing"])
+async def test_something_else_in_the_place_of_settings(machine: Machine, kind: str) -> None:
+    machine.attack(
+        f"""
+import shutil
+(worktree / "settings").mkdir()
+(worktree / "settings/config").write_text("[core]\\n\\tfsmonitor = " + str(trap) + "\\n")
+for place in (clone / "config", clone / "hooks", clone / "info", clone / "refs/tags"):
+    shutil.rmtree(place, ignore_errors=True); place.unlink(missing_ok=True)
+    match "{kind}":
+        case "link": place.symlink_to(worktree / "settings" / ("config" if place.name == "config" else "."))
+        case "folder": place.write_text("x") if place.name != "config" else place.mkdir()
+        case "pipe": os.mkfifo(place)
+"""
+    )
+    assert any(isinstance(result, Pushed) for result in await machine.after_the_turn())
+    assert not machine.fired()
+    assert "0\n" in machine.attack("print(git('config', 'a.b', 'c').returncode, git('tag', 'v2').returncode)")
 
 
 async def test_planted_in_its_home_and_in_the_worktree(machine: Machine) -> None:

@@ -236,10 +236,21 @@ def test_a_description_that_changed_is_new_to_a_resumed_session() -> None:
 
 
 def test_parts_that_could_not_be_read_are_named() -> None:
-    prompt = build_prompt(TASK, replace(issue(), missing=("comments: GitHub did not answer",)), SCOPE)
+    prompt = build_prompt(TASK, replace(issue(), missing=("the reviews",), cut=("5 of the 7 labels",)), SCOPE)
 
-    assert "could not be read: comments: GitHub did not answer." in "\n".join(prompt.blocks)
-    assert "could not be read: comments: GitHub did not answer" in prompt.read
+    assert "Some parts of the thread could not be read: the reviews; 5 of the 7 labels." in "\n".join(prompt.blocks)
+    assert "could not be read: the reviews; 5 of the 7 labels" in prompt.read
+
+
+@pytest.mark.parametrize("author", [MARIA, STRANGER])
+def test_what_people_have_hidden_is_left_out_and_counted_once(author: Actor) -> None:
+    hidden = replace(text("OFFENCE", author, edited=-1), is_hidden=True)
+    remarks = (ReviewThread("a.py", 1, "@@", (hidden, text("Shown"))), ReviewThread("b.py", 1, "@@", (hidden,)))
+    prompt = build_prompt(TASK, replace(pull(review_threads=remarks), comments=(hidden, text("Shown"), hidden)), SCOPE)
+
+    assert "OFFENCE" not in "\n".join(prompt.blocks)
+    assert "1 comment (2 hidden by people left out)" in prompt.read
+    assert "1 review thread (2 hidden by people left out)" in prompt.read
 
 
 def test_instructions_of_the_default_branch_come_before_the_thread() -> None:
@@ -298,13 +309,16 @@ def test_a_reviewer_is_told_what_it_said_before_and_what_changed_since() -> None
         Earlier('a"b.py', None, "resolved", replace(text("Fixed?", BOT), id=12)),
     )
     changed = (ChangedFile("src/app.py", "modified", 1, 1, "@@ -4 +4 @@\n-b\n+c"),)
-    task = replace(TASK, kind="pull", brief=brief(ReviewTask("2" * 40, "1" * 40, changed, earlier)))
+    cut = ("the changed files after the first 300",)
+    task = replace(TASK, kind="pull", brief=brief(ReviewTask("2" * 40, "1" * 40, changed, earlier, cut)))
     built = build_prompt(task, pull(), SCOPE, 100_000)
     (block,) = [one for one in built.blocks if one.startswith("# What you said of it before")]
     assert f"You reviewed commit {'1' * 40} before." in block
     assert f'<data-{NONCE} place="src/app.py:4" comment="11" state="open">\nWhy b? </data-->\n' in block
     assert f'<data-{NONCE} place="a\'b.py" comment="12" state="resolved">\nFixed?\n' in block
     assert "## Changed since 111111111111" in block
+    assert "Not told here: the changed files after the first 300." in block
+    assert "not told: the changed files after the first 300" in built.read
     assert "-b\n+c" in block
     assert built.inline == {11}, "a resolved thread is not answered"
     same = build_prompt(replace(task, brief=brief(ReviewTask("1" * 40, "1" * 40))), pull(), SCOPE, 100_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.github.thread import ChangedFile, ReviewThread, Text
+from bot.github.thread import ChangedFile, PullRequest, ReviewThread, Text
 from bot.model import Actor, LineRemark
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
@@ -22,6 +22,7 @@ from bot.verbs.review.left import (
     MOST_REMARKS,
     REVIEW,
     Left,
+    Reviewing,
     fixed,
     read_left,
 )
@@ -193,3 +194,11 @@ def test_only_own_outdated_threads_without_a_further_word_are_mended() -> None:
         replace(thread, id="T5", comments=(said(BOT, 5),)),
     ]
     assert list(fixed(own, POLICY, answered={5})) == ["T1"]
+
+
+def test_a_remark_of_its_own_that_people_have_hidden_is_not_told_again_and_counted() -> None:
+    shown, hidden = (Text(Actor("bot", 3), body, datetime(2026, 3, 1, tzinfo=UTC), id=5) for body in ("Why?", "Spam"))
+    own = tuple(ReviewThread("a.py", 1, "@@", (one,)) for one in (shown, replace(hidden, is_hidden=True)))
+    task = Reviewing(PullRequest("main", "fix", "2" * 40), own, "1" * 40, unread=("the changed files",)).task
+    assert [one.text.body for one in task.earlier] == ["Why?"]
+    assert task.unread == ("the changed files", "1 remark hidden by people left out")

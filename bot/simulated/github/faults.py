@@ -67,7 +67,10 @@ class Garble:
 
 @dataclass(frozen=True, slots=True)
 class SecondaryRateLimit:
-    """Too much content was created in too short a time; `retry_after` in seconds, None leaves the header out."""
+    """Too much content was created in too short a time; `retry_after` in seconds, None leaves the header out.
+
+    GraphQL answers with status 200 or 403.
+    """
 
     retry_after: int | None = 60
     status: int = 403
@@ -83,10 +86,13 @@ class PrimaryRateLimit:
 
 @dataclass(frozen=True, slots=True)
 class GraphQLError:
-    """An answer with status 200 that has an error and no data."""
+    """An answer with status 200 that has an error and no data; with a `path`, what that names is null and the rest is
+    there.
+    """
 
     message: str = "Something went wrong while executing your query. This may be the result of a timeout."
     type: str | None = None
+    path: tuple[str | int, ...] = ()
 
 
 Fault = (

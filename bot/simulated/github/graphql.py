@@ -114,25 +114,25 @@ type ReviewRequestedEvent implements Node {
 }
 union TimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent
 union PullTimelineItem = RenamedTitleEvent | LabeledEvent | AssignedEvent | ReviewRequestedEvent
-type IssueTimelineItemsConnection { nodes: [TimelineItem] }
-type PullRequestTimelineItemsConnection { nodes: [PullTimelineItem] }
+type IssueTimelineItemsConnection { nodes: [TimelineItem]  pageInfo: PageInfo! }
+type PullRequestTimelineItemsConnection { nodes: [PullTimelineItem]  pageInfo: PageInfo! }
 type Label { name: String! }
-type LabelConnection { nodes: [Label] }
+type LabelConnection { nodes: [Label]  pageInfo: PageInfo!  totalCount: Int! }
 type Milestone { title: String! }
 type IssueComment implements Node & Comment {
-  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
+  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!  isMinimized: Boolean!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
 }
 type IssueCommentConnection { nodes: [IssueComment]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestReviewComment implements Node & Comment {
-  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!
+  id: ID!  fullDatabaseId: String  body: String!  bodyHTML: String!  isMinimized: Boolean!
   author: Actor  createdAt: DateTime!  lastEditedAt: DateTime  editor: Actor
   diffHunk: String!
 }
 type PullRequestReviewCommentConnection { nodes: [PullRequestReviewComment]  pageInfo: PageInfo!  totalCount: Int! }
 enum PullRequestReviewState { APPROVED CHANGES_REQUESTED COMMENTED DISMISSED PENDING }
 type PullRequestReview implements Node & Comment {
-  id: ID!  state: PullRequestReviewState!
+  id: ID!  state: PullRequestReviewState!  isMinimized: Boolean!
   fullDatabaseId: String  body: String!  bodyHTML: String!  author: Actor  createdAt: DateTime!
   submittedAt: DateTime  lastEditedAt: DateTime  editor: Actor
 }
@@ -144,7 +144,7 @@ type PullRequestReviewThread implements Node {
 type PullRequestReviewThreadConnection { nodes: [PullRequestReviewThread]  pageInfo: PageInfo!  totalCount: Int! }
 type Commit { oid: ID!  messageHeadline: String!  committedDate: DateTime! }
 type PullRequestCommit { commit: Commit! }
-type PullRequestCommitConnection { nodes: [PullRequestCommit] }
+type PullRequestCommitConnection { nodes: [PullRequestCommit]  pageInfo: PageInfo!  totalCount: Int! }
 type PullRequestConnection { nodes: [PullRequest]  pageInfo: PageInfo!  totalCount: Int! }
 """
 
@@ -221,9 +221,10 @@ class _Resolvers:
 
     def _minimize(self, subjectId: str, classifier: str, **_: Any) -> Node:  # noqa: N803 - GitHub's name
         comment = self._subject(subjectId)
-        if not isinstance(comment, Comment):
+        if isinstance(comment, Issue):
             raise _not_found(f"Could not resolve to a node with the global id of '{subjectId}'")
-        if not comment.thread.repository.may(self._viewer, "write"):
+        thread = comment.thread if isinstance(comment, Comment) else comment.pull
+        if not thread.repository.may(self._viewer, "write"):
             raise _error("FORBIDDEN", "Resource not accessible by personal access token")
         comment.minimized_as = classifier
         self._acts.world.changes.notify()
@@ -281,6 +282,9 @@ class _Resolvers:
                 for inline in thread.review_comments:
                     if inline.node_id == wanted:
                         return self._comment(inline)
+                for root in _roots(thread):
+                    if node_id("PRRT", root.id) == wanted:
+                        return self._review_thread(root)
         return None
 
     def _user(self, user: User) -> Node:
@@ -353,7 +357,7 @@ class _Resolvers:
             "timelineItems": lambda _info, **page: self._timeline(thread, **page),
             "createdAt": thread.created_at.isoformat(timespec="seconds"),
             **self._last_edit(thread.revisions),
-            "labels": {"nodes": [{"name": label.name} for label in thread.labels]},
+            "labels": lambda _info, **page: _first(thread.labels, lambda label: {"name": label.name}, **page),
             "milestone": {"title": thread.milestone} if thread.milestone else None,
             "comments": lambda _info, **page: _newest(thread.comments, self._comment, **page),
             "repository": lambda _info: self._repository(thread.repository),
@@ -381,7 +385,7 @@ class _Resolvers:
             for at, kind, item in sorted(items, key=lambda one: one[0])
             if kind in query["itemTypes"]
         ]
-        return {"nodes": wanted[-last:]}
+        return _newest(wanted, dict, last)
 
     def _comment(self, comment: Comment) -> Node:
         return {
@@ -390,6 +394,7 @@ class _Resolvers:
             "fullDatabaseId": str(comment.id),
             "body": comment.body,
             "bodyHTML": lambda _info: rendered(self._acts.world, comment.body),
+            "isMinimized": comment.minimized_as is not None,
             "author": self._user(comment.author),
             "createdAt": comment.created_at.isoformat(timespec="seconds"),
             **self._last_edit(comment.revisions),
@@ -411,6 +416,7 @@ class _Resolvers:
             "fullDatabaseId": str(review.id),
             "body": review.body or "",
             "bodyHTML": lambda _info: rendered(self._acts.world, review.body or ""),
+            "isMinimized": review.minimized_as is not None,
             "author": self._user(review.author),
             "createdAt": review.submitted_at.isoformat(timespec="seconds"),
             "submittedAt": review.submitted_at.isoformat(timespec="seconds"),
@@ -427,44 +433,48 @@ class _Resolvers:
             return await line_now(root.review.pull, root) is None
 
         return {
+            "__typename": "PullRequestReviewThread",
             "id": node_id("PRRT", root.id),
             "isResolved": root.resolved,
             "isOutdated": is_outdated,
             "path": root.path,
             "line": line,
             "originalLine": root.line,
-            "comments": lambda _info, first, after=None: {"nodes": [self._comment(one) for one in comments[:first]]},
+            "comments": lambda _info, **page: _first(comments, self._comment, **page),
         }
 
     async def _commits(self, pull: Pull, last: int, before: str | None = None) -> Node:
         git = pull.repository.git
         rows = await git.run("log", "--reverse", "--format=%H %cI %s", f"{pull.base_sha}..refs/pull/{pull.number}/head")
-        commits = [row.split(" ", 2) for row in rows.splitlines()][-last:]
-        return {
-            "nodes": [
-                {"commit": {"oid": sha, "committedDate": date, "messageHeadline": subject}}
-                for sha, date, subject in commits
-            ]
-        }
 
-    def _closed_by(self, issue: Issue, first: int, **_: Any) -> Node:
+        def render(row: str) -> Node:
+            sha, date, subject = row.split(" ", 2)
+            return {"commit": {"oid": sha, "committedDate": date, "messageHeadline": subject}}
+
+        return _newest(rows.splitlines(), render, last, before)
+
+    def _closed_by(self, issue: Issue, first: int, after: str | None = None, **_: Any) -> Node:
         pulls = [pull for pull in issue.repository.pulls if issue in self._acts.closing_issues(pull)]
-        return {"nodes": [self._pull(pull) for pull in pulls[:first]]}
+        return _first(pulls, self._pull, first, after)
 
     def _closing_issues(self, pull: Pull, first: int | None = None, after: str | None = None) -> Node:
-        if first is None:
-            message = "You must provide a `first` or `last` value to properly paginate the `closingIssuesReferences`."
-            raise _error("MISSING_PAGINATION_BOUNDARIES", message)
-        if not 0 <= first <= MAX_PAGE:
-            raise _error("EXCESSIVE_PAGINATION", f"`first` must be within 0 and {MAX_PAGE} records.")
         issues = self._acts.closing_issues(pull) if pull.closing_references_indexed else []
         visible = [issue for issue in issues if issue.repository.may(self._viewer, "read")]
-        start = _position(after)
-        page = visible[start : start + first]
-        end = start + len(page)
-        info = {"hasNextPage": end < len(visible), "endCursor": _cursor(end) if page else None}
-        info |= {"hasPreviousPage": start > 0, "startCursor": _cursor(start)}
-        return {"nodes": [self._issue(issue) for issue in page], "pageInfo": info, "totalCount": len(visible)}
+        return _first(visible, self._issue, first, after)
+
+
+def _first(items: Sequence[T], render: Callable[[T], Node], first: int | None = None, after: str | None = None) -> Node:
+    """The page of a connection that begins after a cursor."""
+    if first is None:
+        raise _error("MISSING_PAGINATION_BOUNDARIES", "You must provide a `first` or `last` value.")
+    if not 0 <= first <= MAX_PAGE:
+        raise _error("EXCESSIVE_PAGINATION", f"`first` must be within 0 and {MAX_PAGE} records.")
+    start = _position(after)
+    page = items[start : start + first]
+    end = start + len(page)
+    info = {"hasNextPage": end < len(items), "endCursor": _cursor(end) if page else None}
+    info |= {"hasPreviousPage": start > 0, "startCursor": _cursor(start)}
+    return {"nodes": [render(item) for item in page], "pageInfo": info, "totalCount": len(items)}
 
 
 def _newest(

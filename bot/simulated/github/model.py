@@ -147,6 +147,7 @@ class Review:
     commit_id: str
     submitted_at: datetime
     reactions: list[Reaction] = field(default_factory=list)
+    minimized_as: str | None = None
 
     @property
     def node_id(self) -> str:

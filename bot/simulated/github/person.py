@@ -58,6 +58,10 @@ class Person:
     async def delete(self, comment: Comment) -> None:
         self.acts.delete_comment(self.user, comment)
 
+    async def hide(self, written: Comment | Review, reason: str = "SPAM") -> None:
+        """Minimise a comment, an inline comment or a review."""
+        written.minimized_as = reason
+
     async def react(self, target: Issue | Comment, content: ReactionContent) -> Reaction:
         return self.acts.react(self.user, target, content)[0]
 

@@ -79,18 +79,25 @@ class Call:
 
     def paginate(self, items: Sequence[T], render: Callable[[T], Any]) -> Response:
         """Return the page for `page` and `per_page`, with a Link header to the others."""
-        query = self.request.query_params
-        per_page = max(1, min(_integer(query.get("per_page"), DEFAULT_PER_PAGE), MAX_PER_PAGE))
-        page = max(1, _integer(query.get("page"), 1))
+        page, per_page = self._page()
         last = max(1, -(-len(items) // per_page))
         links: dict[str, int] = {}
         if page > 1:
             links |= {"prev": page - 1, "first": 1}
         if page < last:
             links |= {"next": page + 1, "last": last}
-        chosen = items[(page - 1) * per_page : page * per_page]
         link = ", ".join(f'<{self.url_with(page=number)}>; rel="{rel}"' for rel, number in links.items())
-        return answer([render(item) for item in chosen], headers={"Link": link} if link else None)
+        return answer([render(item) for item in self.on_page(items)], headers={"Link": link} if link else None)
+
+    def on_page(self, items: Sequence[T]) -> Sequence[T]:
+        """Return the items on the page that `page` and `per_page` name."""
+        page, per_page = self._page()
+        return items[(page - 1) * per_page : page * per_page]
+
+    def _page(self) -> tuple[int, int]:
+        query = self.request.query_params
+        per_page = max(1, min(_integer(query.get("per_page"), DEFAULT_PER_PAGE), MAX_PER_PAGE))
+        return max(1, _integer(query.get("page"), 1)), per_page
 
     def url_with(self, **changed: object) -> str:
         """Return this request's address with changed query parameters."""

@@ -12,7 +12,7 @@ from bot.simulated.github.rest_call import Call, answer
 
 async def list_check_runs(call: Call) -> Response:
     checks = call.repository().checks.get(call.text("sha"), [])
-    return answer({"total_count": len(checks), "check_runs": [_check_run(check) for check in checks]})
+    return answer({"total_count": len(checks), "check_runs": [_check_run(check) for check in call.on_page(checks)]})
 
 
 async def list_check_suites(call: Call) -> Response:
@@ -37,14 +37,15 @@ async def list_workflow_runs(call: Call) -> Response:
 async def list_jobs(call: Call) -> Response:
     run = call.number("run_id")
     jobs = next((checks for checks in call.repository().checks.values() if checks and checks[0].id == run), [])
-    shown = [{key: _check_run(job)[key] for key in ("id", "name", "status", "conclusion")} for job in jobs]
+    keys = ("id", "name", "status", "conclusion")
+    shown = [{key: _check_run(job)[key] for key in keys} for job in call.on_page(jobs)]
     return answer({"total_count": len(jobs), "jobs": shown})
 
 
 async def get_combined_status(call: Call) -> Response:
     states = call.repository().statuses.get(call.text("sha"), {})
     found = [{"context": name, "state": state, "description": None} for name, state in states.items()]
-    return answer({"state": "pending", "statuses": found})
+    return answer({"state": "pending", "statuses": call.on_page(found), "total_count": len(found)})
 
 
 async def get_job_log(call: Call) -> Response:

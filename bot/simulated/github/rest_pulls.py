@@ -10,6 +10,10 @@ from bot.simulated.github.rest_issues import demand_author, edit_thread, review_
 from bot.simulated.github.world import find_pull
 
 MERGE_METHODS = ("merge", "squash")
+# https://docs.github.com/rest/pulls/pulls#list-pull-requests-files and
+# https://docs.github.com/rest/commits/commits#compare-two-commits
+MOST_FILES = 3000
+MOST_COMPARED = 300
 
 
 async def list_pulls(call: Call) -> Response:
@@ -69,22 +73,22 @@ async def merge_pull(call: Call) -> Response:
 async def list_files(call: Call) -> Response:
     pull = _pull(call)
     span = f"{pull.base_sha}...refs/pull/{pull.number}/head"
-    return call.paginate(await _changed_files(pull.repository, span), dict)
+    return call.paginate(await _changed_files(pull.repository, span, MOST_FILES), dict)
 
 
 async def compare(call: Call) -> Response:
     """The files are on the first page: https://docs.github.com/rest/commits/commits#compare-two-commits."""
-    return answer({"files": await _changed_files(call.repository(), call.request.path_params["span"])})
+    return answer({"files": await _changed_files(call.repository(), call.request.path_params["span"], MOST_COMPARED)})
 
 
-async def _changed_files(repository: Repository, span: str) -> list[dict[str, object]]:
-    """Return the files that differ from the merge base, with their patch."""
+async def _changed_files(repository: Repository, span: str, most: int) -> list[dict[str, object]]:
+    """Return the first files that differ from the merge base, with their patch."""
     git = repository.git
     names = [row.split("\t") for row in (await git.run("diff", "--numstat", "--no-renames", span)).splitlines()]
     letters = [row.split("\t") for row in (await git.run("diff", "--name-status", "--no-renames", span)).splitlines()]
     statuses = {name: letter for letter, name in letters}
     found = []
-    for added, removed, name in names:
+    for added, removed, name in names[:most]:
         patch = await git.run("diff", "--no-renames", span, "--", name)
         _, hunks, text = patch.partition("\n@@ ")
         found.append(

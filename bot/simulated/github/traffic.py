@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from typing import assert_never
+from typing import Any, assert_never
 
+import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -190,9 +191,8 @@ class Traffic:
             case PrimaryRateLimit(reset_after, status):
                 reset = int(self._world.clock().timestamp()) + reset_after
                 await _primary_limit(reset, status, scope["path"])(scope, receive, send)
-            case GraphQLError(message, kind):
-                error = {"message": message} | ({} if kind is None else {"type": kind})
-                await answer({"data": None, "errors": [error]})(scope, receive, send)
+            case GraphQLError():
+                await _in_part(self._app, fault, scope, receive, send)
             case _:
                 assert_never(fault)
 
@@ -216,6 +216,30 @@ class Traffic:
                 await self._closing.wait()
 
 
+async def _in_part(app: ASGIApp, fault: GraphQLError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer without what the fault names; a query that does not ask for that is answered whole."""
+    found: dict[str, Any] = {"data": None}
+    if fault.path:
+        body = bytearray()
+
+        async def kept(message: Message) -> None:
+            body.extend(message.get("body", b""))
+
+        await app(scope, receive, kept)
+        found = orjson.loads(body)
+        holder: Any = found["data"]
+        try:
+            for step in fault.path[:-1]:
+                holder = holder[step]
+            holder[fault.path[-1]]
+        except (KeyError, IndexError, TypeError):
+            return await answer(found)(scope, receive, send)
+        holder[fault.path[-1]] = None
+    named = {"type": fault.type, "path": list(fault.path)}
+    error = {"message": fault.message, **{key: value for key, value in named.items() if value}}
+    return await answer({**found, "errors": [*found.get("errors", []), error]})(scope, receive, send)
+
+
 def _failure(status: int, message: str = "Simulated failure") -> Response:
     if status >= 500:
         return Response("<html><body><h1>Unicorn!</h1></body></html>", status, media_type="text/html")
@@ -237,7 +261,9 @@ def _primary_limit(reset: int, status: int, path: str) -> Response:
     }
     message = "API rate limit exceeded for this user."
     if path == "/graphql":
-        return answer({"errors": [{"type": "RATE_LIMITED", "message": message}]}, 200, headers)
+        # As it was seen, not as it is documented: https://github.com/yanyongyu/githubkit/issues/271
+        error = {"type": "RATE_LIMIT", "code": "graphql_rate_limit", "message": message}
+        return answer({"errors": [error]}, 200, headers)
     return answer({"message": message, "documentation_url": "https://docs.github.com/rest"}, status, headers)
 
 

@@ -17,15 +17,17 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from bot.github.errors import GitHubError
-from bot.github.thread import ChangedFile, PullRequest, ReviewThread
+from bot.github.thread import ChangedFile, Gaps, PullRequest, ReviewThread
 from bot.github.thread_parts import read_files, read_remarks, read_review_threads
 from bot.json_values import storable
 from bot.model import LineRemark, Side, ThreadRef
+from bot.prompt.selection import HIDDEN
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.store.database import Pool, statement
 from bot.store.turns import ClaimedTurn
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
+from bot.thread.formatting import format_count
 from bot.thread.marker import unsigned
 from bot.thread.outbox import write_in_line
 from bot.thread.tracking import Reviewed
@@ -72,19 +74,23 @@ _FILE, _REMARK = TypeAdapter(_File), TypeAdapter(_Remark)
 class Reviewing:
     """The subject of a review: the pull request as it was told to the agent, and the threads that the bot began there.
 
-    `since` is the commit of the review before, `changed` what differs since then.
+    `since` is the commit of the review before, `changed` what differs since then, `unread` what of this is not known.
     """
 
     pull: PullRequest
     own: tuple[ReviewThread, ...] = ()
     since: str | None = None
     changed: tuple[ChangedFile, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def task(self) -> ReviewTask:
         """What the agent is told of it."""
-        earlier = tuple(Earlier(one.path, one.line, _state(one), one.comments[0]) for one in self.own)
-        return ReviewTask(self.pull.head_sha, self.since, self.changed, earlier)
+        shown = [one for one in self.own if not one.comments[0].is_hidden]
+        earlier = tuple(Earlier(one.path, one.line, _state(one), one.comments[0]) for one in shown)
+        hidden = len(self.own) - len(shown)
+        unread = (*self.unread, *([f"{format_count(hidden, 'remark')} {HIDDEN}"] if hidden else []))
+        return ReviewTask(self.pull.head_sha, self.since, self.changed, earlier, unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +130,22 @@ async def reviewing(ctx: TurnContext, turn: ClaimedTurn, pull: PullRequest | Non
 
     `pull` is None where the thread could not be read: then the commit `head` is reviewed.
     """
+    gaps = Gaps()
     if pull is None:
-        pull = PullRequest("", "", head, review_threads=await _threads(ctx, turn))
+        pull = PullRequest("", "", head, review_threads=await _threads(ctx, turn, gaps))
     began = [one for one in pull.review_threads if one.comments]
     own = tuple(one for one in began if ctx.policy.is_own(one.comments[0].author, one.comments[0].body))
     since, changed = await last_reviewed(ctx.pool, turn.conversation.id, turn.id), tuple[ChangedFile, ...]()
     if since is not None and since != pull.head_sha:
         with suppress(GitHubError):
             between = replace(pull, base=since, pushed_since=True)
-            changed = await read_files(ctx.github, turn.worktree.repository, turn.conversation.number, between)
-    return Reviewing(pull, own, since, changed)
+            changed = await read_files(ctx.github, turn.worktree.repository, turn.conversation.number, between, gaps)
+    return Reviewing(pull, own, since, changed, (*gaps.missing, *gaps.cut))
 
 
-async def _threads(ctx: TurnContext, turn: ClaimedTurn) -> tuple[ReviewThread, ...]:
+async def _threads(ctx: TurnContext, turn: ClaimedTurn, gaps: Gaps) -> tuple[ReviewThread, ...]:
     where = (ctx.github, turn.worktree.repository, turn.conversation.number)
-    for read in (partial(read_review_threads, *where, ctx.policy.bot_id), partial(read_remarks, *where)):
+    for read in (partial(read_review_threads, *where, ctx.policy.bot_id, gaps), partial(read_remarks, *where)):
         with suppress(GitHubError, LookupError, TypeError, ValueError):
             return await read()
     return ()
@@ -155,7 +162,7 @@ async def take(
     if not pull.files:
         with suppress(GitHubError):
             where = ctx.github, turn.worktree.repository, turn.conversation.number
-            pull = replace(pull, files=await read_files(*where, pull))
+            pull = replace(pull, files=await read_files(*where, pull, Gaps()))
 
     def clean(text: str) -> str:
         return ctx.redactor.redact(str(storable(text)))

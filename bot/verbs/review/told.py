@@ -65,12 +65,16 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class ReviewTask:
-    """A review of the commit `head`. `since` is the one reviewed before, and `changed` what differs since then."""
+    """A review of the commit `head`. `since` is the one reviewed before, and `changed` what differs since then.
+
+    `unread` names what of the earlier review is not told.
+    """
 
     head: str
     since: str | None = None
     changed: tuple[ChangedFile, ...] = ()
     earlier: tuple[Earlier, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def inline(self) -> frozenset[int]:
@@ -95,8 +99,9 @@ def before(fence: Fence, review: ReviewTask) -> list[str]:
         fit(Section("Your remarks, newest first", remarks, 50, "remarks"), fence, _BUDGET_CHARACTERS),
         fit(Section(f"Changed since {review.since[:12]}", diff, 50, "files"), fence, _BUDGET_CHARACTERS),
     ]
-    same = ["The head is the same since."] if review.since == review.head else []
-    return ["\n\n".join([_BEFORE.format(since=review.since), *same, *(one.text for one in sections if one.text)])]
+    said = ["The head is the same since."] if review.since == review.head else []
+    said += [f"Not told here: {'; '.join(review.unread)}."] if review.unread else []
+    return ["\n\n".join([_BEFORE.format(since=review.since), *said, *(one.text for one in sections if one.text)])]
 
 
 def brief(review: ReviewTask, *, elsewhere: bool = False) -> Brief:
@@ -106,5 +111,6 @@ def brief(review: ReviewTask, *, elsewhere: bool = False) -> Brief:
         detached=AT_HEAD,
         blocks=lambda fence: before(fence, review),
         inline=review.inline,
+        unread=review.unread if review.since is not None else (),
         remarks=(remarks.reviews_another(review.head),) if elsewhere else (),
     )

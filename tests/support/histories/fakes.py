@@ -9,6 +9,7 @@ from bot.agents.driver import AgentEvent, Block, Cancelled, Launch, Outcome, Pro
 from bot.agents.prompt_loop import AgentDriver
 from bot.github.answers import Pull
 from bot.github.errors import NotFound
+from bot.github.graphql import Answer, Path
 from bot.model import Repository
 from bot.store.turns import ClaimedTurn
 from bot.turn.context import TurnContext
@@ -30,7 +31,7 @@ class QuietGitHub:
     async def branch_rules(self, repository: Repository, branch: str, *, is_there: bool = True) -> frozenset[str]:
         return frozenset()
 
-    async def query(self, repository: Repository, document: str, **variables: object) -> Any:
+    async def ask(self, repository: Repository, document: str, need: Path | None, **variables: object) -> Answer:
         raise NotFound("no thread is told here")
 
     async def pulls_of(self, repository: Repository, branch: str) -> tuple[Pull, ...]:
