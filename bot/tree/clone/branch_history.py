@@ -50,10 +50,9 @@ async def taken_off(clone: Clone, branch: str, tip: str, bases: Iterable[str] = 
     ahead = await clone.listed(tip, f"^{theirs}", *(f"^{one}" for one in tips if one))
     if not ahead:
         return frozenset()
-    if had is not None and await clone.commit_at(had) is not None:
+    taken = set[str]()
+    if had not in (None, theirs) and await clone.commit_at(had) is not None:
         taken = ahead - await clone.listed(tip, f"^{theirs}", f"^{had}")
-    else:
-        taken = set[str]()
     nowhere = await clone.listed(tip, *_NOT_ON_GITHUB)
     return frozenset(ahead & (taken | (nowhere - await _unknown(clone, nowhere))))
 
