@@ -98,7 +98,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "the next message": (messages.next_for.sql, (49, TOKEN, 30)),
     "take a message": (messages.take.sql, (49, TOKEN, 99, ASKED[0])),
     "end a message": (messages.end.sql, (49, TOKEN, 99, "Given.")),
-    "what a turn was told": (messages.told.sql, (5,)),
+    "what a turn was told": (messages.told.sql, (5, True)),
     "what a session was told": (messages.told_in.sql, (5,)),
     "what runs and waits in a thread": (requests.unfinished.sql, (5,)),
     "how days ended": (listings.days.sql, (date(2099, 1, 1), *ALL)),
