@@ -25,7 +25,7 @@ from bot.care.on_request_rows import give_up_silent
 from bot.care.prune import make_room, prune
 from bot.care.removing import try_again
 from bot.care.repair import repair
-from bot.inbox.recover import recover
+from bot.inbox.recover import Recovery
 from bot.node import node_rows as nodes
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.node_rows import NodeSelf
@@ -83,10 +83,16 @@ class Housekeeping:
         self._measured_until = 0.0
         self._at_work: set[str] = set()
         self._outages = outages()
+        self._recovery = Recovery(
+            *(ctx.pool, ctx.github, settings.platform, ctx.clock, settings.named_repos),
+            seldom_seconds=settings.recover_interval_seconds,
+            poll_seconds=settings.poll_interval_seconds,
+        )
 
     def chores(self, app: procrastinate.App) -> dict[str, Chore]:
         """Return the chores by their names."""
-        sweep, recover_missed = self._settings.sweep_interval_seconds, self._settings.recover_interval_seconds
+        sweep, settings = self._settings.sweep_interval_seconds, self._settings
+        read_log = settings.poll_interval_seconds or settings.recover_interval_seconds
         sharing: Chore = (min(sweep, DISK_SECONDS), partial(share_new_worktrees, self._ctx))
         return {
             "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
@@ -95,7 +101,7 @@ class Housekeeping:
             "new clones": (sweep, partial(care_for_new_clones, self._ctx)),
             "disk": (min(sweep, DISK_SECONDS), self._make_room),
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
-            "recovery": (recover_missed, self._recover_missed),
+            "recovery": (read_log, self._recovery.round_if_due),
             "conflicts": (min(sweep, CONFLICTS_SECONDS), self._tell_of_conflicts),
             **({"sharing": sharing} if can_share_blocks(self._settings.data_dir) else {}),
         }
@@ -171,11 +177,6 @@ class Housekeeping:
     async def _make_room(self) -> None:
         if self._settings.worktree_prune_enabled:
             await make_room(self._ctx)
-
-    async def _recover_missed(self) -> None:
-        """Fetch the deliveries that were missed while nothing listened."""
-        ctx = self._ctx
-        await recover(ctx.pool, ctx.github, self._settings.platform, ctx.clock())
 
     async def _tell_of_conflicts(self) -> None:
         await tell_of_conflicts(self._ctx.pool, self._ctx.github, self._ctx.clock)

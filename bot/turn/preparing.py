@@ -1,15 +1,14 @@
 """Before the agent: names and rules as they are now, the confirmed request, the checkout and its set-up."""
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 import structlog
 
 from bot import refs
-from bot.model import Actor
+from bot.node.repository_names import of_this_minute
 from bot.node.rescue_rows import pending_restore
 from bot.node.variables import values_of, variables_in
 from bot.rules import Chosen
@@ -20,15 +19,14 @@ from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn.checkout import NotReady, prepare
-from bot.turn.confirm import confirm, may_all_ask
+from bot.turn.confirm import confirm
 from bot.turn.kind import Confirmed, Ready
 from bot.turn.repository_rules import use_fetched_rules, use_known_rules
 from bot.turn.restoring import bring_back_before
 from bot.turn.setting_up import set_up_for_agent
 from bot.turn.turn_run import TurnRun
+from bot.turn.words import Asked
 
-NAMES_VALID_FOR = timedelta(minutes=1)
-"""How long after the request the names in its payload are taken as GitHub's."""
 _log = structlog.get_logger()
 
 
@@ -39,13 +37,10 @@ async def take_up(run: TurnRun) -> None:
 
 
 async def _follow_rename(run: TurnRun) -> None:
-    """Use the present names of the repository and its default branch, if they may be new since the request."""
+    """Use the names of the repository, and its default branch, as GitHub has them now: git fetches by name."""
     turn, before = run.turn, run.turn.worktree.repository
-    if not run.is_of_thread or run.ctx.clock() - turn.ask.at < NAMES_VALID_FOR:
-        return
-    now = await run.ctx.github.as_named_now(before)
+    now = await of_this_minute(run.ctx.pool, run.ctx.github, before)
     if now != before:
-        await run.write(conversations.save_codebase, now)
         _log.info("repository-renamed", before=before.full_name, now=now.full_name, default=now.default_branch)
         run.turn = replace(turn, worktree=replace(turn.worktree, repository=now))
 
@@ -63,11 +58,11 @@ async def confirm_request(run: TurnRun) -> Confirmed | None:
         await run.write(turns.save_ask, turn.claim, confirmed.ask)
         run.turn = replace(turn, ask=confirmed.ask)
     if run.kind.carry_out is None:
-        await give_variables(run, confirmed.authors)
+        await give_variables(run, confirmed)
     return confirmed
 
 
-async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
+async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
     """Give the repository's variables to its set-up script and the agent, unless strangers have a say in what these do.
 
     Raises GitHubError, OSError.
@@ -76,8 +71,9 @@ async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
     if not (found := values_of(ctx.data_dir, turn.worktree.repository)):
         return
     ctx.redactor.know(found.values())
-    is_ours = turn.ask.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
-    if not is_ours or await run.kind.of_outsider(run) or not await may_all_ask(ctx, turn, authors):
+    is_ours = variables_in(ctx.data_dir, turn.worktree) == found
+    asked = Asked(ctx, turn, turn.id, confirmed)
+    if not is_ours or not (await asked.leave(ctx.rules)).variables:
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
@@ -113,7 +109,11 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     await _care_for_new_clone(run)
     if (asked := await confirmed) is None:
         return ready
-    await run.ctx.verbs.settle(run, asked)
+    if (settled := await ctx.verbs.settle(Asked(ctx, run.turn, turn.id, asked), ctx.rules)) is not None:
+        ask, why = settled
+        await run.write(turns.save_ask, turn.claim, ask)
+        run.turn, run.kind = replace(turn, ask=ask), ctx.verbs.kind_of(ask)
+        run.notices += [why] if why is not None else []
     kind = run.kind
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)

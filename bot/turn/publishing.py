@@ -40,7 +40,7 @@ async def deliver(run: TurnRun, ready: Ready, answer: str, seen: Seen | None) ->
     if run.turn.so_far.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
         # The agent had them in an earlier run, and the check needs them too.
         with suppress(NotConfirmedError):
-            await give_variables(run, (await confirm(run.ctx, run.turn)).authors)
+            await give_variables(run, await confirm(run.ctx, run.turn))
     turn = run.turn
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
