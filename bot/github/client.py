@@ -18,6 +18,7 @@ from bot.github.graphql import Answer, Path
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import Actor, OwnReview, Repository, Target, Thread
+from bot.tasks import concurrently
 
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
@@ -51,6 +52,12 @@ REPOSITORY = "/repositories/{repository}"
 # https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
 INSTALLATION = "/installation"
 PULLS = "/pulls{?state,head,per_page}"
+CLASSIC = "protected"
+TAKES_NO_PUSH = frozenset({CLASSIC, "update", "pull_request", "merge_queue"})
+"""The rules under which GitHub takes no plain push to a branch that it has.
+
+https://docs.github.com/repositories/configuring-branches-and-merges-in-your-repository/managing-rulesets/available-rules-for-rulesets
+"""
 WEBHOOK_PATH = "/webhooks/github"
 NOWHERE = "https://threadtree.invalid"
 """Where a webhook leads whose log is all that is wanted: a name that leads nowhere, ever (RFC 2606)."""
@@ -305,9 +312,31 @@ class GitHub:
         await self._below(repository, edit, "/pulls/{number}", number=number)
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
-        """Return whether a rule protects the branch; a branch that does not exist is not protected."""
-        found = await self.get_if_there(repository, "/branches/{branch}", branch=branch)
-        return found is not None and bool(found["protected"])
+        """Return whether the branch takes no plain push; one that does not exist is not protected."""
+        return not TAKES_NO_PUSH.isdisjoint(await self.branch_rules(repository, branch))
+
+    async def branch_rules(self, repository: Repository, branch: str, *, is_there: bool = True) -> frozenset[str]:
+        """Return the types of the rules for a branch of this name, and `protected` where a classic rule protects it.
+
+        GitHub says `protected` of a branch under any rule, also one of names alone. Where it does not tell the rules,
+        that has to do. https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        """
+        async with concurrently(self._rules(repository, branch)) as asking:
+            found = await self.get_if_there(repository, "/branches/{branch}", branch=branch) if is_there else None
+            rules = await asking
+        if found is None or not found["protected"]:
+            return rules or frozenset()
+        # https://docs.github.com/rest/branches/branches#get-a-branch: this part is about the classic rule.
+        is_classic = found.get("protection", {}).get("enabled", not rules)
+        return (rules or frozenset()) | ({CLASSIC} if is_classic else frozenset())
+
+    async def _rules(self, repository: Repository, branch: str) -> frozenset[str] | None:
+        """Return the types of the branch's rules; None where GitHub does not tell them."""
+        try:
+            found = await self.get_all(repository, "/rules/branches/{branch}{?per_page}", branch=branch)
+        except (NotFound, Refused):
+            return None
+        return frozenset(str(rule["type"]) for rule in found)
 
     async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""

@@ -24,12 +24,16 @@ Post = Callable[[Connection, Sequence[str]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread."""
+    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread.
+
+    Without a `branch` nothing is pushed: the edits since a commit, `edits_since` if that is known, are a patch.
+    """
 
     branch: str | None
     base_branch: str | None
     head: str
     made_again: str | None = None
+    edits_since: str | None = None
     remarks: tuple[Told, ...] = ()
     notices: tuple[str, ...] = ()
 

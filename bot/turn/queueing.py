@@ -25,11 +25,17 @@ def named_part(comment_id: int | None, text: str) -> str:
 
 async def queue_on_branch(ctx: RequestContext, verb: str, nothing: str, *, needs_agent: bool = True) -> None:
     """Queue a turn of the verb that a command is named after; say that there is `nothing` without a branch."""
-    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
+    if ctx.pull is None and not await has_branch(ctx):
         await ctx.reply(nothing)
         return
     await ctx.acknowledge()
     await queue_turn(ctx, ctx.asks(f"/{verb}", verb), needs_agent=needs_agent)
+
+
+async def has_branch(ctx: RequestContext) -> bool:
+    """Return whether an issue has a worktree, or had one whose branch was pushed: then it is made again from that."""
+    live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
+    return live is not None or await requests.last_pushed_to(ctx.connection, ctx.conversation_id) is not None
 
 
 async def queue_alone(ctx: RequestContext, verb: str, words: str, worktree_id: int) -> None:
