@@ -21,6 +21,7 @@ from bot import counters
 from bot.github.auth import APP_TOKEN_BACKDATED, APP_TOKEN_REUSED, AppCredentials, InstallationToken
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
 from bot.github.graphql import Answer, Path, read_answer
+from bot.json_values import without_halves
 from bot.sandbox.outbound import why_unreachable
 
 Clock = Callable[[], datetime]
@@ -290,11 +291,16 @@ class Transport(GitHubAPI):
             answer = await self._exchange(method, url, headers, body)
         if not answer.is_success and answer.status_code != 304:
             raise classify(answer.status_code, answer.headers, answer.content)
+        content = answer.content
         try:
-            orjson.loads(answer.content or b"null")
-        except orjson.JSONDecodeError as error:  # it comes from a proxy on the way to GitHub
-            raise Transient("request", None, "GitHub's answer cannot be read") from error
-        return answer.status_code, answer.headers, answer.content
+            orjson.loads(content or b"null")
+        except orjson.JSONDecodeError:
+            content = without_halves(content)  # of what people wrote, or of a delivery in GitHub's log
+            try:
+                orjson.loads(content)
+            except orjson.JSONDecodeError as error:  # it comes from a proxy on the way to GitHub
+                raise Transient("request", None, "GitHub's answer cannot be read") from error
+        return answer.status_code, answer.headers, content
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
         started = perf_counter()

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from bot.ask import Ask, of_json, to_json
+from bot.json_values import storable
 from bot.model import Conversation, DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
 from bot.redaction import Redactor
 
@@ -100,10 +101,6 @@ def _clean_connection(redactor: Redactor, silent: Callable[[], Awaitable[None]])
 
     `silent` is called where one does not answer in time: the others may not either.
     """
-
-    def storable(text: str) -> str:
-        # Postgres stores no NUL, UTF-8 has no surrogates.
-        return text.encode(errors="replace").decode().replace("\0", "")
 
     def clean(value: Any) -> Any:
         match value:

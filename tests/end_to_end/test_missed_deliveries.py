@@ -75,7 +75,7 @@ async def test_requests_missed_in_an_outage_are_run_once(a_world: Worlds, way: L
         await fresh.hears("Missed, too.")
         await world.until("(select count(*) = 1 from conversations where state = 'closed')")
         # Round after round, nothing is done again.
-        path = {"app": "/app/hook/deliveries", "hooks": "/repos/acme/shop/hooks"}[way]
+        path = {"app": "/app/hook/deliveries", "hooks": f"/repositories/{world.repository.id}/hooks"}[way]
         rounds = len(world.github.requests)
         await world.github.wait_for(
             lambda: sum(one.path == path and one.method == "GET" for one in world.github.requests[rounds:]) > 1

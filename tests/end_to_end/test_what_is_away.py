@@ -38,7 +38,7 @@ class Away:
 
 
 API = Away(
-    *("GitHub's API", "*", "/repos/*", FailBefore(503), MET, None),
+    *("GitHub's API", "*", "/repositories/*", FailBefore(503), MET, None),
     "The bot tried for a day to ask GitHub about this, without success. Write it again. Its operator can repeat it ",
 )
 FETCH = Away(
@@ -61,7 +61,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_part_of_github_that_is_away_for_a_day_ends_the_request_with_the_reason(
     world: World, away: Away
 ) -> None:
-    issue = await world.maria.opens_issue("Longer than that")
+    issue = await world.maria.opens_issue("Longer than that", "@threadtree-bot /help")
+    await issue.hears()  # of a repository that GitHub never told of, nothing is written
     world.faults.add(away.fault, method=away.method, path=away.path, times=None)
     asked = await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
     await world.until(away.met)

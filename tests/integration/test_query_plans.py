@@ -17,6 +17,7 @@ from bot.care import removal_rows as removals
 from bot.care import retention_rows as retention
 from bot.care import upkeep_rows as upkeep
 from bot.inbox import decider_rows
+from bot.node import repository_names
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
 from bot.store import conversations, deliveries, jobs, turns, worktrees
@@ -26,6 +27,7 @@ from bot.turn import claims
 from bot.turn import message_rows as messages
 from bot.turn import pull_request_rows as pull_requests
 from bot.turn import request_rows as requests
+from bot.verbs import undo
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -136,7 +138,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "revive a worktree": (worktrees.reserve_again.sql, (50, [5])),
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
-    "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
+    "a repository by its id": (repository_names.known_codebase.sql, ("github.com", 1)),
+    "save a thread": (conversations.SAVE_THREAD, ("github.com", 1, 5, "issue", "A title", None)),
     "the turn of a review": (requests.turn_of_review.sql, (5, 77)),
     "what collects a person's remarks": (requests.collecting_turn.sql, (99, 7)),
     "collect no more": (requests.collect_no_more.sql, (99,)),
@@ -145,6 +148,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ask soon about those of a repository": (pull_requests.check_soon.sql, ("github.com", 5, NOON, None)),
     "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
     "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
+    "changes on a branch": (undo.changes_on_branch.sql, (7, 1000, "threadtree/issue-44")),
+    "what a thread pushed last": (requests.last_pushed_to.sql, (7,)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
     "the description left for a branch": (pull_requests.description_left.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),

@@ -23,6 +23,7 @@ Table = list[tuple[str, str, Handler]]
 TOP: Table = [
     ("GET", "/user", accounts.get_authenticated_user),
     ("GET", "/users/{login}", accounts.get_user),
+    ("GET", "/user/{account_id}", accounts.get_user_by_id),
     ("GET", "/orgs/{org}/installation", accounts.get_organisation_installation),
     ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
     ("GET", "/orgs/{org}/teams/{slug}/memberships/{login}", accounts.get_team_membership),
@@ -35,13 +36,14 @@ TOP: Table = [
     ("GET", "/app/hook/deliveries/{delivery_id}", hooks.get_app_delivery),
     ("POST", "/app/hook/deliveries/{delivery_id}/attempts", hooks.redeliver_app_delivery),
     ("GET", "/stored-logs/{stored_for}/{job_id}", checks.get_stored_log),
-    ("GET", "/repos/{owner}/{repo}/installation", accounts.get_repository_installation),
 ]
 
 IN_REPOSITORY: Table = [
     ("GET", "", accounts.get_repository),
+    ("GET", "/installation", accounts.get_repository_installation),
     ("GET", "/collaborators/{login}/permission", accounts.get_permission),
     ("GET", "/branches/{branch:path}", accounts.get_branch),
+    ("GET", "/rules/branches/{branch:path}", accounts.get_branch_rules),
     ("GET", "/git/ref/heads/{branch:path}", accounts.get_ref),
     ("GET", "/issues", issues.list_issues),
     ("POST", "/issues", issues.create_issue),

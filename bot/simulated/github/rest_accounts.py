@@ -26,6 +26,15 @@ async def get_user(call: Call) -> Response:
     return answer(call.payloads.user(call.world.find_user(call.text("login"))))
 
 
+async def get_user_by_id(call: Call) -> Response:
+    """https://docs.github.com/rest/users/users#get-a-user-using-their-id"""
+    account = call.number("account_id")
+    found = next((user for user in call.world.users.values() if user.id == account), None)
+    if found is None:
+        raise not_found()
+    return answer(call.payloads.user(found))
+
+
 async def get_repository(call: Call) -> Response:
     repository = call.repository()
     permission = "none" if call.caller.user is None else repository.permission_of(call.caller.user)
@@ -48,8 +57,18 @@ async def get_branch(call: Call) -> Response:
     if commit is None:
         raise RefusedError(404, "Branch not found")
     url = f"{call.payloads.api_url}/repos/{repository.full_name}/commits/{commit}"
-    protected = name in repository.protected_branches
-    return answer({"name": name, "commit": {"sha": commit, "url": url}, "protected": protected})
+    is_classic = name in repository.protected_branches
+    # Under any rule a branch counts as protected.
+    protected = is_classic or bool(repository.rules_of(name))
+    commit_of = {"sha": commit, "url": url}
+    protection = {"enabled": is_classic}
+    return answer({"name": name, "commit": commit_of, "protected": protected, "protection": protection})
+
+
+async def get_branch_rules(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/rules#get-rules-for-a-branch"""
+    rules = call.repository().rules_of(call.text("branch"))
+    return answer([{"type": rule.type, "parameters": dict(rule.parameters)} for rule in rules])
 
 
 async def get_ref(call: Call) -> Response:
@@ -68,7 +87,7 @@ async def get_app(call: Call) -> Response:
 
 async def get_repository_installation(call: Call) -> Response:
     app = as_app(call)
-    repository = call.world.repository(f"{call.text('owner')}/{call.text('repo')}")
+    repository = call.named_repository()
     if repository is None or not app.installed:
         raise not_found()
     account = call.payloads.user(repository.owner)

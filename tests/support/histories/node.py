@@ -27,6 +27,7 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox.bwrap import Bwrap
+from bot.store.conversations import save_codebase
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
@@ -204,7 +205,8 @@ class HistoryNode:
         comment = next(self.numbers)
         thread = Thread(number, "issue" if pull is None else "pull", f"Thread {number}", None)
         ask = Ask("do it", ADA, self.later(), Target("comment", comment))
-        request = Request(REPOSITORY, thread, ask, f"comment {comment}".encode(), commands, asks=not commands)
+        names = tuple(command.words for command in commands)
+        request = Request(REPOSITORY, thread, ask, f"comment {comment}", commands, names, asks=not commands)
         open_thread = Thread(0, "issue", "A title", None)
         facts = GitHubFacts(None if commands else ask, pull=pull, thread=open_thread)
         async with self.pool.acquire() as connection, connection.transaction():
@@ -219,6 +221,7 @@ class HistoryNode:
                 self.ctx.verbs,
                 lambda: self.now,
             )
+            await save_codebase(connection, REPOSITORY)
             await decider.handle_request(connection, request, facts)
 
     def later(self) -> datetime:
