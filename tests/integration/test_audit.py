@@ -132,7 +132,7 @@ async def test_the_record_is_filtered_paged_and_kept_as_long_as_the_history(api:
     assert [one["id"] for one in await entries(api, after=first["next"])] == [1]
     assert "a day or a time" in (await api.get("/audit", params={"since": "soon"})).json()["error"]
     async with pool.acquire() as connection:
-        await upkeep.delete_old(connection, timedelta(days=30), timedelta(days=365))
+        await upkeep.delete_old(connection, timedelta(days=30), timedelta(days=30), timedelta(days=365))
     assert [one["id"] for one in await entries(api)] == [2, 1]
 
 

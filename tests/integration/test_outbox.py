@@ -571,7 +571,7 @@ async def test_an_outsider_is_told_why_once_and_answered_once_a_day_after_everyt
             comment = await bench.maria.comment(bench.issue, "@bot do it")
             now, target = bench.time.now + timedelta(days=day), Target("comment", comment.id)
             await thread_comments.turn_away(connection, bench.thread, target, 5, "Nothing was done.", now)
-            await upkeep.delete_old(connection, timedelta(days=30), timedelta(days=365))
+            await upkeep.delete_old(connection, timedelta(days=30), timedelta(days=30), timedelta(days=365))
     await bench.wish(await bench.turn(), "Working.", urgency=PROGRESS)
     await bench.drain_until_empty()
     posted = [request.path for request in bench.github.requests if request.method == "POST"][-5:]

@@ -16,7 +16,7 @@ from bot.cli.doctor.checks import (
     setting_warnings,
     user_checks,
 )
-from bot.cli.doctor.services import State, model_checks
+from bot.cli.doctor.services import State, connections_check, model_checks
 from bot.sandbox.bwrap import Bwrap, Unusable
 from bot.sandbox.limits import Enforcement, Group, Limits
 from bot.settings import Need, Settings, load
