@@ -8,6 +8,8 @@ from bot.store.database import Connection, statement
 
 SILENT_AFTER_SECONDS = 30
 """A node without a heartbeat for so long does not work."""
+OF_A_MACHINE = 20
+"""The connections to Postgres that a worker and its web open at most, with those of the engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,6 @@ _CONNECT_TIMEOUT_SECONDS = 5.0
 _CLOSE_SECONDS = 2.0
 _STATEMENT_SECONDS = 60.0
 """After so long without an answer, or after those of the statement, the connections of its pool count as silent."""
-OF_A_MACHINE = 20
-"""The connections that a worker and its web open at most, with those of the engine."""
 APPLICATION = "threadtree"
 """The name of our sessions in Postgres."""
 IDLE_IN_TRANSACTION = "15s"

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 from bot import failpoints, settings
-from bot.__main__ import main
 from bot.cli import processes
 from bot.github import transport
 from bot.inbox import decider
@@ -101,6 +100,8 @@ def skew_clock(skew: Path) -> None:
 
 
 if __name__ == "__main__":
+    from bot.__main__ import main  # not where others import this: `python -m bot` runs it anew, and would warn
+
     hurry()
     arm(Path(sys.argv[1]))
     skew_clock(Path(sys.argv[2]))

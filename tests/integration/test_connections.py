@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from bot.github.answers import BotIdentity
+from bot.node.node_rows import OF_A_MACHINE
 from bot.serve import process
 from bot.serve.parts import Surroundings
 from bot.settings import SERVE, load
 from bot.store import engine
-from bot.store.database import OF_A_MACHINE, database
+from bot.store.database import database
 from bot.tasks import concurrently
 from tests.support.patience import PATIENCE_SECONDS, eventually
 from tests.support.silent import silent_way

@@ -16,7 +16,7 @@ from bot.github.answers import LoggedDelivery
 from bot.github.client import APP_EVENTS, CHECK_EVENTS, NOWHERE, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
-from bot.node.node_rows import connections
+from bot.node.node_rows import OF_A_MACHINE, connections
 from bot.node.repository_rules import config_problems
 from bot.operator.api import listings
 from bot.operator.dashboard.login import CALLBACK
@@ -26,7 +26,7 @@ from bot.postgres.supervisor import name_for_initdb
 from bot.rules import CONFIG_PATH
 from bot.sandbox.outbound import Outbound, why_unreachable
 from bot.settings import Settings
-from bot.store.database import DATABASE_AWAY, OF_A_MACHINE
+from bot.store.database import DATABASE_AWAY
 from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.scope import EVERYTHING
 from bot.thread.formatting import plain
