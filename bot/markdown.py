@@ -8,8 +8,9 @@ https://github.com/github/cmark-gfm/blob/master/src/cmark-gfm.h
 
 import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -41,6 +42,10 @@ _HIDING_STYLE = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0", re.IGNORECASE
 )
 _POSITION = re.compile(r"([1-9][0-9]{0,6}):[0-9]{1,7}-([0-9]{1,7}):[0-9]{1,7}")
+
+# A mention as GitHub links it: letters of other scripts may touch it. One grammar for what comes in and what goes out.
+BEFORE_MENTION = r"(?<![0-9A-Za-z_])"
+MENTION = re.compile(rf"{BEFORE_MENTION}@(?=[0-9A-Za-z])")
 
 Node = LexborNode
 
@@ -123,6 +128,86 @@ def runs(text: str) -> Iterator[tuple[str, str]]:
         if number == len(lines) or block is None or blocks.get(number) != block:
             yield "\n".join(lines[begin:number]), block[0] if block else ""
             begin = number
+
+
+def mention_of(name: str) -> re.Pattern[str]:
+    """Return the pattern of `@name`: no part of a longer login, an address or a team. The name is data, no pattern."""
+    ends = r"(?![0-9A-Za-z_-]|/[0-9A-Za-z])"
+    return re.compile(rf"{BEFORE_MENTION}@{re.escape(name)}(?:\[bot\])?{ends}", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PageLine:
+    """One line as a reader sees it. Its source is line `first` of the text, or a later one before line `end`."""
+
+    text: str
+    first: int
+    end: int
+
+
+def page_lines(text: str, is_silent: Callable[[Node], bool] | None = None, *, rows: bool = False) -> list[PageLine]:
+    """Return the lines of the page, in order, without what `is_silent` says. Raises MarkdownError.
+
+    `text` has its lines split at "\\n". `rows`: a row of a table is one line, not one for each cell.
+    """
+    reading = _PageReader(text.count("\n") + 1, is_silent, rows=rows)
+    for node, begins in walk_visible(text):
+        reading.read(node, begins)
+    reading.end_line()
+    return reading.lines
+
+
+class _PageReader:
+    """A walk over the page: the line being read, where its source is, and how many silent elements are around it."""
+
+    def __init__(self, count: int, is_silent: Callable[[Node], bool] | None, *, rows: bool) -> None:
+        self.lines: list[PageLine] = []
+        self._count, self._is_silent, self._rows = count, is_silent, rows
+        self._line: list[str] = []
+        self._silent = 0
+        # The lines of the blocks around, innermost last: where the next line is at the earliest, and where each ends.
+        # Raw HTML has no position: its lines come after the last block.
+        self._at, self._ends = 0, [count]
+
+    def read(self, node: Node, begins: bool) -> None:
+        if node.is_text_node:
+            # Between the cells of a row is nothing to read.
+            if not (self._rows and node.parent is not None and node.parent.tag == "tr"):
+                self._read_text(node.text_content or "")
+            return
+        if self._rows and node.tag in ("td", "th"):
+            self._line.append(" ")
+            return
+        silent = self._is_silent is not None and self._is_silent(node)
+        if is_block(node) or node.tag == "br":
+            self.end_line()
+        elif silent:
+            self._line.append(" ")
+        elif node.tag == "img" and begins:
+            self._line.append(attribute(node, "alt"))
+        if silent:
+            self._silent += 1 if begins else -1
+        if (lines := block_lines(node)) is None:
+            return
+        if begins:
+            self._at = min(lines[0], self._count - 1)
+            self._ends.append(min(lines[1], self._count))
+        else:
+            self._at = self._ends.pop()
+
+    def _read_text(self, text: str) -> None:
+        for index, words in enumerate(text.split("\n")):
+            if index:
+                self.end_line()
+                self._at += len(self._ends) > 1
+            if not self._silent:
+                self._line.append(words)
+
+    def end_line(self) -> None:
+        """End the line that is being read."""
+        if text := "".join(self._line).strip():
+            self.lines.append(PageLine(text, self._at, self._ends[-1]))
+        self._line.clear()
 
 
 def is_block(node: Node) -> bool:

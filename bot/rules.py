@@ -176,7 +176,7 @@ _WHEN_WRONG: Mapping[str, tuple[Any, str]] = {
 class Found:
     """What a file says: the keys that are right, the line of each key, and what is wrong, a sentence for each problem.
 
-    `config` is None where the file cannot be read at all.
+    `config` is None where the file cannot be read at all; `counting` says what holds then.
     """
 
     config: Config | None = None
@@ -184,8 +184,23 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
+def counting(found: Found, before: Config | None) -> tuple[Config, tuple[str, ...]]:
+    """Return what holds by a file, and what is wrong in it.
+
+    One that cannot be read may be there to keep people out: what held `before` still holds, and where no file was
+    known, only those with admin or maintain may ask.
+    """
+    if found.config is not None:
+        return found.config, found.problems
+    holds = before or Config(allowed=[])
+    until = words.ONLY_MAINTAINERS if holds.allowed == [] else words.STILL_HOLDS
+    return holds, tuple(f"{why} {until}" for why in found.problems)
+
+
 def read_config(text: bytes) -> Found:
-    """Read a file. A key that is wrong is left out by itself; a text that is no such file has no effect at all."""
+    """Read a file. A key that is wrong is left out by itself."""
+    if len(text) > MAX_CONFIG_BYTES:
+        return Found(problems=(words.unreadable(words.irregular(MAX_CONFIG_BYTES)),))
     try:
         source = text.decode()
         if any(line.count(".") > _MOST_DOTS for line in source.split("\n")):

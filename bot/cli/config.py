@@ -1,6 +1,7 @@
 """`threadtree config …`: the settings, and the rules that hold for one repository."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -12,8 +13,20 @@ from bot.cli.options import Json, command_group
 from bot.cli.running import fail, run_on_node
 from bot.model import Repository
 from bot.node.context import NodeContext
-from bot.node.repository_rules import config_in, stored
-from bot.rules import CONFIG_PATH, KEYS, RULE_OF, SETTINGS, Found, Rules, stored_config, within
+from bot.node.repository_rules import before, config_in, stored
+from bot.rules import (
+    CONFIG_PATH,
+    KEYS,
+    MAX_CONFIG_BYTES,
+    RULE_OF,
+    SETTINGS,
+    Found,
+    Rules,
+    counting,
+    read_config,
+    stored_config,
+    within,
+)
 from bot.serve.parts import rules_of
 from bot.settings import SERVE, Settings, doubtful_names, load, read
 from bot.thread import repository_rules as words
@@ -43,12 +56,29 @@ class Shown:
 
 
 @config.command("check")
-def check_settings() -> None:
-    """Check the settings as `serve` does at its start, and start nothing."""
+def check_settings(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", exists=True, dir_okay=False)] = None,
+) -> None:
+    """Check the settings as `serve` does at its start, and start nothing; or a repository's .threadtree/config.toml."""
+    if file is not None:
+        _check_rules(file)
+        return
     for line in doubtful_names():
         typer.echo(f"threadtree: {line}", err=True)
     load(needs=SERVE)
     typer.echo("The settings are right. `threadtree doctor` tries what they name.")
+
+
+def _check_rules(file: Path) -> None:
+    with file.open("rb") as opened:
+        found = read_config(opened.read(MAX_CONFIG_BYTES + 1))
+    problems = found.problems if found.config else (f"{found.problems[0]} {words.UNREADABLE}",)
+    if not problems:
+        typer.echo(f"The rules in {file} are right.")
+        return
+    for problem in problems:
+        typer.echo(f"threadtree: {file}: {plain(problem)}", err=True)
+    raise typer.Exit(1)
 
 
 @config.command("show")
@@ -72,10 +102,13 @@ async def shown_rules(ctx: NodeContext, settings: Settings, full_name: str) -> S
     known = await stored(ctx.pool, repository)
     found = await _in_clone(ctx, repository)
     operators = rules_of(settings)
-    chosen = stored_config(known.config) if found is None or found.config is None else found.config
+    if found is None:
+        chosen, wrong = stored_config(known.config), tuple((known.config_problem or "").splitlines())
+    else:
+        chosen, wrong = counting(found, before(known))
     rules, beyond = within(operators, chosen)
     lines = found.lines if found else {}
-    problems = list(found.problems) if found else (known.config_problem or "").splitlines()
+    problems = [*wrong]
     problems += [words.beyond(key, lines[key], *why) for key, why in beyond.items() if key in lines]
     given = chosen.model_dump(exclude_none=True).keys() - beyond.keys()
     sources = {key: _source(key, operators, settings, key in given, lines.get(key)) for key in KEYS}

@@ -17,7 +17,8 @@ LARGEST_USED_BYTES = 4 * 1024 * 1024
 TOO_LARGE = "The body was not parsed: it is larger than any payload of this event."
 # A slash at the beginning of a word. Cheaper than a look at every line, which few texts need.
 _SLASH_WORD = re.compile(r"/(?<!\S/)[A-Za-z]")
-_ENCODED_AT = re.compile(r"&(?:#0*64|#x0*40|commat);", re.IGNORECASE)
+# In raw HTML a number needs no semicolon.
+_ENCODED_AT = re.compile(r"&(?:#0*64|#x0*40|commat;)", re.IGNORECASE)
 
 
 def sign(body: bytes, secret: bytes) -> str:
@@ -93,7 +94,7 @@ def delivery_of(
 def may_address(text: str, names: str, *, bare_commands: bool = True) -> bool:
     """Return False only for a text in which no reader can find a mention of one of `names`, nor a bare command.
 
-    It is the cheap half of what decide does with the text (bot/handlers/parsing.py); what passes is decided there.
+    It is the cheap half of what decide does with the text (bot/turn/parsing.py); what passes is decided there.
     """
     has_slash = bare_commands and "/" in text and _SLASH_WORD.search(text) is not None
     if has_slash and any(line.lstrip()[:1] == "/" for line in text.splitlines()):
@@ -107,7 +108,8 @@ def may_address(text: str, names: str, *, bare_commands: bool = True) -> bool:
 def _mention(names: str) -> re.Pattern[str]:
     """Return a pattern that finds the beginning of each mention, whole or up to its first interruption.
 
-    What a reader does not see can interrupt a name: a tag, an empty link, an escape, an entity in place of a letter.
+    What a reader does not see can interrupt a name: a tag, an empty link, an escape, an entity in place of a letter,
+    the marks of emphasis.
     """
     wanted = [re.escape(name) for name in names.split(",")]
-    return re.compile(rf"@(?:{'|'.join(wanted)}|[{''.join(wanted)}]*[\[<\\&])", re.IGNORECASE)
+    return re.compile(rf"@(?:{'|'.join(wanted)}|[{''.join(wanted)}]*[\[<\\&*_~])", re.IGNORECASE)

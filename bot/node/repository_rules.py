@@ -48,6 +48,11 @@ async def stored(database: Connection | Pool, repository: Repository) -> StoredC
     return await config_of(database, repository) or StoredConfig()
 
 
+def before(known: StoredConfig) -> Config | None:
+    """Return what a row has of the repository's file; None where it never had one."""
+    return None if known.config_blob is None else stored_config(known.config)
+
+
 async def config_in(clone: Clone, branch: str) -> tuple[str | None, Found]:
     """Return git's name of the file on the remote's branch, as it was fetched last, and what it says.
 

@@ -71,6 +71,12 @@ class Denied:
 NOT_LISTED = Denied("the bot is set up to work only for certain people", visible=True)
 NOT_CHOSEN = Denied("`.threadtree/config.toml` of this repository names the people who may ask it", visible=True)
 
+ONLY_MAINTAINERS = Denied(
+    "`.threadtree/config.toml` of this repository is not right, and until somebody corrects it only people with admin "
+    "or maintain access can ask",
+    visible=True,
+)
+
 
 def before_asking_github(policy: Policy, author: Actor, repository: Repository) -> Allowed | Denied | None:
     """Return what the allow lists decide, or None: the live permission decides (DESIGN.md §4, authority)."""

@@ -1,5 +1,7 @@
 """What the host tells of a repository's check, `.threadtree/check`: a line, sentences below it, and a fold."""
 
+import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +18,23 @@ ASKED = "The agent was told once, and worked on."
 CHANGED_NOTHING = "The agent was told once, and changed nothing."
 AFTER = "**After the check**"
 """Above what the agent says when it was told of a failure."""
+
+
+_OF_THE_HOST = ("checkpassed", "checkfailed", "checkdidnotrun")
+# Letters of other alphabets that look like those of these words.
+_LOOKS_LIKE = str.maketrans("аαсϲԁеҽƒһհіιıӏןкκпոоοօрρгѕтτսυ", "aaccdeefhhiiillkknnooopprsttuu")
+_LATEX = re.compile(r"\\[A-Za-z]+")
+
+
+def begins_as_hosts(line: str) -> bool:
+    """Return whether a line of the page begins, for a reader's eye, as only the host's line on a check does."""
+    return any(_letters(one).startswith(_OF_THE_HOST) for one in {line, _LATEX.sub("", line)})
+
+
+def _letters(line: str) -> str:
+    known = line.casefold().translate(_LOOKS_LIKE)
+    known = unicodedata.normalize("NFKD", known).translate(_LOOKS_LIKE)
+    return "".join(letter for letter in known if "a" <= letter <= "z")
 
 
 @dataclass(frozen=True, slots=True)

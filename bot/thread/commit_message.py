@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from bot.markdown import BEFORE_MENTION
 from bot.redaction import Redactor
 from bot.thread.formatting import capitalize, one_line
 
@@ -13,9 +14,12 @@ _FEWEST_SUBJECTS = 4
 _LONGEST_LINE = 1000
 
 _ASKED_FOR = re.compile(r"\A[*_`> ]*Commit:[*_` ]*(?P<subject>\S.*)\Z")
-_MENTION = re.compile(r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])")
+_MENTIONS = re.compile(rf"{BEFORE_MENTION}@+(?=[0-9A-Za-z])")
 # Whom a title asks is no part of what is done: `@bot, please …`.
-ADDRESSED = re.compile(r"\A\s*@[A-Za-z0-9][\w-]*(?:\[bot\])?[\s,:]+(?:please[\s,:]+)?(?=\S)", re.IGNORECASE)
+ADDRESSED = re.compile(
+    r"\A\s*@[0-9A-Za-z][0-9A-Za-z_-]*(?:\[bot\])?[\s,:，：、]+(?:please[\s,:]+)?(?=\S)",
+    re.IGNORECASE,
+)
 # https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
 _CLOSING = re.compile(
     r"(?<![A-Za-z0-9])(?P<keyword>close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?P<between>:?\s+|:)"
@@ -71,14 +75,14 @@ def plain(words: str, number: int, redactor: Redactor) -> str:
     """
     line = one_line("".join(c if c.isprintable() else " " for c in words))
     line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
-    line = _without_closing(_MENTION.sub("", line), number)
+    line = _without_closing(_MENTIONS.sub("", line), number)
     return line if re.search(r"\w", line) else ""
 
 
 def is_live(whole_message: str, number: int) -> bool:
     """Return whether a commit message mentions somebody, or closes another issue than `number`."""
     references = (found for found in _CLOSING.finditer(whole_message) if _unlinked(found, number) != found[0])
-    return _MENTION.search(whole_message) is not None or any(references)
+    return _MENTIONS.search(whole_message) is not None or any(references)
 
 
 def message(subject_line: str, requested_by: str, url: str) -> str:

@@ -140,6 +140,11 @@ NOT_CONFIRMED = (
     "GitHub does not show this request as the bot was told of it: its text is another, or somebody else wrote it. "
     "Write the request again if you want it done."
 )
+OF_OUTSIDER = (
+    "It has words of somebody without write access, and the agent has the repository's variables. Write the request "
+    "again in your own words if you want it done."
+)
+NEEDS_TURN = "The rules of this repository want a turn of its own for it. Write the request again if you want it done."
 ASKS_NO_MORE = "The text was edited meanwhile and asks the bot for nothing any more."
 
 

@@ -4,6 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from bot.thread.formatting import clause, format_count, inline_code, truncate
 
+STILL_HOLDS = "What held before still holds."
+UNREADABLE = (
+    "What the bot read before still holds; where it knows no file of before, only people with admin or maintain access "
+    "can ask the bot until this one is right."
+)
 ONLY_MAINTAINERS = "Until it is right, only people with admin or maintain access can ask the bot here."
 ALWAYS_PLANNED = "Until it is right, every request is planned first."
 
@@ -40,7 +45,7 @@ def as_written(value: object) -> str:
 
 
 def unreadable(why: str) -> str:
-    return f"Nothing in it counts, since {why}. What held before still holds."
+    return f"Nothing in it counts, since {why}."
 
 
 def no_toml(problem: str) -> str:

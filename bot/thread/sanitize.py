@@ -4,11 +4,13 @@ Code, prose, lists and links to the server stay as they are. What is changed rea
 result is rendered by GitHub's own parser and looked at; what is still live there is shown as a block of code.
 """
 
+import math
 import re
+import time
 from collections.abc import Collection, Iterator
 from urllib.parse import urlsplit
 
-from bot.markdown import MarkdownError, Node, attribute, is_block, runs, walk
+from bot.markdown import MENTION, MarkdownError, Node, attribute, is_block, runs, walk
 from bot.thread.formatting import code_block
 from bot.thread.marker import without_markers
 
@@ -16,13 +18,16 @@ WORD_JOINER = "\u2060"
 FOLDS = frozenset(("details", "summary"))
 _CAREFUL_PASSES = 3
 
-_URL = r"(?P<scheme>(?:https?|ftp)(?=://)|(?:mailto|xmpp)(?=:[^\s<>`]*@)|(?<![A-Za-z0-9])www(?=\.))[^\s<>`]+"
+# Time grows with the text alone: all that a pattern may take to the end of a text has a bound.
+LONGEST_ADDRESS = 2048
+_URL = rf"""(?:https?|ftp)(?=://)|(?:mailto|xmpp)(?=:[^\s<>`]{{0,{LONGEST_ADDRESS}}}@)|(?<![A-Za-z0-9])www(?=\.)"""
 # A mention is not part of an e-mail address (https://docs.github.com/get-started/writing-on-github).
 _AT = r"(?<![A-Za-z0-9])(?:@|&\#0*64;|&\#[xX]0*40;|&commat;)(?=[^\s\u2060])"
 # https://docs.github.com/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue
 _KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)"
+_REPOSITORY = r"[\w.-]{1,100}/[\w.-]{1,100}"
 _CLOSING = rf"""{_KEYWORD}
-               (?=:?[\s*_~\[(<\\]*(?:\#|&\#0*35;|&\#[xX]0*23;|&num;|GH-\d|[\w.-]+/[\w.-]+\#|https?://))"""
+               (?=:?[\s*_~\[(<\\]{{0,200}}+(?:\#|&\#0*35;|&\#[xX]0*23;|&num;|GH-\d|{_REPOSITORY}\#|https?://))"""
 _INLINE = re.compile(
     rf"""
     (?P<escape> \\[!-/:-?\[-`{{-~] )
@@ -38,12 +43,14 @@ _INLINE = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+# An address with all that may belong to it, and how far none that begins in it is looked at by itself.
+_ADDRESS = re.compile(rf"(?P<one>[^\s<>`()\[\],;|\"']{{1,{LONGEST_ADDRESS}}})[^\s<>`]{{0,{LONGEST_ADDRESS}}}")
+_NEVER_IN_ADDRESS = re.compile(r"[\x00-\x20\\]")
 # The label of a link definition or a footnote, wherever one may stand.
 _DEFINITION = re.compile(r"^((?:[ \t>]|[-+*][ \t]|\d{1,9}[.)][ \t])*\[(?:\\.|[^\[\]\\])*\]):", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _TICKS = re.compile(r"(?<!\\)`")
-_MENTION_SHOWN = re.compile(r"(?<![A-Za-z0-9])@[A-Za-z0-9]")
-_CLOSING_SHOWN = re.compile(rf"{_KEYWORD}:?\s*(?:\#\d|GH-\d|[\w.-]+/[\w.-]+\#\d|https?://)", re.IGNORECASE)
+_CLOSING_SHOWN = re.compile(rf"{_KEYWORD}:?\s*+(?:\#\d|GH-\d|{_REPOSITORY}\#\d|https?://)", re.IGNORECASE)
 _TAG_AT_LINE_START = re.compile(r"(\n[ \t>]*)<(?=[A-Za-z/!?])")
 _CELL_BORDER = re.compile(r"((?<!\\)\|)")
 # What cmark-gfm makes of Markdown.
@@ -52,15 +59,19 @@ _MARKDOWN = re.compile(
 )
 
 
-def sanitize(markdown: str, server_url: str) -> str:
+class TooSlowError(Exception):
+    """A text takes longer than any that was thought of."""
+
+
+def sanitize(markdown: str, server_url: str, until: float = math.inf) -> str:
     """Return the text for a comment; links may lead to `server_url` only. Text that resists becomes one code block.
 
-    Its lines end in "\\n" only.
+    Its lines end in "\\n" only. Raises TooSlowError once the thread has had `until` seconds of the processor.
     """
     host = host_of(server_url)
     markdown = without_markers(markdown)
     for attempt in range(_CAREFUL_PASSES + 1):
-        markdown = _pass(markdown, host, with_spans=attempt < _CAREFUL_PASSES)
+        markdown = _pass(markdown, host, until, with_spans=attempt < _CAREFUL_PASSES)
         if is_inert(markdown, host):
             return markdown
     return code_block(markdown, "text")
@@ -79,7 +90,7 @@ def is_inert(markdown: str, host: str, html: Collection[str] = ()) -> bool:
     try:
         return not any(
             _is_live(node, host, html) for node, begins in walk(markdown, raw=bool(html)) if begins
-        ) and not any(_MENTION_SHOWN.search(words) or _CLOSING_SHOWN.search(words) for words in _words(markdown))
+        ) and not any(MENTION.search(words) or _CLOSING_SHOWN.search(words) for words in _words(markdown))
     except MarkdownError:
         return False
 
@@ -131,7 +142,7 @@ def _open_fence(markdown: str) -> str | None:
     return fence[0] if fence else ""
 
 
-def _pass(markdown: str, host: str, *, with_spans: bool) -> str:
+def _pass(markdown: str, host: str, until: float, *, with_spans: bool) -> str:
     """Go over the text once. `with_spans`: spans of code stay code, as far as this module finds them."""
     safe: list[str] = []
     for text, tag in runs(markdown):
@@ -140,17 +151,19 @@ def _pass(markdown: str, host: str, *, with_spans: bool) -> str:
             continue
         broken = _DEFINITION.sub(r"\1\\:", text)
         pieces = _CELL_BORDER.split(broken) if tag in ("td", "th", "tr") else [broken]
-        safe.append("".join(_inline(piece, host, with_spans=with_spans and tag != "") for piece in pieces))
+        safe.append("".join(_inline(piece, host, until, with_spans=with_spans and tag != "") for piece in pieces))
     return "\n".join(safe)
 
 
-def _inline(text: str, host: str, *, with_spans: bool) -> str:
+def _inline(text: str, host: str, until: float, *, with_spans: bool) -> str:
     """Return inline Markdown made harmless, outside of spans of code where they stay."""
     if not with_spans:
         text = _TICKS.sub(r"\\\g<0>", text)
     out: list[str] = []
-    position = 0
+    position = elsewhere = 0  # `elsewhere`: the end of an address that leads there
     while (found := _INLINE.search(text, position)) is not None:
+        if time.thread_time() > until:
+            raise TooSlowError
         out.append(text[position : found.start()])
         position = found.end()
         match found.lastgroup:
@@ -168,13 +181,13 @@ def _inline(text: str, host: str, *, with_spans: bool) -> str:
                 out.append("&lt;")
                 position = found.start() + 1
             case "url":
-                url = _without_trailing_punctuation(found[0])
-                if _allowed(url, host):
+                address = None if found.start() < elsewhere else _ADDRESS.match(text, found.start())
+                if address and _allowed(url := _without_trailing_punctuation(address[0]), host):
                     out.append(url)
                     position = found.start() + len(url)
                 else:
-                    out.append(found["scheme"] + (WORD_JOINER if found["scheme"].lower() == "www" else "\\"))
-                    position = found.end("scheme")
+                    out.append(found[0] + (WORD_JOINER if found[0].lower() == "www" else "\\"))
+                    elsewhere = address.end("one") if address else elsewhere
             case "mention" | "closing":
                 out.append(found[0] + WORD_JOINER)
             case _:
@@ -185,14 +198,16 @@ def _inline(text: str, host: str, *, with_spans: bool) -> str:
 
 def _without_trailing_punctuation(url: str) -> str:
     """Return a bare URL as GitHub ends it (https://github.github.com/gfm/#autolinks-extension-)."""
-    while url and (url[-1] in "?!.,:;*_~'\"" or (url[-1] == ")" and url.count(")") > url.count("("))):
-        url = url[:-1]
-    return url
+    end, surplus = len(url), url.count(")") - url.count("(")
+    while end and (url[end - 1] in "?!.,:;*_~'\"" or (url[end - 1] == ")" and surplus > 0)):
+        surplus -= url[end - 1] == ")"
+        end -= 1
+    return url[:end]
 
 
 def _allowed(href: str, host: str) -> bool:
     """Return whether a link stays on the GitHub server: it is relative, or has exactly its host."""
-    if "\\" in href or any(ord(character) <= 0x20 for character in href):
+    if _NEVER_IN_ADDRESS.search(href):
         return False
     try:
         parts = urlsplit(href)

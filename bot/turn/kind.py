@@ -10,6 +10,7 @@ from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.store.database import Connection
+from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import Changes, TurnResult
@@ -43,7 +44,7 @@ class Confirmed:
     verbs: frozenset[str] = frozenset()
 
 
-async def _no(run: Any) -> bool:
+async def _no(ctx: Any, turn: ClaimedTurn) -> bool:
     return False
 
 
@@ -102,8 +103,8 @@ class Kind(Generic[R]):
     """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
     gesture_says: str | None = None
     """The request that such a gesture makes; None where it asks in the words of the text."""
-    of_outsider: Callable[[R], Awaitable[bool]] = _no
-    """Whether somebody without write access has a say in it, beside the authors of its words."""
+    of_outsider: Callable[[Any, ClaimedTurn], Awaitable[bool]] = _no
+    """Return whether somebody without write access has a say in what a turn asks, beside the authors of its words."""
     may_begin: Callable[[R, Ready], Awaitable[str | None]] = _nothing_first
     """Return why the turn is refused by now."""
     carry_out: Callable[[R], Awaitable[str | TurnResult]] | None = None

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from bot.github.client import GitHub
 from bot.github.people import is_one_of
 from bot.model import Actor, Repository
-from bot.thread.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Denied, Policy, before_asking_github, by_permission
+from bot.thread.authority import (
+    NOT_CHOSEN,
+    NOT_LISTED,
+    ONLY_MAINTAINERS,
+    Allowed,
+    Denied,
+    Policy,
+    before_asking_github,
+    by_permission,
+)
 
 
 async def may_ask(
@@ -28,8 +37,8 @@ async def may_ask(
     if isinstance(verdict, Allowed):
         if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login):
             return NOT_LISTED
-        if allowed is not None and not (
-            await is_one_of(github, allowed, person.login) if allowed else verdict.permission in ("admin", "maintain")
-        ):
+        if allowed and not await is_one_of(github, allowed, person.login):
             return NOT_CHOSEN
+        if allowed is not None and not allowed and verdict.permission not in ("admin", "maintain"):
+            return ONLY_MAINTAINERS
     return verdict

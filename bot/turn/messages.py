@@ -19,9 +19,10 @@ from bot.tasks import unless_stopped
 from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread.tracking import AskedBy
 from bot.turn import message_rows as messages
-from bot.turn.confirm import NotConfirmedError, confirm, may_all_ask
+from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.message_rows import Message
 from bot.turn.turn_run import TurnRun
+from bot.turn.words import Asked
 
 _log = structlog.get_logger()
 
@@ -129,10 +130,13 @@ def asked_in(run: TurnRun, message: Message) -> AskedBy:
 
 
 async def _confirmed(run: TurnRun, message: Message) -> Message:
-    """Return the message as it stands on GitHub by now. Raises NotConfirmedError, GitHubError."""
-    as_turn = replace(run.turn, ask=message.ask)
-    confirmed = await confirm(run.ctx, as_turn)
-    # The agent has the repository's variables: nobody else may have a say in what it does.
-    if run.variables and not await may_all_ask(run.ctx, as_turn, confirmed.authors):
-        raise NotConfirmedError(reasons.NOT_CONFIRMED)
+    """Return the message as it stands on GitHub by now, if its words may be worked on as they are, by an agent that has
+    what this one has. Raises NotConfirmedError, GitHubError.
+    """
+    ctx, confirmed = run.ctx, await confirm(run.ctx, replace(run.turn, ask=message.ask))
+    asked = Asked(ctx, replace(run.turn, ask=confirmed.ask), message.turn_id, confirmed)
+    if run.variables and not (await asked.leave(ctx.rules)).variables:
+        raise NotConfirmedError(reasons.OF_OUTSIDER)
+    if await ctx.verbs.settle(asked, ctx.rules) is not None:
+        raise NotConfirmedError(reasons.NEEDS_TURN)
     return replace(message, ask=confirmed.ask)

@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bot.ask import Ask
-from bot.markdown import MarkdownError, Node, attribute, block_lines, is_block, walk_visible
+from bot.markdown import MENTION, MarkdownError, Node, PageLine, attribute, mention_of, page_lines
 from bot.model import Actor, Repository, Target, Thread
 from bot.prompt.hidden import strip_hidden
 
-_SILENT = frozenset(("a", "code", "pre", "blockquote", "q"))
+# What is said in these addresses nobody, and the page shows no words of a picture (DESIGN.md §4, Triggers).
+_SILENT = frozenset(("a", "code", "pre", "blockquote", "q", "img"))
 REVIEW = "/review"
 """The request of a review without further words; a label or a request for a review stands for it."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
-_TO_SOMEBODY = re.compile(r"@[A-Za-z0-9]")
+# Between a mention and what follows it; full width forms are written in Chinese and Japanese.
+_BETWEEN = re.compile(r"[\s,:;.!?\-–—、。，：；．！？]*")
+_ENDS = " \t.!?。．！？"
+_BLANK = re.compile(r"\s")
 _SUGGESTION = re.compile(r"^ {0,3}(?:`{3,}|~{3,})suggestion\b", re.MULTILINE)
 
 
@@ -76,15 +80,6 @@ class CommandSyntax:
     needs_no_slash: bool = False
     asks: str | None = None
     stands_alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenLine:
-    """One line as a reader sees it. Its source is line `first` of the text, or a later one before line `end`."""
-
-    text: str
-    first: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +141,6 @@ class Request:
         return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
 
 
-def mention_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of `@name` as a word. The name is data, never a pattern."""
-    # Not part of a longer login, an address, a path or a team; any punctuation may follow.
-    return re.compile(
-        rf"(?<![\w@/])(?<!\w[.+-])@{re.escape(name)}(?:\[bot\])?(?![\w]|-[A-Za-z0-9]|/[A-Za-z0-9])", re.IGNORECASE
-    )
-
-
 class CommentParser:
     """A parser of texts for the bot `@bot_name` with these commands.
 
@@ -162,7 +149,7 @@ class CommentParser:
 
     def __init__(self, bot_name: str, commands: Iterable[CommandSyntax], *, bare_commands: bool = True) -> None:
         self._bare_commands = bare_commands
-        self._mention = mention_pattern(bot_name)
+        self._mention = mention_of(bot_name)
         self._commands = {command.name: command for command in commands}
 
     def parse(self, text: str, before: str = "", *, on_own_pull: bool = False) -> ParsedComment:
@@ -208,7 +195,7 @@ class CommentParser:
         verb, kept = "work", None
         mentions = 0
         prose: list[str] = []
-        for line in spoken_lines(text):
+        for line in page_lines(text, _is_silent):
             mentions += len(self._mention.findall(line.text))
             if _COMMAND.match(line.text) is None:
                 prose.append(line.text)
@@ -229,16 +216,17 @@ class CommentParser:
                 commands += asking[:1]
                 asking, verb = [], "work"
         speaks = any(re.search(r"\w", words) for words in prose) or _SUGGESTION.search(rest) is not None
-        speaks = speaks and not (prose and _TO_SOMEBODY.match(prose[0]))
+        speaks = speaks and not (prose and MENTION.match(prose[0]))
         return _Reading(tuple(commands), mentions + len(asking), rest.strip("\n"), verb, kept, speaks)
 
     def _find_command(self, line: str) -> "_Found | None":
         """Return the command at the beginning of a spoken line; words that are no argument of it start nothing."""
+        line = _BLANK.sub(" ", line)
         mention = self._mention.match(line)
         is_addressed = mention is not None
         if not (is_addressed or self._bare_commands):
             return None
-        spoken = line[mention.end() :].lstrip(" \t,:;.!?-–—") if mention else line
+        spoken = _BETWEEN.sub("", line[mention.end() :], count=1) if mention else line
         begins = _COMMAND.match(spoken)
         if begins is None:
             return self._find_without_slash(spoken) if is_addressed else None
@@ -257,7 +245,7 @@ class CommentParser:
 
     def _find_without_slash(self, words: str) -> "_Found | None":
         """Return the command in `@bot help`, which is nothing but its name and argument after the mention."""
-        written, _, further = words.rstrip(" \t.!?").partition(" ")
+        written, _, further = words.rstrip(_ENDS).partition(" ")
         syntax = self._commands.get(written.lower())
         if syntax is None or not syntax.needs_no_slash:
             return None
@@ -316,7 +304,7 @@ class _Source:
         """The lines that are not commands."""
         return "\n".join(line for line in self._lines if line is not None)
 
-    def take(self, line: SpokenLine, found: _Found, *, keeps_words: bool) -> bool:
+    def take(self, line: PageLine, found: _Found, *, keeps_words: bool) -> bool:
         """Take the command's line out, or all of it but the words after the command; return False where it has no line
         of its own.
         """
@@ -325,12 +313,7 @@ class _Source:
         at = bisect_left(positions, first)
         if at < len(positions) and positions[at] < line.end:
             index = positions[at]
-        elif (
-            (found.is_addressed or keeps_words)
-            and line.first == first < line.end
-            and found.written in (self._lines[first] or "")
-        ):
-            # The source of a list item or of an emphasised mention differs from what a reader sees.
+        elif line.first == first < line.end and self._holds(first, found, keeps_words=keeps_words):
             index = first
         else:
             return False
@@ -339,59 +322,16 @@ class _Source:
         self._next = index + 1
         return True
 
-
-def spoken_lines(text: str) -> list[SpokenLine]:
-    """Return the lines that address a reader, in order (DESIGN.md §4, triggers). Raises MarkdownError.
-
-    `text` has its lines split at "\\n".
-    """
-    reading = _PageReader(text.count("\n") + 1)
-    for node, begins in walk_visible(text):
-        reading.read(node, begins)
-    reading.end_line()
-    return reading.lines
+    def _holds(self, index: int, found: _Found, *, keeps_words: bool) -> bool:
+        """Return whether the source line has the command although it differs from what a reader sees: it is a list
+        item, its mention is emphasised, or the words after a command that keeps them have markup.
+        """
+        source = self._lines[index] or ""
+        if found.is_addressed:
+            return found.written in source
+        return keeps_words and source.lstrip().startswith(found.written)
 
 
-class _PageReader:
-    """A walk over the page: the line being read, where its source is, and how many silent elements are around it."""
-
-    def __init__(self, count: int) -> None:
-        self.lines: list[SpokenLine] = []
-        self._count = count
-        self._line: list[str] = []
-        self._silent = 0
-        # The lines of the blocks around, innermost last: where the next line is at the earliest, and where each ends.
-        # Raw HTML has no position: its lines come after the last block.
-        self._at, self._ends = 0, [count]
-
-    def read(self, node: Node, begins: bool) -> None:
-        if node.is_text_node:
-            self._read_text(node.text_content or "")
-            return
-        if is_block(node) or node.tag == "br":
-            self.end_line()
-        else:
-            self._line.append(" " if node.tag in _SILENT or node.tag == "img" else "")
-        if node.tag in _SILENT or (node.tag == "section" and "footnotes" in attribute(node, "class").split()):
-            self._silent += 1 if begins else -1
-        if (lines := block_lines(node)) is None:
-            return
-        if begins:
-            self._at = min(lines[0], self._count - 1)
-            self._ends.append(min(lines[1], self._count))
-        else:
-            self._at = self._ends.pop()
-
-    def _read_text(self, text: str) -> None:
-        for index, words in enumerate(text.split("\n")):
-            if index:
-                self.end_line()
-                self._at += len(self._ends) > 1
-            if not self._silent:
-                self._line.append(words)
-
-    def end_line(self) -> None:
-        """End the line that is being read."""
-        if text := "".join(self._line).strip():
-            self.lines.append(SpokenLine(text, self._at, self._ends[-1]))
-        self._line.clear()
+def _is_silent(node: Node) -> bool:
+    is_footnotes = node.tag == "section" and "footnotes" in attribute(node, "class").split()
+    return node.tag in _SILENT or is_footnotes

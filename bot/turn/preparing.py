@@ -1,14 +1,13 @@
 """Before the agent: names and rules as they are now, the confirmed request, the checkout and its set-up."""
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
-from bot.model import Actor
 from bot.node.rescue_rows import pending_restore
 from bot.node.variables import values_of, variables_in
 from bot.rules import Chosen
@@ -19,12 +18,13 @@ from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn.checkout import NotReady, prepare
-from bot.turn.confirm import confirm, may_all_ask
+from bot.turn.confirm import confirm
 from bot.turn.kind import Confirmed, Ready
 from bot.turn.repository_rules import use_fetched_rules, use_known_rules
 from bot.turn.restoring import bring_back_before
 from bot.turn.setting_up import set_up_for_agent
 from bot.turn.turn_run import TurnRun
+from bot.turn.words import Asked
 
 NAMES_VALID_FOR = timedelta(minutes=1)
 """How long after the request the names in its payload are taken as GitHub's."""
@@ -62,11 +62,11 @@ async def confirm_request(run: TurnRun) -> Confirmed | None:
         await run.write(turns.save_ask, turn.claim, confirmed.ask)
         run.turn = replace(turn, ask=confirmed.ask)
     if run.kind.carry_out is None:
-        await give_variables(run, confirmed.authors)
+        await give_variables(run, confirmed)
     return confirmed
 
 
-async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
+async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
     """Give the repository's variables to its set-up script and the agent, unless strangers have a say in what these do.
 
     Raises GitHubError, OSError.
@@ -75,8 +75,9 @@ async def give_variables(run: TurnRun, authors: Collection[Actor]) -> None:
     if not (found := values_of(ctx.data_dir, turn.worktree.repository)):
         return
     ctx.redactor.know(found.values())
-    is_ours = turn.ask.pinned_sha is None and variables_in(ctx.data_dir, turn.worktree) == found
-    if not is_ours or await run.kind.of_outsider(run) or not await may_all_ask(ctx, turn, authors):
+    is_ours = variables_in(ctx.data_dir, turn.worktree) == found
+    asked = Asked(ctx, turn, turn.id, confirmed)
+    if not is_ours or not (await asked.leave(ctx.rules)).variables:
         run.notices.append(notices.VARIABLES_WITHHELD)
         return
     run.variables = found
@@ -112,7 +113,11 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
     await _care_for_new_clone(run)
     if (asked := await confirmed) is None:
         return ready
-    await run.ctx.verbs.settle(run, asked)
+    if (settled := await ctx.verbs.settle(Asked(ctx, run.turn, turn.id, asked), ctx.rules)) is not None:
+        ask, why = settled
+        await run.write(turns.save_ask, turn.claim, ask)
+        run.turn, run.kind = replace(turn, ask=ask), ctx.verbs.kind_of(ask)
+        run.notices += [why] if why is not None else []
     kind = run.kind
     if (why := await kind.may_begin(run, ready)) is not None:
         return TurnResult("refused", why)

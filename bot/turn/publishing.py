@@ -42,7 +42,7 @@ async def deliver(
     if run.turn.so_far.answer is not None and values_of(run.ctx.data_dir, run.turn.worktree.repository):
         # The agent had them in an earlier run, and the check needs them too.
         with suppress(NotConfirmedError):
-            await give_variables(run, (await confirm(run.ctx, run.turn)).authors)
+            await give_variables(run, await confirm(run.ctx, run.turn))
     turn, ctx = run.turn, run.ctx
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:

@@ -18,7 +18,7 @@ from bot.store.database import Connection, Pool, statement
 from bot.thread import replies, thread_comments
 from bot.thread.authority import Policy
 from bot.turn.choose_worktree import PullRequestHead
-from bot.turn.kind import Confirmed, Kind
+from bot.turn.kind import Kind
 from bot.turn.parsing import Command, CommandSyntax, Request, UnknownCommand
 
 
@@ -144,7 +144,7 @@ def _named(ask: Ask, kinds: Mapping[str, Kind[Any]]) -> None:
     return None
 
 
-async def _stays(run: Any, confirmed: Confirmed) -> None:
+async def _stays(asked: Any, rules: Rules) -> None:
     return None
 
 
@@ -172,8 +172,9 @@ class Verb:
     recorded: tuple[str, ...] = ()
     kind_of: Callable[[Ask, Mapping[str, Kind[Any]]], Kind[Any] | None] = _named
     """Return the kind of what was asked where that is none of `kinds`, which the rows name."""
-    settle: Callable[[Any, Confirmed], Awaitable[None]] = _stays
-    """Give a run of any kind another one, where the confirmed words or the rules want that."""
+    settle: Callable[[Any, Rules], Awaitable[tuple[Ask, str | None] | None]] = _stays
+    """Return what becomes of a request (`bot.turn.words.Asked`) where its words or the rules want another kind, and
+    what is said of that. It writes nothing: it is asked of messages, too, which wait for their own turn then."""
     waits: Callable[[Connection, int], Awaitable[list[str]]] = _nothing_waits
     """Return what waits for a person in a conversation, a line of `/status` each."""
     at_stop: Callable[[Connection, int], Awaitable[None]] = _nothing
@@ -196,10 +197,12 @@ class Verbs:
         found = (verb.kind_of(ask, self.kinds) for verb in self._verbs)
         return next(filter(None, found), None) or self.kinds[ask.verb]
 
-    async def settle(self, run: Any, confirmed: Confirmed) -> None:
-        """Let verbs give the run another kind."""
+    async def settle(self, asked: Any, rules: Rules) -> tuple[Ask, str | None] | None:
+        """Return what becomes of what was asked, as the first verb says that wants another kind; None as it is."""
         for verb in self._verbs:
-            await verb.settle(run, confirmed)
+            if (settled := await verb.settle(asked, rules)) is not None:
+                return settled
+        return None
 
     async def waits(self, connection: Connection, conversation_id: int) -> list[str]:
         """Return what waits for a person, a line each."""

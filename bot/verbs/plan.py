@@ -11,19 +11,20 @@ from bot.model import TurnState
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.prompt.hidden import strip_hidden
-from bot.rules import RequirePlan
-from bot.store import turns
+from bot.rules import Rules
 from bot.store.database import Connection, Pool, statement
+from bot.store.turns import ClaimedTurn
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.questions import TO_ANSWER
 from bot.thread.tracking import TurnResult
 from bot.turn.checkout import files_seen
-from bot.turn.confirm import may_all_ask
-from bot.turn.kind import Confirmed, Kind, Ready, Seen
+from bot.turn.context import TurnContext
+from bot.turn.kind import Kind, Ready, Seen
 from bot.turn.queueing import queue_turn
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
+from bot.turn.words import Asked
 
 _log = structlog.get_logger()
 
@@ -136,10 +137,13 @@ def asks_back(plan: Plan) -> bool:
 
 
 def as_shown(answer: str, server_url: str) -> str | None:
-    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end."""
+    """Return what a reader of the comments sees: what nobody saw, nobody approved. None where they lack its end.
+
+    It is read from what was posted, never from the answer, which another grammar may read otherwise.
+    """
     text, _ = split_subject(answer)
-    _, was_cut = answer_parts(text, server_url=server_url)
-    return None if was_cut else strip_hidden(text)
+    posted, was_cut = answer_parts(text, server_url=server_url)
+    return None if was_cut else "\n\n".join(map(strip_hidden, posted))
 
 
 def waiting(plan: Plan | None) -> list[str]:
@@ -171,43 +175,34 @@ COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMAR
 APPROVE = Handler("approve", summary=APPROVE_SUMMARY, run=_approve, queues_turn=True)
 
 
-async def _settle(run: TurnRun, confirmed: Confirmed) -> None:
-    """Let a turn that works only plan, where its words or the repository's rules want that; say why.
+async def _settle(asked: Asked, rules: Rules) -> tuple[Ask, str | None] | None:
+    """Let what works only plan, where its words or the repository's rules want that; say why.
 
-    What answers the question of a plan is planned too; what was approved is carried out. Raises ClaimLostError,
-    GitHubError.
+    What answers the question of a plan is planned too; what was approved is carried out. Raises GitHubError.
     """
-    ctx, turn, rule = run.ctx, run.turn, run.ctx.rules.require_plan
-    is_plan = run.kind.name == PLAN.name
-    if run.kind is APPROVED or not (is_plan or run.kind.joins):
-        return
-    before = await newest(ctx.pool, turn.conversation.id, turn.id)
-    follows = before if before is not None and is_open(before) else None
-    plans_anyway = is_plan or PLAN.name in confirmed.verbs or (follows is not None and asks_back(follows))
-    if rule == "never" and not plans_anyway:
-        return
-    by_outsider = not await may_all_ask(ctx, turn, confirmed.authors)
-    why = _why_required(rule, by_outsider=by_outsider, follows_plan=follows is not None)
-    if why is None and not plans_anyway:
-        return
-    of = {"planned": run.kind.name, **turn.ask.of, "by_outsider": by_outsider}
-    ask = replace(turn.ask, verb=PLAN.name, of=of)
-    await run.write(turns.save_ask, turn.claim, ask)
-    run.turn, run.kind = replace(turn, ask=ask), ctx.verbs.kind_of(ask)
-    run.notices += [why] if why is not None and PLAN.name not in confirmed.verbs else []
-
-
-def _why_required(rule: RequirePlan, *, by_outsider: bool, follows_plan: bool) -> str | None:
-    """Return why a request is planned first: who may ask goes on from an open plan in words of their own."""
-    if rule == "never":
+    ctx, turn, verbs = asked.ctx, asked.turn, asked.confirmed.verbs
+    kind = ctx.verbs.kind_of(turn.ask)
+    is_plan = kind.name == PLAN.name
+    if kind is APPROVED or not (is_plan or kind.joins):
         return None
-    if by_outsider:
-        return REQUIRED_FOR_OUTSIDERS
-    return REQUIRED_FOR_ALL if rule == "always" and not follows_plan else None
+    before = await newest(ctx.pool, turn.conversation.id, asked.turn_id)
+    follows = before if before is not None and is_open(before) else None
+    plans_anyway = is_plan or PLAN.name in verbs or (follows is not None and asks_back(follows))
+    if rules.require_plan == "never" and not plans_anyway:
+        return None
+    first = (await asked.leave(rules, goes_on=follows is not None)).planned_first
+    if first is None and not plans_anyway:
+        return None
+    of = {"planned": kind.name, **turn.ask.of, "by_outsider": await asked.by_outsider()}
+    why = None if first is None or PLAN.name in verbs else _WHY_REQUIRED[first]
+    return replace(turn.ask, verb=PLAN.name, of=of), why
 
 
-async def _of_outsider(run: TurnRun) -> bool:
-    return bool(run.turn.ask.of["by_outsider"])
+_WHY_REQUIRED = {"outsiders": REQUIRED_FOR_OUTSIDERS, "all": REQUIRED_FOR_ALL}
+
+
+async def _of_outsider(ctx: TurnContext, turn: ClaimedTurn) -> bool:
+    return bool(turn.ask.of["by_outsider"])
 
 
 async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
@@ -232,7 +227,7 @@ def _plans(kind: Kind[TurnRun]) -> Kind[TurnRun]:
 
 
 PLAN = _plans(Kind("plan"))
-APPROVED = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
+APPROVED: Kind[TurnRun] = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
 """Carries out a plan in the words that the bot stored."""
 
 

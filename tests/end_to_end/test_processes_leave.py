@@ -56,3 +56,8 @@ async def test_settings_are_checked_as_at_the_start(tmp_path: Path, database_url
         assert checked == complaint(await command(here, "serve", status=2, **wrong))
         assert "MAX_CONCURRENT_TURNS" in checked
         assert not here.data_dir.exists()
+        rules = tmp_path / "config.toml"
+        rules.write_text("allowed = [")
+        told = complaint(await command(here, "config", "check", str(rules), status=1))
+        assert "it is no TOML" in told
+        assert "where it knows no file of before, only people with admin or maintain access" in told

@@ -87,16 +87,24 @@ async def test_who_is_no_longer_allowed_is_refused_when_the_turn_reads_the_file(
     assert await world.turns("state") == ["done", "refused"]
 
 
-async def test_a_wrong_list_of_people_keeps_all_but_maintainers_out(world: World) -> None:
-    await world.maria.pushes("main", {CONFIG_PATH: 'instructions = "Be kind."\nallowed = "maria"\n'})
+@pytest.mark.parametrize(
+    ("allowed", "problem", "told"),
+    [('"maria"', "Line 2: `allowed` must be a list", "Be kind."), ("[", "Nothing in it counts, since it is no", "")],
+)
+async def test_a_wrong_list_of_people_keeps_all_but_maintainers_out(
+    world: World, allowed: str, problem: str, told: str
+) -> None:
+    await world.maria.pushes("main", {CONFIG_PATH: f'instructions = "Be kind."\nallowed = {allowed}\n'})
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot say One.")
-    await issue.hears("`maria` may not ask the bot here any more", "Line 2: `allowed` must be a list")
+    await issue.hears("`maria` may not ask the bot here any more", "until somebody corrects it", problem)
+    await issue.says("@threadtree-bot say One.")
+    await issue.hears("Nothing was done for `maria`", "until somebody corrects it only people with admin or maintain")
     world.repository.allow(world.maria.user, "maintain")
 
     await issue.says("@threadtree-bot say Two.\necho prompt")
 
-    assert WRONG not in await issue.hears("Two.", "Be kind."), "once on a thread"
+    assert WRONG not in await issue.hears("Two.", told), "once on a thread"
 
 
 async def test_a_hostile_file_does_nothing(world: World) -> None:

@@ -26,6 +26,7 @@ POLICY = Policy(bot_id=99, bot_login="tree-bot[bot]", bot_name=NAME, label="thre
 
 PIECES = [
     *(f"@{NAME}", f"@{NAME.lower()}", "@KıſS-BOT_2", "@\u212aİss-bot_2", "@Ki", "ss-bot_2", "@", "K", "iss-bot_2"),
+    *("@Ki*s*", "@Kis_", "@~~", "s-b**", "<div>", "&#64", "&#x40", "/plan a", "- /plan *a*", "/review", "字", "：a"),
     *("Kis", "&#64;", "&#0064;", "&#x40;", "&#X0040;", "&commat;", "&#75;", "&lowbar;", "&amp;", "&sol;", "\\"),
     *("\\@", "\\-", "<b>", "</b>", "<!-- a -->", "<!--", "-->", "<!-->", "<a></a>", "<pre>", "</pre>", "<", ">"),
     *("<?x?>", "<![CDATA[a]]>", "[](x)", "[](", "![](x)", "[][a]", "[a]: x", "[", "]", "(", ")", "`", "```", "**"),
@@ -67,6 +68,11 @@ def acts(event: str, content: dict[str, Any]) -> bool:
 
 
 @example(text=f"@Ki<b></b>{NAME[2:]} go")
+@example(text=f"@Ki**s**{NAME[3:]} go")
+@example(text="@Kiss-_bot_2_ go")
+@example(text=f"<div>&#64{NAME} go")
+@example(text="- /plan it")
+@example(text="</b>/review")
 @example(text=f"&#64;{NAME} go")
 @example(text=f"@{NAME[:4]}[](x){NAME[4:]} go")
 @example(text="a\r\u2028\v/help")

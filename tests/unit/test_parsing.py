@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.turn.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand, mention_pattern
+from bot.markdown import mention_of
+from bot.turn.parsing import Command, CommandSyntax, CommentParser, ParsedComment, UnknownCommand
 from bot.verbs import VERBS
 from bot.verbs.worktree import WORKTREE_VERBS
 
@@ -82,7 +83,7 @@ def test_a_plan_of_nothing_is_a_command() -> None:
 
 
 def test_words_about_plans_ask_for_none() -> None:
-    for text in ["> /plan add it", "```\n/plan add it\n```", "we /plan to add it", "/planned"]:
+    for text in ["> /plan add it", "```\n/plan add it\n```", "we /plan to add it", "/planned", "- /plan", "- /plan it"]:
         assert not asks(text)
 
 
@@ -131,13 +132,32 @@ def test_a_mention_in_spoken_text_asks_with_the_whole_text() -> None:
 
 
 def test_any_punctuation_may_follow_a_mention() -> None:
-    for after in [*list(".,:;!?)]}'\"…/*-–—&|"), "...", "'s", "’s", "--", "- ", "\t", "\n", "。", "🙏"]:
+    for after in [*list(".,:;!?)]}'\"…/*–—&|"), "...", "'s", "’s", " -", "\t", "\n", "。", "🙏"]:
         assert request(f"hey @tree-bot{after}") is not None
 
 
 def test_any_punctuation_may_precede_a_mention() -> None:
-    for before in ["(", '"', "“", ",", ":", "cc:", "- ", ". ", ".", "-", "—", "&", "!", "👉"]:
+    for before in ["(", '"', "“", ",", ":", "cc:", "cc/", "@", "- ", ". ", ".", "-", "—", "&", "!", "👉"]:
         assert request(f"{before}@tree-bot hi") is not None
+
+
+def test_letters_of_other_scripts_may_touch_a_mention() -> None:
+    for text in [
+        *("你好@tree-bot 修复一下", "@tree-botさん、お願いします", "이거@tree-bot 고쳐줘", "ä@tree-bot", "@tree-botü"),
+        *("привет@tree-bot", "@tree-botу", "🙏@tree-bot🙏", "１@tree-bot２", "（@tree-bot）", "@tree-bot：修复"),
+    ]:
+        assert request(text) == text
+
+
+def test_any_blank_and_full_width_punctuation_separate_a_command_from_its_mention() -> None:
+    for between in ["\u00a0", "\u202f", "\u3000", "\u2003", "&nbsp;", "：", "，", "、 ", "。", "！", ": \u00a0"]:
+        assert asks(f"@tree-bot{between}/stop{between.strip('：，、。！: ')}") == ParsedComment((Command("stop"),))
+        assert asks(f"@tree-bot{between}stop") == ParsedComment((Command("stop"),))
+    for blank in ["\u00a0", "\u202f", "\u3000"]:
+        assert asks(f"{blank}/stop{blank}all{blank}") == ParsedComment((Command("stop", "all"),))
+        assert asks(f"@tree-bot{blank}stop{blank}all") == ParsedComment((Command("stop", "all"),))
+        assert asks(f"@tree-bot{blank}/stop{blank}please") == ParsedComment((Command("stop"),))
+    assert asks("@tree-bot stop。") == ParsedComment((Command("stop"),))
 
 
 def test_a_mention_in_code_quotations_links_and_comments_asks_nothing() -> None:
@@ -165,8 +185,9 @@ def test_a_mention_in_code_quotations_links_and_comments_asks_nothing() -> None:
 def test_another_name_an_address_or_a_team_asks_nothing() -> None:
     for text in [
         *("@tree-bots", "@tree-bot-2", "@tree-bot_2", "@tree-bot2", "@the-tree-bot", "@tree", "tree-bot"),
-        *("@ tree-bot", "@@tree-bot", "@tree-bot/reviewers", "@octo/tree-bot", "someone@tree-bot"),
-        *("some.one+tag@tree-bot.example", "some-@tree-bot.example", "octo/@tree-bot/package", "ä@tree-bot"),
+        *("@ tree-bot", "@tree-bot/reviewers", "@octo/tree-bot", "someone@tree-bot", "foo_@tree-bot", "1@tree-bot"),
+        *("@tree-bot-", "@tree-bot--", "@tree-bot- fix it", "@tree-boſ", "@tree\u2011bot", "＠tree-bot"),
+        *("some.one+tag@tree-bot.example", "some-@tree-bot.example", "octo/@tree-bot/package"),
         *("", " \n\t\n"),
     ]:
         assert asks(text) == ParsedComment()
@@ -174,7 +195,7 @@ def test_another_name_an_address_or_a_team_asks_nothing() -> None:
 
 def test_the_name_is_data_and_never_a_pattern() -> None:
     for name in ["a.b", "c++", "a|b", "(x", "[bot", "a*", "$", "^a", "\\d", "{1}", "x?"]:
-        mention = mention_pattern(name)
+        mention = mention_of(name)
 
         assert len(mention.findall(f"@{name} hi")) == 1
         assert len(mention.findall("@axb hi @5 @a hi @c hi")) == 0

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.rules import KEYS, Config, Rules, as_stored, read_config, stored_config, within
+from bot.rules import KEYS, Config, Rules, as_stored, counting, read_config, stored_config, within
 from bot.sandbox.net.rules import Destination
 from bot.serve.parts import rules_of
 from bot.settings import WORKER, read
 from bot.thread import repository_rules as words
 from bot.thread import tracking
 from bot.thread.tracking import TurnResult
+from bot.turn.words import Leave, leave
 from tests.support.fuzz import FUZZ
 from tests.support.rendered import html
 
@@ -122,6 +123,16 @@ def test_what_cannot_be_read_has_no_effect_at_all(text: bytes, why: str) -> None
     assert found.config is None
     assert len(found.problems) == 1
     assert why in found.problems[0]
+    known = Config(require_plan="always", allowed=["octocat"])
+    assert counting(found, known) == (known, (f"{found.problems[0]} {words.STILL_HOLDS}",))
+
+
+def test_of_a_file_that_cannot_be_read_where_none_was_known_only_maintainers_may_ask() -> None:
+    found = read_config(b"allowed = [")
+    holds, (problem,) = counting(found, None)
+    assert holds == Config(allowed=[])
+    assert problem == f"{found.problems[0]} {words.ONLY_MAINTAINERS}"
+    assert counting(found, holds) == (holds, (problem,)), "the next request says the same"
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -212,3 +223,22 @@ def test_the_operators_model_is_not_another_agents() -> None:
     assert chosen('agent = "codex"')[0].model is None
     assert chosen('agent = "codex"\nmodel = "gpt"')[0].model == "gpt"
     assert chosen('agent = "claude"')[0].model == "opus"
+
+
+@pytest.mark.parametrize("by_outsider", [False, True])
+@pytest.mark.parametrize("at_fork", [False, True])
+def test_whether_words_may_be_worked_on_follows_from_their_authors_and_the_rule(
+    *, by_outsider: bool, at_fork: bool
+) -> None:
+    for rule, goes_on, planned in [
+        *(("never", False, None), ("never", True, None)),
+        *(("outsiders", goes_on, "outsiders" if by_outsider else None) for goes_on in (False, True)),
+        *(
+            ("always", False, "outsiders" if by_outsider else "all"),
+            ("always", True, "outsiders" if by_outsider else None),
+        ),
+    ]:
+        assert leave(rule, by_outsider=by_outsider, at_fork=at_fork, goes_on=goes_on) == Leave(  # type: ignore[arg-type]
+            variables=not by_outsider and not at_fork,
+            planned_first=planned,  # type: ignore[arg-type]
+        )

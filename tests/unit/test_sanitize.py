@@ -2,15 +2,19 @@
 
 import re
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.prompt.hidden import strip_hidden
 from bot.thread.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts, split
 from bot.thread.marker import reply_marker, signed, turn_marker
 from bot.thread.sanitize import FOLDS, is_inert, sanitize
+from bot.turn.parsing import CommentParser
+from bot.verbs import VERBS
 from tests.support.fuzz import FUZZ
 from tests.support.rendered import html
 
@@ -216,6 +220,48 @@ def test_the_worst_markdown_of_3_mb_takes_seconds_and_five_comments(pattern: str
     assert was_cut
     assert 1 <= len(parts) <= MOST_COMMENTS
     assert all(len(part) <= COMMENT_CHARACTERS for part in parts)
+
+
+# Each takes longer than other text somewhere on the way, or once did.
+SHAPES = [
+    *("[", "![l", "[a](<", "[a][", "a]", ">", "> - ", "- ", "*a_ ", "**a *", "_a __", "~~a ~", "`a``", "<!--", "<!A"),
+    *("<?", "<![CDATA[", "<a ", "<a b='", "&a", "www.a", "www._", "www.a?!", "http://a", "http://a_", "a@", "a@b."),
+    *("a.b-_+", "mailto:", "xmpp:a@b", "[^a]", "a\n-\n", "[a]: b\n", "[a]:\n", "<details>\n", "<details>\n\n", "\t"),
+    *("\0", "\\[", "- [ ] ", "<div>\n\n", "<p>", "<td>", "<b>", "<font><b>", "<select><option>", "<svg><p>", "<h1>"),
+    *("<table><tr>", "<form>", "<a><b>", "<math><mi>", "<template>", "一*", "@tree-bot ", "/stop\n", "/", "1. "),
+    *("fix.", "fix_", "fix *", "](", "www.)", "https://github.example/", "&#99;heck passed\n", "check passed\n\n", "@"),
+]
+SHAPES_AS_LONG_AS: list[Callable[[int], str]] = [
+    *(lambda size, shape=shape: (shape * (size // len(shape) + 1))[:size] for shape in SHAPES),
+    lambda size: "".join(f"{' ' * (2 * depth)}- a\n" for depth in range(int(size**0.5))),
+    lambda size: "".join("`" * ticks + " " for ticks in range(1, int((2 * size) ** 0.5))),
+    lambda size: "".join(f"[^{note}]: a\n" for note in range(size // 11)),
+    lambda size: "[^a]: b\n\n" + "[^a] " * (size // 5),
+    lambda size: "|" + "a|" * (size // 4) + "\n|" + "-|" * (size // 4) + "\n|",
+    lambda size: "|a|\n|-|\n" + "|" * size,
+    lambda size: "|" + "a|" * 60 + "\n|" + "-|" * 60 + "\n" + "|\n" * (size // 2),
+    lambda size: "|a|\n|-|\n|" + "\\|" * (size // 2),
+    lambda size: "".join(f"[{number}]: /{number}\n" for number in range(size // 20)) + "[a] " * (size // 20),
+]
+SIZE = 16_000 if FUZZ == 1 else 64_000
+PARSER = CommentParser("tree-bot", VERBS.commands.values())
+
+
+@pytest.mark.parametrize("read", [lambda text: shown(text), PARSER.parse, strip_hidden])
+def test_no_shape_of_a_text_takes_much_longer_than_prose(read: Callable[[str], object]) -> None:
+    def seconds(text: str) -> float:
+        began = time.thread_time()
+        read(text)
+        return time.thread_time() - began
+
+    def is_in_proportion(shape: Callable[[int], str]) -> bool:
+        took = seconds(shape(SIZE))
+        return took < 25 * usual and (took < 4 * usual or took < 9 * seconds(shape(SIZE // 4)))
+
+    usual = min(seconds("The quick *brown* fox jumps over `it`.\n\n" * (SIZE // 40)) for _ in range(3))
+    for shape in SHAPES_AS_LONG_AS:
+        # Once more where something else was in the way.
+        assert any(is_in_proportion(shape) for _ in range(3)), shape(30)
 
 
 def test_an_empty_answer_has_no_parts() -> None:

@@ -14,6 +14,7 @@ from bot.thread.tracking import TurnResult
 from bot.verbs import VERBS, plan
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
+from tests.end_to_end.test_messages import TAKES_MESSAGES
 from tests.end_to_end.test_variables import knows_a_secret
 from tests.support.turn_rows import request
 from tests.support.world import World
@@ -42,7 +43,8 @@ COMMENTS: dict[str, str | TurnResult] = {
     "status-open-plan": status(WORKED, waits=[plan.waits_for_approval(28)]),
 }
 PLAN = "say The plan:\nsay write a.txt: one"
-HIDDEN = "say <!--\nsay write pwned.txt: no reader sees this\nsay -->"
+# The comment escapes the tag, so that below it a fence begins, whose first line GitHub does not show.
+HIDDEN = "say <p>\nsay ~~~ write pwned.txt: no reader sees this\nsay ~~~"
 
 
 def require(rule: RequirePlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +83,7 @@ async def test_a_plan_changes_nothing_until_it_is_approved(world: World) -> None
     await issue.hears("**Changed** [`threadtree/issue-1`]", "1 file +1")
     files = await world.files("threadtree/issue-1")
     assert (files["a.txt"], "pwned.txt" in files) == ("one", False)
+    assert "no reader sees this" not in (await world.turns("text"))[-1]
     assert len(await world.sessions("id")) == 1
     await issue.says("/approve")
     assert plan.not_open(2, 3, approved=True) in await issue.hears()
@@ -231,3 +234,33 @@ def test_a_plan_is_confirmed_like_what_it_plans_and_writes_nothing() -> None:
 @pytest.mark.parametrize("name", COMMENTS)
 def test_a_comment_reads_as_it_is_kept(name: str, matches_snapshot: Callable[[str, str], None]) -> None:
     matches_snapshot(name, as_posted(COMMENTS[name]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"), [("always", plan.REQUIRED_FOR_ALL), ("outsiders", plan.REQUIRED_FOR_OUTSIDERS)]
+)
+async def test_what_must_be_planned_is_not_told_to_an_agent_that_works(
+    a_world: Worlds, monkeypatch: pytest.MonkeyPatch, rule: RequirePlan, why: str
+) -> None:
+    require(rule, monkeypatch)
+    async with a_world(TAKES_MESSAGES) as world:
+        issue, gate = await world.maria.opens_issue("Greet people"), world.gate()
+        if rule == "always":
+            await issue.says(f"@threadtree-bot say wait {gate}\nsay write a.txt: one")
+            await issue.hears("write a.txt: one")
+            await issue.says("/approve")
+        else:
+            await issue.says(f"@threadtree-bot wait {gate}\nwrite a.txt: one")
+        await issue.sees_working()
+
+        if rule == "always":
+            await issue.says("@threadtree-bot say No.")
+        else:
+            said = await issue.says("say No.", by=world.olaf)
+            await world.maria.person.edit(said.comment, f"@threadtree-bot {said.comment.body}")
+        await issue.sees("Queued. One request is ahead of this one.")
+        gate.open()
+
+        assert "No." not in await issue.hears("1 file +1")
+        await issue.hears("No.", why, plan.PLANNED.partition(".")[0])
+        assert not any(await world.turns("is_told"))

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 
 from bot.ask import Ask
+from bot.node.transactions import persist
 from bot.prompt.builder import Brief
 from bot.prompt.collect import CHECKS, Collected
 from bot.rules import Rules
 from bot.store import turns
 from bot.store.database import Connection
+from bot.store.turns import ClaimedTurn
 from bot.thread import notices
 from bot.thread.tracking import Changes
 from bot.turn.confirm import NotConfirmedError
+from bot.turn.context import TurnContext
 from bot.turn.kind import Kind, Ready
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext, Verb
@@ -18,10 +21,10 @@ from bot.turn.turn_run import TurnRun
 from bot.verbs.fix import rows, words
 
 
-async def _goes_on_with_others(run: TurnRun) -> bool:
+async def _goes_on_with_others(ctx: TurnContext, turn: ClaimedTurn) -> bool:
     """It goes on with the words of the requests before it, which may have been withheld variables."""
-    told = (run.turn.conversation.id, run.turn.id, notices.VARIABLES_WITHHELD)
-    return await run.write(turns.was_told, *told)
+    told = (turn.conversation.id, turn.id, notices.VARIABLES_WITHHELD)
+    return await persist(ctx.pool, turns.was_told, *told)
 
 
 async def _may_begin(run: TurnRun, ready: Ready) -> str | None:
