@@ -45,6 +45,7 @@ create table worktrees (
     start_ref     text,
     start_sha     text,
     setup_done    boolean     not null default false,    -- `.threadtree/setup` ran in this checkout
+    had_variables boolean     not null default false,    -- programs in it were given the repository's: files may hold them
     ask_closes    boolean     not null default false,    -- GitHub did not say which issues its pull request closes
     state         text        not null default 'reserved'
                   check (state in ('reserved', 'ready', 'removing', 'removed', 'lost')),
@@ -117,6 +118,7 @@ create table conversations (
     worktree_id   bigint      references worktrees (id),
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),
+    had_variables boolean     not null default false,     -- its programs were given the repository's: HOME and sessions may hold them
     -- What the thread's people chose, from its next request on.
     agent         text,
     model         text,
