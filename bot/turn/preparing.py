@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from bot.node.rescue_rows import pending_restore
+from bot.node.variables import know_variables
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
@@ -32,7 +33,9 @@ _log = structlog.get_logger()
 
 
 async def take_up(run: TurnRun) -> None:
-    """Use the repository's present names and the rules that are known of it."""
+    """Use the repository's present names, its variables as secrets, and the rules that are known of it."""
+    repository = run.turn.worktree.repository
+    know_variables(run.ctx.data_dir, repository, run.ctx.redactor)
     await run.unless_stopped(_follow_rename(run))
     await use_known_rules(run)
 

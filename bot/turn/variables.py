@@ -6,7 +6,7 @@ words that must not have them.
 
 from dataclasses import replace
 
-from bot.node.variables import values_of, variables_in
+from bot.node.variables import know_variables, variables_in
 from bot.store.database import Connection, Pool, statement
 from bot.thread import notices, reasons
 from bot.turn.confirm import NotConfirmedError
@@ -41,7 +41,7 @@ async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
     Raises NotConfirmedError where these may not have them and the thread keeps them; GitHubError, OSError.
     """
     ctx, turn = run.ctx, run.turn
-    found = values_of(ctx.data_dir, turn.worktree.repository)
+    found = know_variables(ctx.data_dir, turn.worktree.repository, ctx.redactor)
     place = turn.conversation.id, turn.worktree.id
     kept = await run.write(keep_variables, *place)
     if not (found or kept):
@@ -54,7 +54,6 @@ async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
         return
     if not found:
         return
-    ctx.redactor.know(found.values())
     await run.write(record_given, *place)
     run.variables = found
     # The repository's, of each agent: which one it is follows from rows and rules that are read meanwhile.

@@ -62,15 +62,31 @@ async def test_what_holds_a_value_is_not_pushed(a_world: Worlds) -> None:
         assert "threadtree/issue-1" not in await world.branches()
 
 
-async def test_another_repository_has_none_of_them(a_world: Worlds) -> None:
+async def test_another_repository_has_none_of_them_and_cannot_guess_them(a_world: Worlds) -> None:
     async with a_world() as world:
         knows_a_secret(world)
+        ours = await world.maria.opens_issue("Greet people", f"@threadtree-bot say It is {VALUE}.")
+        await ours.hears("It is [redacted].")
         other = await world.github.create_repository("acme/other", {"README.md": "# other\n"})
         other.allow(world.github.person("maria"), "write")
-        issue = await world.maria.opens_issue("Greet people", "@threadtree-bot env", repository=other)
-        is_given, answer = await given_in(issue)
+        words = f"@threadtree-bot env\nwrite guess.txt: {VALUE}\nsay Is it {VALUE}?"
+        issue = await world.maria.opens_issue("Greet people", words, repository=other)
+        is_given, answer = await given_in(issue, f"Is it {VALUE}?")
         assert not is_given
         assert VARIABLES_WITHHELD not in answer
+        assert "**Changed**" in answer
+
+
+async def test_what_is_set_while_an_agent_works_is_known_at_once(a_world: Worlds) -> None:
+    async with a_world() as world:
+        gate = world.directory / "gate"
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says(f"@threadtree-bot wait {gate}\nsay It is {VALUE}.")
+        await issue.sees("Wait")
+        knows_a_secret(world)
+        gate.touch()
+        await issue.hears("It is [redacted].")
+        assert VALUE not in str(await world.turns("answer"))
 
 
 async def test_a_forks_head_gets_none_and_the_answer_says_so(a_world: Worlds) -> None:
@@ -120,7 +136,7 @@ async def test_a_thread_that_had_them_is_closed_to_an_outsiders_words(a_world: W
         await world.maria.person.edit(said.comment, f"@threadtree-bot {said.comment.body}")
         await issue.hears("**Not started:**", KEEPS_VARIABLES)
 
-        # A thread that works on the same files is closed to him too, and a reset keeps HOME. So does the end of them all.
+        # So is a thread that works on the same files. HOME stays at a reset, and what was once set lies there.
         pull = await world.olaf.opens_pull("Greet", head="threadtree/issue-1", body="Closes #1")
         await world.maria.person.label(pull.thread, "threadtree")
         await pull.hears("**Not started:**", KEEPS_VARIABLES)
