@@ -34,6 +34,7 @@ GITHUB_TOKEN_EXPIRES: Final = Gauge(
 LAST_DELIVERY: Final = Gauge(
     "threadtree_last_delivery_timestamp_seconds", "When the last signed delivery came", registry=REGISTRY
 )
+LOG_REQUESTS: Final = _counter("log_requests", "Requests for GitHub's log of deliveries", "answer")
 DISK_FREE_BYTES: Final = Gauge(
     "threadtree_disk_free_bytes", "Bytes free where DATA_DIR is", ["node"], registry=REGISTRY
 )
@@ -52,6 +53,8 @@ for _text in ("401", "503"):
     DELIVERIES_REFUSED.labels(_text)
 for _text in ("turn", "delivery", "missed-delivery", "write", "job"):
     RECOVERIES.labels(_text)
+for _text in ("unchanged", "counted"):
+    LOG_REQUESTS.labels(_text)
 for _text in ("done", "failed"):
     SWEEPS.labels(_text)
 GITHUB_REQUESTS.labels("401")

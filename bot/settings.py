@@ -43,6 +43,8 @@ _READ_ONLY_WITH = {
     "GITHUB_PRIVATE_KEY_PATH": Need.GITHUB,
     "MCP_CONFIG": Need.AGENT,
 }
+POLL_SECONDS = 5.0
+"""POLL_INTERVAL_SECONDS of `--poll`."""
 _ALSO_IN_LOWER_CASE = ("HTTPS_PROXY", "NO_PROXY")
 _URLS_OF_GITHUB_COM = {
     "GITHUB_GRAPHQL_URL": "https://api.github.com/graphql",
@@ -89,6 +91,7 @@ class Settings(BaseSettings):
     branch_prefix: values.BranchPrefix = BRANCH_PREFIX
     bare_commands: values.Switch = True
     allowed_repos: values.RepositoryGlobs = ()
+    webhook_repos: values.RepositoryGlobs = ()
     allowed_users: values.People = ()
     allowed_bots: values.NumericIds = frozenset()
 
@@ -134,6 +137,7 @@ class Settings(BaseSettings):
     worktree_purge_on_success: values.Switch = False
     sweep_interval_seconds: values.Seconds = 3600
     recover_interval_seconds: values.Seconds = 300
+    poll_interval_seconds: values.Seconds | None = None
     node_timeout_seconds: values.TenSecondsOrMore = 60
     shutdown_grace_seconds: values.NotNegative = 30
     admin_token: values.AdminToken | None = None
@@ -179,6 +183,12 @@ class Settings(BaseSettings):
         """The arguments of `bot.sandbox.outbound.Outbound`, whose import takes memory."""
         proxy = self.https_proxy.get_secret_value() if self.https_proxy else None
         return proxy, self.no_proxy, self.ssl_cert_file
+
+    @property
+    def named_repos(self) -> tuple[str, ...]:
+        """The repositories whose logs of deliveries a token reads from the start: patterns name none."""
+        given = (*self.webhook_repos, *self.allowed_repos)
+        return tuple({name.lower(): name for name in given if not set("*?[") & set(name)}.values())
 
     def variables_for(self, agent: str) -> dict[str, str]:
         """Return the variables of one of the agents: those in AGENT_ENV, and the keys of its own models."""

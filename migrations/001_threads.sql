@@ -10,7 +10,7 @@ create table codebases (
     default_branch  text,
     installation_id bigint,                              -- null where a personal token is used
     created_at      timestamptz not null default now(),
-    updated_at      timestamptz not null default now(),
+    updated_at      timestamptz not null default now(), -- when GitHub told these: of a reused name, the newest has it
     -- The repository's own rules: `.threadtree/config.toml` of the default branch, as the node that fetched it last read it.
     config          jsonb       not null default '{}',   -- the keys that are right
     config_blob     text,                                -- git's name of what was read; null: there is no such file
@@ -178,31 +178,20 @@ select o.id, o.node, o.path, o.seen_at, coalesce(b.owner || '/' || b.name, o.fol
 from (select *, split_part(path, '/', 2) || '/' || split_part(path, '/', 3) as folder from orphans) o
 left join codebases b using (folder);
 
--- Writes what is known of a repository, and returns the folder of its clone. A rename on GitHub updates the names; the
--- folder stays (agents key their sessions by path). A reused name is another repository: its folder has the id in its
--- name. What is known already is not written: an update locks the row until the transaction ends, and the repository's
--- threads would be decided one after the other. `updated_at` tells who had a name last.
+-- Writes what GitHub tells of a repository, and returns the folder of its clone. A rename on GitHub updates the names;
+-- the folder stays (agents key their sessions by path). A reused name is another repository: its folder has the id in
+-- its name. Called in a transaction of its own: it locks the row, and the repository's threads would be decided one
+-- after the other.
 create function threadtree_save_codebase(platform text, id bigint, owner text, name text, branch text, installation bigint)
 returns text language sql as $$
-    with known as (
-        select folder from codebases b
-        where (b.platform, b.repository_id) = ($1, $2) and b.owner = $3 and b.name = $4
-          and ($5 is null or b.default_branch = $5) and ($6 is null or b.installation_id = $6)
-          and not exists (select from codebases o where o.platform = $1 and lower(o.owner) = lower($3)
-                                                    and lower(o.name) = lower($4) and o.updated_at > b.updated_at)
-    ), written as (
-        insert into codebases as b (platform, repository_id, owner, name, folder, default_branch, installation_id)
-        select $1, $2, $3, $4,
-               case when exists (select from codebases o
-                                 where o.folder = $3 || '/' || $4 and (o.platform, o.repository_id) <> ($1, $2))
-                    then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
-               $5, $6
-        where not exists (select from known)
-        on conflict (platform, repository_id) do update
-           set owner = excluded.owner, name = excluded.name, updated_at = now(),
-               default_branch = coalesce(excluded.default_branch, b.default_branch),
-               installation_id = coalesce(excluded.installation_id, b.installation_id)
-        returning folder
-    )
-    select folder from known union all select folder from written
+    insert into codebases as b (platform, repository_id, owner, name, folder, default_branch, installation_id)
+    select $1, $2, $3, $4,
+           case when exists (select from codebases o
+                             where o.folder = $3 || '/' || $4 and (o.platform, o.repository_id) <> ($1, $2))
+                then $3 || '/' || $4 || '-' || $2::text else $3 || '/' || $4 end,
+           $5, $6
+    on conflict (platform, repository_id) do update
+       set owner = excluded.owner, name = excluded.name, updated_at = now(),
+           default_branch = excluded.default_branch, installation_id = excluded.installation_id
+    returning folder
 $$;

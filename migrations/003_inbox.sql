@@ -45,6 +45,7 @@ create table recoveries (
     log_cursor  text,                                      -- GitHub's name of the next page,
     log_newest  timestamptz,                               -- and the newest delivery that was read
     tried_at    timestamptz,                               -- sources are compared in turn, also where one cannot be read
+    held_until  timestamptz,                               -- none is read before: for GitHub's limits, or it was just read
     problem     text                                       -- what is not compared yet, or stays missed
 );
 

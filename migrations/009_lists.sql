@@ -177,6 +177,9 @@ union all
 select 'writers_held_seconds', '', '{}', coalesce(max(extract(epoch from held_until - now())), 0)::float8
 from writers where held_until > now()
 union all
+select 'log_read_seconds', '', '{}', extract(epoch from now() - max(tried_at))::float8
+from recoveries having max(tried_at) is not null
+union all
 select 'worktrees', '', jsonb_build_object('node', n.name, 'state', w.state), count(*)::float8
 from worktrees w join nodes n on n.id = w.node group by n.name, w.state
 union all

@@ -5,7 +5,7 @@ The bot is the client of the protocol. It offers no file system and no terminal;
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,10 +43,14 @@ def is_message(value: dict[str, Any]) -> bool:
 
 
 class _Transport:
-    """JSON-RPC messages over the stdin and stdout of an agent, for an `acp` connection."""
+    """JSON-RPC messages over the stdin and stdout of an agent, for an `acp` connection.
 
-    def __init__(self, process: AgentProcess) -> None:
+    An update goes to `take`, and nothing more is read until that has taken it: the connection would read on.
+    """
+
+    def __init__(self, process: AgentProcess, take: Callable[[object], Awaitable[None]]) -> None:
         self._process = process
+        self._take = take
 
     async def send(self, message: dict[str, Any]) -> None:
         """Write one message. A request raises ConnectionError when the agent reads no more; an answer is dropped."""
@@ -60,8 +64,11 @@ class _Transport:
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message; None at the end of the stream."""
         while (value := await self._process.read_object()) is not None:
-            if is_message(value):
+            if not is_message(value):
+                continue
+            if value.get("method") != CLIENT_METHODS["session_update"] or "id" in value:
                 return value
+            await self._take(value.get("params"))
         return None
 
     async def close(self) -> None:
@@ -79,8 +86,9 @@ class AcpLink(Link[Item]):
         self._plans = plans
         self.capabilities: dict[str, Any] = {}
         self.heard_history = False
-        self._connection = Connection(self._handle, _Transport(process))
-        self._listener: Callable[[schema.SessionNotification | FormAsked | PlanProposed], None] | None = None
+        self._connection = Connection(self._handle, _Transport(process, self._take_update))
+        self._inbox: Inbox[Item] | None = None
+        self._late: Callable[[Item], None] | None = None
         self._permits = False
         self._heard = asyncio.Event()
         self.replays: tuple[float, float] | None = None
@@ -102,7 +110,7 @@ class AcpLink(Link[Item]):
             await self._silence(*self.replays)
             self.replays = None
         content = await asyncio.to_thread(content_of, blocks, self.capabilities)
-        self._listener, self._permits = inbox.put_nowait, True
+        self._inbox, self._permits = inbox, True
         self.asked.set()
         item: Answered | Failed
         try:
@@ -133,7 +141,7 @@ class AcpLink(Link[Item]):
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], {"sessionId": self.session})
 
     def unlisten(self, late: Callable[[Item], None]) -> None:
-        self._listener, self._permits = late, False
+        self._inbox, self._late, self._permits = None, late, False
 
     async def _silence(self, quiet_seconds: float, at_most_seconds: float) -> None:
         """Wait until the agent has sent nothing for a while."""
@@ -152,28 +160,26 @@ class AcpLink(Link[Item]):
             await self.process.end()
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> dict[str, Any] | None:
-        # Without an await, updates are handled in the order they were sent, and before the answer that follows them.
         self._heard.set()
-        if method == CLIENT_METHODS["session_update"]:
-            self._take_update(params)
-        elif method == CLIENT_METHODS["session_request_permission"]:
-            return self._decide_permission(params)
-        elif method == CLIENT_METHODS["elicitation_create"]:
-            return self._pass_question_on(params)
-        elif not is_notification:
+        if method == CLIENT_METHODS["session_request_permission"]:
+            return await self._decide_permission(params)
+        if method == CLIENT_METHODS["elicitation_create"]:
+            return await self._pass_question_on(params)
+        if not is_notification:
             raise RequestError.method_not_found(method)
         return None
 
-    def _pass_question_on(self, params: object) -> dict[str, Any]:
+    async def _pass_question_on(self, params: object) -> dict[str, Any]:
         """Pass the question of a tool call on; here is no answer (https://agentclientprotocol.com/protocol/elicitation)."""
         match params:
             case {"sessionId": session, "toolCallId": str(), "message": str(message), "requestedSchema": dict(schema)}:
-                self._tell(session, FormAsked(message, as_object(schema.get("properties"))))
+                await self._tell(session, FormAsked(message, as_object(schema.get("properties"))))
                 return {"action": "cancel"}
             case _:
                 return {"action": "decline"}
 
-    def _take_update(self, params: object) -> None:
+    async def _take_update(self, params: object) -> None:
+        self._heard.set()
         kind = as_object(as_object(params).get("update")).get("sessionUpdate")
         self.heard_history |= kind in ("user_message_chunk", "agent_message_chunk")
         try:
@@ -182,14 +188,18 @@ class AcpLink(Link[Item]):
             # A kind of update of a newer protocol version.
             _log.debug("agent-update-unknown")
             return
-        self._tell(notification.session_id, notification)
+        await self._tell(notification.session_id, notification)
 
-    def _tell(self, session: str, item: schema.SessionNotification | FormAsked | PlanProposed) -> None:
-        """Pass it on. What is of other sessions, and all without a listener, is dropped."""
-        if self._listener is not None and session == self.session:
-            self._listener(item)
+    async def _tell(self, session: str, item: schema.SessionNotification | FormAsked | PlanProposed) -> None:
+        """Pass it on, once there is room. What is of other sessions, and all before the first prompt, is dropped."""
+        if session != self.session:
+            return
+        if self._inbox is not None:
+            await self._inbox.put(item)
+        elif self._late is not None:
+            self._late(item)
 
-    def _decide_permission(self, params: object) -> dict[str, Any]:
+    async def _decide_permission(self, params: object) -> dict[str, Any]:
         try:
             request = schema.RequestPermissionRequest.model_validate(params)
         except ValidationError as error:
@@ -198,12 +208,13 @@ class AcpLink(Link[Item]):
         choice = unattended_choice(request.options, refuses=self._plans) if self._permits else None
         if self._plans and call.kind == _LEAVES_PLANNING:
             plan = call.raw_input.get("plan") if isinstance(call.raw_input, dict) else None
-            self._tell(request.session_id, PlanProposed(plan if isinstance(plan, str) else shown_text(call)))
+            await self._tell(request.session_id, PlanProposed(plan if isinstance(plan, str) else shown_text(call)))
             choice = None
         if choice is not None:
             # Some agents report a tool call that needs permission only here and at its end.
             update = schema.ToolCallProgress(session_update="tool_call_update", **call.model_dump())
-            self._tell(request.session_id, schema.SessionNotification(session_id=request.session_id, update=update))
+            session = request.session_id
+            await self._tell(session, schema.SessionNotification(session_id=session, update=update))
         outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
         return {"outcome": outcome}
 

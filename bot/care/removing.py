@@ -12,9 +12,10 @@ from bot.care import removal_rows as removals
 from bot.care import retention_rows as retention
 from bot.care.removal_rows import DecidedRemoval, Removal
 from bot.failpoints import reached
-from bot.github.errors import GitHubError
+from bot.github.errors import GitHubError, NotFound
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext
+from bot.node.repository_names import of_this_minute
 from bot.node.rescues import merged_head, record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.refs import InvalidNameError
@@ -165,12 +166,20 @@ async def _tell(connection: Connection, worktree_id: int, why: str) -> None:
 
 async def _fetched(ctx: NodeContext, tree: OpenTree, worktree: WorktreeRow) -> bool | NotRemoved:
     """Fetch; False where no commit counts as published, NotRemoved while GitHub cannot be asked."""
-    url = f"{ctx.server_url}/{worktree.repository.full_name}.git"
     try:
         await tree.clone.run("rev-parse", "--git-dir")
-        # The repository may have been renamed, and its old name may be another repository's.
+        repository = worktree.repository
+        if ctx.github is not None:
+            # It may have been renamed, and its old name may be another repository's.
+            repository = await of_this_minute(ctx.pool, ctx.github, repository)
+        url = f"{ctx.server_url}/{repository.full_name}.git"
         await tree.clone.run("config", "--local", "--replace-all", "remote.origin.url", url)
         await tree.fetch()
+    except NotFound as gone:
+        _log.warning("published-commits-unknown", path=worktree.path, why=str(gone))
+        return False
+    except GitHubError as error:
+        return NotRemoved(worktree_replies.github_not_asked(error))
     except GitError as error:
         if error.problem not in _GONE:
             return NotRemoved(worktree_replies.github_not_asked(error))

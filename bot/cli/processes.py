@@ -19,7 +19,7 @@ import typer
 from bot.cli.options import Json
 from bot.cli.running import database_url, fail, ready_database, run, stop_signals
 from bot.logs import FOLDER
-from bot.settings import SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load, read
+from bot.settings import POLL_SECONDS, SERVE, WEB, WORKER, Need, Settings, SettingsError, doubtful_names, load, read
 from bot.tasks import unless_stopped
 
 # What a process runs is imported in it: the web process has no agents, no git and no client of GitHub.
@@ -37,14 +37,23 @@ T = TypeVar("T")
 NoWorktreePrune = Annotated[
     bool, typer.Option("--no-worktree-prune", help="Keep old worktrees, as WORKTREE_PRUNE_ENABLED=false does.")
 ]
+Poll = Annotated[
+    bool,
+    typer.Option(
+        "--poll",
+        help="Take deliveries from GitHub's log, as POLL_INTERVAL_SECONDS=5 does: no address that GitHub reaches is "
+        "needed.",
+    ),
+]
 EndWith = Annotated[int | None, typer.Option(hidden=True, help="The process to end with.")]
 
 
-def serve(no_worktree_prune: NoWorktreePrune = False) -> None:
+def serve(poll: Poll = False, no_worktree_prune: NoWorktreePrune = False) -> None:
     """Apply the migrations, then run web and worker. If one of the two processes ends, so does the other."""
     settings = load(needs=SERVE)
 
-    worker_options = ["--no-worktree-prune"] if no_worktree_prune else []
+    given = {"--poll": poll, "--no-worktree-prune": no_worktree_prune}
+    worker_options = [option for option, is_given in given.items() if is_given]
     if status := _run(settings, "serve", lambda dsn, stopping: _serve(dsn, stopping, *worker_options)):
         raise typer.Exit(status)
 
@@ -104,9 +113,11 @@ def web(end_with: EndWith = None) -> None:
     _run(settings, "web", serving, end_with, uvloop.new_event_loop)
 
 
-def worker(no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
+def worker(poll: Poll = False, no_worktree_prune: NoWorktreePrune = False, end_with: EndWith = None) -> None:
     """Run only a worker: it decides, runs turns and answers."""
     settings = load(needs=WORKER)
+    if poll and settings.poll_interval_seconds is None:
+        settings = settings.model_copy(update={"poll_interval_seconds": POLL_SECONDS})
     if no_worktree_prune:
         settings = settings.model_copy(update={"worktree_prune_enabled": False})
     from bot.serve.base import redactor_of
@@ -201,8 +212,7 @@ def receive(
 def recover(json: Json = False) -> None:
     """Fetch what GitHub delivered in the last three days while nothing listened, as a worker does now and then."""
     from bot.github.client import GitHub
-    from bot.inbox.recover import Recovered
-    from bot.inbox.recover import recover as recover_missed
+    from bot.inbox.recover import Recovered, Recovery
     from bot.serve.base import redactor_of, require_current_schema
     from bot.serve.parts import Surroundings, open_client
     from bot.store.database import database
@@ -219,7 +229,7 @@ def recover(json: Json = False) -> None:
         ):
             async with pool.acquire() as connection:
                 await require_current_schema(connection)
-            return await recover_missed(pool, github, settings.platform, around.clock())
+            return await Recovery(pool, github, settings.platform, around.clock, settings.named_repos).round()
 
     found = run(recovered())
     if found is None:
@@ -232,7 +242,7 @@ def recover(json: Json = False) -> None:
         if one.problem is not None:
             typer.echo(f"{one.source}: {one.problem}", err=True)
     if not found:
-        typer.echo("No repository was active in the last 30 days.")
+        typer.echo("No repository is named in WEBHOOK_REPOS or ALLOWED_REPOS, and none was active in the last 30 days.")
 
 
 def demo(

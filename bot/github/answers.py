@@ -1,6 +1,6 @@
 """Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -149,7 +149,23 @@ class LoggedDelivery:
     at: Annotated[datetime, _at("delivered_at")]
     status: str
     status_code: int
-    """0 without an answer."""
+    """0, or on github.com also 502 or 504, without an answer."""
+    redelivery: bool = False
+    action: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A page of such a log, the newest first. `following` is the cursor of the next one, None where there is none.
+
+    `is_unchanged`: it is as this process saw it last. `left`: the part of the hour's requests that is left, None where
+    GitHub tells of no limit.
+    """
+
+    deliveries: Sequence[LoggedDelivery]
+    following: str | None
+    is_unchanged: bool
+    left: float | None
 
 
 @dataclass(frozen=True, slots=True)

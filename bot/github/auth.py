@@ -15,6 +15,8 @@ from bot.model import Repository
 # https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
 APP_TOKEN_BACKDATED = timedelta(minutes=1)
 APP_TOKEN_LIFETIME = timedelta(minutes=9)
+APP_TOKEN_REUSED = timedelta(minutes=6)
+"""So long a JWT is used again: two minutes less than it is good for."""
 # An installation's token lives an hour:
 # https://docs.github.com/apps/creating-github-apps/authenticating-with-a-github-app/generating-an-installation-access-token-for-a-github-app
 REFRESH_BEFORE_EXPIRY = timedelta(minutes=5)

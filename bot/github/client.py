@@ -1,6 +1,7 @@
 """The part of GitHub that the bot uses: one method per request, values in, values out. Raises GitHubError."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from bot.github import answers
-from bot.github.answers import LoggedDelivery, Permission, Posted, Pull, ReviewComment, Webhook, read
+from bot.github.answers import LoggedDelivery, LogPage, Permission, Posted, Pull, ReviewComment, Webhook, read
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.graphql import Answer, Path
@@ -40,19 +41,29 @@ CHECK_EVENTS = ("check_run", "check_suite", "workflow_run")
 APP_EVENTS = (
     *("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
     *CHECK_EVENTS,
+    "repository",  # that it was deleted
 )
-REPOSITORY = "/repos/{owner}/{name}"
+NAMED = "/repos/{owner}/{name}"
+"""A repository that somebody names. All other requests go by id: a name can be another's by now, or by a lie."""
+# Where GitHub leads from a former name, and to the next page of a list:
+# https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
+REPOSITORY = "/repositories/{repository}"
 # https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
-INSTALLATION = f"{REPOSITORY}/installation"
+INSTALLATION = "/installation"
 PULLS = "/pulls{?state,head,per_page}"
 WEBHOOK_PATH = "/webhooks/github"
+NOWHERE = "https://threadtree.invalid"
+"""Where a webhook leads whose log is all that is wanted: a name that leads nowhere, ever (RFC 2606)."""
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
+PER_FIRST_PAGE = 30
+"""Of a log: its first page is asked for again and again, and is kept where it is small."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """
 query($owner: String!, $name: String!, $number: Int!, $after: String) {
   repository(owner: $owner, name: $name) {
+    databaseId
     pullRequest(number: $number) {
       closingIssuesReferences(first: 100, after: $after) {
         nodes { number repository { databaseId } }
@@ -101,30 +112,35 @@ class GitHub:
 
     async def repository(self, platform: str, owner: str, name: str) -> Repository:
         """Return the repository that is called `owner/name` now. Raises NotFound where the bot may not see one."""
-        token, installation_id = self._tokens.personal, None
+        token, installation_id, named = self._tokens.personal, None, {"owner": owner, "name": name}
         if self.is_app:
-            installation_id = (await self._of_app(INSTALLATION, owner=owner, name=name))["id"]
+            installation_id = (await self._of_app(NAMED + INSTALLATION, **named))["id"]
             token = await self._tokens.of_installation(installation_id)
-        found = await self._api.getitem(REPOSITORY, {"owner": owner, "name": name}, oauth_token=token)
-        return Repository(
-            platform, found["id"], found["owner"]["login"], found["name"], found["default_branch"], installation_id
-        )
+        return _repository(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
 
-    async def as_named_now(self, repository: Repository) -> Repository:
-        """Return the repository as it is now, found by its id: its old name may be another's.
+    async def by_id(self, repository: Repository) -> Repository:
+        """Return the repository of this id as GitHub tells it now: names, default branch, the App's installation there.
 
         Raises NotFound where the bot does not see it.
-        https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
         """
         try:
-            found = await self._by_id(repository)
+            installation_id = None
+            if self.is_app:
+                of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository.id)
+                installation_id = of_app["id"]
+            found = await self.get(replace(repository, installation_id=installation_id), "")
+            return _repository(repository.platform, found, installation_id)
         except NotFound as problem:
-            # Also of a server that finds none by its id: by its name it may be another one.
-            found = await self.get_if_there(repository, "")
-            if found is None or found["id"] != repository.id:
-                raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
-        owner, name, branch = found["owner"]["login"], found["name"], found["default_branch"]
-        return replace(repository, owner=owner, name=name, default_branch=branch)
+            raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
+
+    async def as_named_now(self, repository: Repository) -> Repository:
+        """As `by_id`, of a repository whose installation GitHub has told before: it stays the same with the owner."""
+        if self.is_app:
+            with suppress(NotFound, Unauthenticated):
+                now = _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
+                if now.owner == repository.owner:
+                    return now
+        return await self.by_id(repository)
 
     @property
     def clock_skew(self) -> timedelta | None:
@@ -141,9 +157,9 @@ class GitHub:
         """Return the rights that the bot lacks in this repository. Raises NotFound where the bot may not see it."""
         if not self.is_app:
             named = {"owner": owner, "name": name}
-            found = await self._api.getitem(REPOSITORY, named, oauth_token=self._tokens.personal)
+            found = await self._api.getitem(NAMED, named, oauth_token=self._tokens.personal)
             return () if found["permissions"]["push"] else ("write access",)
-        granted = (await self._of_app(INSTALLATION, owner=owner, name=name))["permissions"]
+        granted = (await self._of_app(NAMED + INSTALLATION, owner=owner, name=name))["permissions"]
         return tuple(f"{right}: write" for right in APP_RIGHTS if granted.get(right) != "write")
 
     async def app_lacks(self) -> tuple[str, ...]:
@@ -154,8 +170,8 @@ class GitHub:
         """
         if not self.is_app:
             return ()
-        app, hook = await self._of_app("/app"), await self._of_app("/app/hook/config")
-        leads_here = urlsplit(hook.get("url") or "").path.endswith(WEBHOOK_PATH)
+        app, url = await self._of_app("/app"), await self.app_webhook_url()
+        leads_here = urlsplit(url).path.endswith(WEBHOOK_PATH)
         return (
             *(
                 f"the permission `{right}: {level}`"
@@ -166,27 +182,49 @@ class GitHub:
             *(() if leads_here else (f"a webhook that leads to {WEBHOOK_PATH}",)),
         )
 
-    async def permission(self, repository: Repository, person: Actor) -> Permission:
-        """Return the person's live permission, "none" for an outsider. A failure raises: the caller fails closed.
+    async def app_webhook_url(self) -> str:
+        """Return where the App's webhook leads, empty where it has none."""
+        return (await self._of_app("/app/hook/config")).get("url") or ""
 
-        GitHub is asked by login, and the account that it answers for must have the person's id. Raises NotFound where
-        the bot does not see the repository: GitHub's answer is the same.
+    async def permission(self, repository: Repository, person: Actor) -> tuple[Permission, str]:
+        """Return the person's live permission, "none" for an outsider, and the login of their account as it is now.
+
+        A failure raises: the caller fails closed. GitHub is asked by login, and the account that it answers for must
+        have the person's id; who renamed the account is asked for again. Raises NotFound where the bot does not see the
+        repository: GitHub's answer is the same.
         """
-        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=person.login)
-        if answer is None:
+        found = await self._permission(repository, person.login, person.id)
+        if found is None:
+            login = await self._login_of(repository, person.id) or person.login
+            if login != person.login:
+                found, person = await self._permission(repository, login, person.id), replace(person, login=login)
+        if found is None:
             await self.as_named_now(repository)
-            return "none"
-        # GitHub always says whose it is, null for nobody's. A server that knows no such word is believed without it.
-        account = answer.get("user", {})
-        is_them = account is not None and account.get("id", person.id) == person.id
-        return answers.permission(answer) if is_them else "none"
+        return found or "none", person.login
 
-    async def may_read(self, repository: Repository, login: str) -> bool:
-        """Return whether the person can read the repository, found by its id: its name may be another's by now.
+    async def _permission(self, repository: Repository, login: str, account: int) -> Permission | None:
+        """Return what the account of this login may do, None where there is none, or it has another id.
 
         https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user
         """
-        answer = await self._by_id(repository, "/collaborators/{login}/permission", login=login)
+        answer = await self.get_if_there(repository, "/collaborators/{login}/permission", login=login)
+        # GitHub always says whose it is, null for nobody's. A server that knows no such word is believed without it.
+        them = answer.get("user", {}) if answer is not None else None
+        return answers.permission(answer) if them is not None and them.get("id", account) == account else None
+
+    async def _login_of(self, repository: Repository, account: int) -> str | None:
+        """Return the present login of an account: https://docs.github.com/rest/users/users#get-a-user-using-their-id"""
+        ask = partial(self._api.getitem, "/user/{account}", {"account": account})
+        try:
+            found = await self._authorised(repository, lambda token: ask(oauth_token=token))
+        except NotFound:
+            return None
+        login: str | None = found.get("login")
+        return login
+
+    async def may_read(self, repository: Repository, login: str) -> bool:
+        """Return whether the person can read the repository."""
+        answer = await self.get(repository, "/collaborators/{login}/permission", login=login)
         return answers.permission(answer) != "none"
 
     async def login_of_code(self, address: str, form: Mapping[str, str]) -> str:
@@ -230,7 +268,8 @@ class GitHub:
         """
         fields = "title headRefOid baseRefName state mergeable"
         pulls = " ".join(f"p{number}: pullRequest(number: {number}) {{ {fields} }}" for number in numbers)
-        document = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ {pulls} }} }}"
+        named = f"repository(owner: $owner, name: $name) {{ databaseId {pulls} }}"
+        document = f"query($owner: String!, $name: String!) {{ {named} }}"
         found = (await self.ask(repository, document, ("repository",))).needed
         told = (found[f"p{number}"] for number in numbers)
         return tuple(one and read(answers.Mergeable, one) for one in told)
@@ -382,15 +421,16 @@ class GitHub:
         )
         return sorted(made, key=lambda hook: hook.at, reverse=True)
 
-    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> tuple[list[LoggedDelivery], str | None]:
-        """Return one page of what a repository's webhook, or the App's (None), delivered, the newest first.
+    async def logged_deliveries(self, hook: Hook | None, cursor: str | None) -> LogPage:
+        """Return one page of what a repository's webhook, or the App's (None), delivered, or could not deliver.
 
-        The first page without `cursor`; the second value is the cursor of the next one, None where there is none.
+        The first page without `cursor`, which is from the page before.
+        https://docs.github.com/rest/repos/webhooks#list-deliveries-for-a-repository-webhook
         """
-        path = "/deliveries{?per_page,cursor}"
-        found, following = await self._of_hook(hook, self._api.page, path, per_page=PER_PAGE, cursor=cursor)
-        cursors = parse_qs(urlsplit(following).query).get("cursor", [None])
-        return [read(LoggedDelivery, one) for one in found], cursors[0]
+        path, size = "/deliveries{?per_page,cursor}", PER_PAGE if cursor else PER_FIRST_PAGE
+        page = await self._of_hook(hook, self._api.page, path, per_page=size, cursor=cursor)
+        cursors = parse_qs(urlsplit(page.following).query).get("cursor", [None])
+        return LogPage([read(LoggedDelivery, one) for one in page.items], cursors[0], page.is_unchanged, page.left)
 
     async def logged_payload(self, hook: Hook | None, delivery: int) -> Any:
         """Return the payload of a delivery in GitHub's log.
@@ -446,13 +486,6 @@ class GitHub:
         except NotFound:
             return None
 
-    async def _by_id(self, repository: Repository, path: str = "", **variables: Value) -> Any:
-        """As `get`, of the repository that has this id now."""
-        named = {"id": repository.id, **variables}
-        return await self._authorised(
-            repository, lambda token: self._api.getitem("/repositories/{id}" + path, named, oauth_token=token)
-        )
-
     async def get_all(
         self,
         repository: Repository,
@@ -468,8 +501,8 @@ class GitHub:
         return await self._below(repository, partial(self._api.post, data=data), path, **variables)
 
     async def _below(self, repository: Repository, use: Call[T], path: str, **variables: Value) -> T:
-        """Make a request below the repository."""
-        named = {"owner": repository.owner, "name": repository.name, **variables}
+        """Make a request below the repository, whatever it is called by now."""
+        named = {"repository": repository.id, **variables}
         return await self._authorised(repository, lambda token: use(REPOSITORY + path, named, oauth_token=token))
 
     async def query(self, repository: Repository, document: str, **variables: Any) -> Any:
@@ -480,9 +513,16 @@ class GitHub:
         return (await self.ask(repository, document, None, **variables)).data
 
     async def ask(self, repository: Repository, document: str, need: Path | None, **variables: Any) -> Answer:
-        """Return what GraphQL tells, at least this part; the repository's owner and name are among the variables."""
+        """Return what GraphQL tells, at least this part; the repository's owner and name are among the variables.
+
+        It finds no repository by number: a query of `repository` asks for its `databaseId` too. Raises NotFound where
+        the name is another one's.
+        """
         named = {"owner": repository.owner, "name": repository.name, **variables}
-        return await self._authorised(repository, lambda token: self._api.query(document, named, need, token=token))
+        answer = await self._authorised(repository, lambda token: self._api.query(document, named, need, token=token))
+        if (found := answer.data.get("repository")) is not None and found["databaseId"] != repository.id:
+            raise NotFound(f"{repository.full_name} is another repository by now")
+        return answer
 
     async def _change(self, repository: Repository, name: str, **values: str) -> None:
         """Make one of https://docs.github.com/graphql/reference/mutations"""
@@ -535,7 +575,7 @@ class GitHub:
         if (token, repository.id) in self._shown:
             return False
         try:  # what does not exist is not waited for
-            await self._api.getitem("/repositories/{id}", {"id": repository.id}, oauth_token=token)
+            await self._api.getitem(REPOSITORY, {"repository": repository.id}, oauth_token=token)
         except GitHubError:
             return True
         self._shown.add((token, repository.id))
@@ -555,3 +595,9 @@ class GitHub:
 def _comment_path(target: Target) -> str:
     """Return where the bot's comment that answers `target` is."""
     return "/pulls/comments/{id}" if target.kind == "review-comment" else "/issues/comments/{id}"
+
+
+def _repository(platform: str, found: Any, installation_id: int | None) -> Repository:
+    """Read https://docs.github.com/rest/repos/repos#get-a-repository"""
+    names = found["owner"]["login"], found["name"], found["default_branch"]
+    return Repository(platform, found["id"], *names, installation_id)

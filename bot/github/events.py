@@ -19,7 +19,10 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvent:
-    """Fields of all events: the place and the person who acted (not always the text's author)."""
+    """Fields of what may ask something: the place, and the person who acted (not always the text's author).
+
+    The repository, here and in all events, is as a payload names it: nothing is known of it but its id.
+    """
 
     repository: Repository
     sender: Actor
@@ -56,22 +59,33 @@ class Gesture(ThreadEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadClosed(ThreadEvent):
+class ThreadClosed:
     """Closed, merged, transferred away or deleted. `pull` is told of a pull request from the repository itself.
 
     `reverts` is the pull request that this one, which was merged, took back.
     """
 
+    repository: Repository
+    thread: Thread
     at: datetime
     pull: ClosedPull | None = None
     reverts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadReopened(ThreadEvent):
+class ThreadReopened:
     """The thread is open again."""
 
+    repository: Repository
+    thread: Thread
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryDeleted:
+    """The repository is no more, if GitHub says so too."""
+
+    repository: Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ class ChecksEnded:
     head: str
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened | ChecksEnded
+Event = Written | Gesture | ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded
 
 
 @dataclass(frozen=True, slots=True)

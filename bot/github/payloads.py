@@ -20,6 +20,7 @@ from bot.github.events import (
     Event,
     Gesture,
     Remark,
+    RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
     Unreadable,
@@ -44,6 +45,7 @@ _USED_ACTIONS = {
     "pull_request_review": {"submitted", "edited"},
     "issues": {"opened", "edited", "labeled", "assigned", "closed", "reopened", "transferred", "deleted"},
     "pull_request": {"opened", "edited", "labeled", "assigned", "review_requested", "closed", "reopened"},
+    "repository": {"deleted"},
 }
 _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
     "issue_comment": ("comment", "comment"),
@@ -174,9 +176,9 @@ class Envelope:
     kept: Json | None = None
 
 
-def is_used_event(event: str) -> bool:
+def is_used_event(event: str, action: str | None = None) -> bool:
     """Return whether the bot acts on some payloads of this event."""
-    return event in _USED_ACTIONS
+    return event in _USED_ACTIONS and (action is None or action in _USED_ACTIONS[event])
 
 
 def envelope(event: str, payload: object, platform: str) -> Envelope:
@@ -185,9 +187,10 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
     named = _maybe(str, fields, "action")
     action = named if named is not None and _ACTION.fullmatch(named) else None
     is_used = _is_used(event, action, fields)
+    has_thread = event not in (*CHECKS, "repository")
     try:
         repository = _repository(fields, platform)
-        number = None if event in CHECKS else _part(Number, fields, _thread_key(fields), "number")
+        number = _part(Number, fields, _thread_key(fields), "number") if has_thread else None
     except _MalformedError:
         return Envelope(action, None, None, is_used and event not in CHECKS)
     if event in CHECKS:
@@ -198,6 +201,8 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         # Give checks a lock of their own: they are many, and people do not wait for them.
         lock_key = f"{platform}/{repository.id}@{head}"
         return Envelope(action, None, lock_key, is_used and head is not None, kept=kept)
+    if not has_thread:
+        return Envelope(action, None, f"{platform}/{repository.id}", is_used)
     text = None
     if is_used and (event in _TEXTS or action in ("opened", "edited")):
         body = _at(fields, _TEXTS.get(event, (_thread_key(fields),))[0], "body")
@@ -224,12 +229,18 @@ def read(event: str, payload: object, platform: str) -> Event | Unreadable | Non
 
 
 def _is_used(event: str, action: str | None, fields: Json) -> bool:
-    """Return whether the bot can act on this event and action; not on an edit that left the text unchanged."""
+    """Return whether the bot can act on this event and action.
+
+    Not on an edit that left the text unchanged, nor on an issue that was asked in another repository and moved here.
+    """
     if action not in _USED_ACTIONS.get(event, ()):
         return False
     if action == "edited":
         changes = fields.get("changes")
         return not isinstance(changes, dict) or "body" in changes
+    if action == "opened":
+        # https://docs.github.com/webhooks/webhook-events-and-payloads?actionType=opened#issues
+        return not isinstance(_at(fields, "changes", "old_repository"), dict)
     if event == "pull_request_review":
         review = fields.get("review")
         return not isinstance(review, dict) or review.get("body") not in (None, "")
@@ -249,17 +260,16 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     if event in CHECKS:
         head = _checked_head(event, fields)
         return None if head is None else ChecksEnded(_repository(fields, platform), head)
-    key = _thread_key(fields)
-    thread = _part(_Thread, fields, key)
-    kind = _kind(fields)
-    where = (
-        _repository(fields, platform),
-        _part(_Account, fields, "sender").actor,
-        Thread(thread.number, kind, thread.title, thread.closed_at, _head_sha(fields)),
-    )
+    repository = _repository(fields, platform)
+    if event == "repository":
+        return RepositoryDeleted(repository)
+    key, kind = _thread_key(fields), _kind(fields)
+    about = _part(_Thread, fields, key)
+    thread = Thread(about.number, kind, about.title, about.closed_at, _head_sha(fields))
     if event in _TEXTS or action in ("opened", "edited"):
-        return _written(event, action, fields, where)
+        return _written(event, action, fields, (repository, _part(_Account, fields, "sender").actor, thread))
     if action in ("labeled", "assigned", "review_requested"):
+        where = repository, _part(_Account, fields, "sender").actor, thread
         remark = _remark(fields, key, Target(kind), _part(Moment, fields, key, "updated_at"))
         if action == "labeled":
             return Gesture(*where, remark, label=_part(Text, fields, "label", "name"))
@@ -274,21 +284,22 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     at = thread.closed_at if action == "closed" else None
     at = at or _part(Moment, fields, key, "updated_at")
     if action == "reopened":
-        return ThreadReopened(*where, at)
+        return ThreadReopened(repository, thread, at)
     if event != "pull_request" or _at(fields, key, "head") is None:
-        return ThreadClosed(*where, at)
+        return ThreadClosed(repository, thread, at)
     try:
         pull = _part(_Pull, fields, key)
     except _MalformedError:
-        return ThreadClosed(*where, at)  # what became of it is not counted, and all else is done
+        return ThreadClosed(repository, thread, at)  # what became of it is not counted, and all else is done
     merged_at = pull.merged_at or (at if pull.merged is True else None)
     told = ClosedPull(pull.number, pull.branch, pull.head, pull.created_at, merged_at)
     reverts = _REVERTS.match(pull.body) if merged_at else None
-    names = (None, where[0].full_name.lower())
+    names = (None, repository.full_name.lower())
     return ThreadClosed(
-        *where,
+        repository,
+        thread,
         at,
-        told if pull.head_repository == where[0].id else None,
+        told if pull.head_repository == repository.id else None,
         int(reverts["number"]) if reverts and (reverts["name"] and reverts["name"].lower()) in names else None,
     )
 

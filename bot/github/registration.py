@@ -68,15 +68,19 @@ class Registration(GitHub):
         known = None if scopes is None else [scope for one in scopes.split(",") if (scope := one.strip())]
         return TokenFacts(me.login, known, self._api.token_expires_at)
 
-    async def put_webhook(self, repository: Repository, url: str, secret: str) -> int:
+    async def put_webhook(self, repository: Repository, url: str, secret: str, *, is_ours: bool) -> int:
         """Make the repository's webhook for this address, or bring the one that is there up to date; return its id.
 
-        https://docs.github.com/rest/repos/webhooks#create-a-repository-webhook. Raises NotFound or Refused without the
-        right to.
+        It is the one with this address; or the only one that leads to a bot, where the bot `is_ours` that it leads to:
+        its log goes on. https://docs.github.com/rest/repos/webhooks#create-a-repository-webhook. Raises NotFound or
+        Refused without the right to.
         """
         config = {"url": url, "content_type": "json", "secret": secret, "insecure_ssl": "0"}
         data = {"config": config, "events": list(APP_EVENTS), "active": True}
-        known = next((hook.id for hook in await self.webhooks(repository) if hook.url == url), None)
+        there = await self.webhooks(repository)
+        known = next((hook.id for hook in there if hook.url == url), None)
+        if known is None and is_ours and len(there) == 1:
+            known = there[0].id
         if known is None:
             made: int = (await self._post(repository, "/hooks", {"name": "web", **data}))["id"]
             return made
@@ -86,10 +90,6 @@ class Registration(GitHub):
     async def app_page(self) -> AppPage:
         """Return the App that these credentials are of."""
         return read(AppPage, await self._of_app("/app"))
-
-    async def app_webhook_url(self) -> str:
-        """Return where the App's webhook leads, empty where it has none."""
-        return (await self._of_app("/app/hook/config")).get("url") or ""
 
     async def lead_app_webhook(self, url: str) -> None:
         """Lead the App's webhook to another address.

@@ -67,7 +67,7 @@ _ARGUMENTS = "$owner: String!, $name: String!, $number: Int!"
 OVERVIEW = f"""
 query({_ARGUMENTS}) {{
   repository(owner: $owner, name: $name) {{
-    visibility
+    databaseId visibility
     issueOrPullRequest(number: $number) {{
       __typename
       ... on Issue {{
@@ -410,7 +410,7 @@ async def _pages(
     kind = "pullRequest"
     if part == "comments":
         kind, page = "issueOrPullRequest", f"... on Issue {{ {page} }} ... on PullRequest {{ {page} }}"
-    thread = f"repository(owner: $owner, name: $name) {{ {kind}(number: $number) {{ {page} }} }}"
+    thread = f"repository(owner: $owner, name: $name) {{ databaseId {kind}(number: $number) {{ {page} }} }}"
     document = f"query({_ARGUMENTS}, $before: String) {{ {thread} }}"
     newest_first, read, pages = list[Any](), PER_PAGE if before else 0, 0
     while True:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import perf_counter
@@ -17,9 +18,10 @@ from gidgethub.abc import GitHubAPI
 from gidgethub.sansio import create_headers, decipher_response, format_url
 
 from bot import counters
-from bot.github.auth import APP_TOKEN_BACKDATED, AppCredentials, InstallationToken
+from bot.github.auth import APP_TOKEN_BACKDATED, APP_TOKEN_REUSED, AppCredentials, InstallationToken
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated, classify
 from bot.github.graphql import Answer, Path, read_answer
+from bot.json_values import without_halves
 from bot.sandbox.outbound import why_unreachable
 
 Clock = Callable[[], datetime]
@@ -42,8 +44,23 @@ _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
 _MOST_KNOWN = 250
 _LARGEST_KNOWN_BYTES = 32 * 1024
+_RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining")
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `following` is the address of the next one, empty where there is none.
+
+    `is_unchanged`: GitHub said that it is as this process saw it last, which costs nothing of the hour's requests.
+    `left`: the part of these that is left, None where GitHub tells of no limit.
+    """
+
+    items: list[Any]
+    following: str
+    is_unchanged: bool
+    left: float | None
 
 
 class Transport(GitHubAPI):
@@ -67,6 +84,7 @@ class Transport(GitHubAPI):
         self._sleep = sleep
         self._known: dict[tuple[str, str], tuple[Mapping[str, str], bytes]] = {}
         """The last small answers, by URL and credentials."""
+        self._app_token: tuple[datetime, str] | None = None
         self.clock_skew: timedelta | None = None
         """How far GitHub's clock was ahead of ours in its latest answer; None before the first."""
         self.token_scopes: str | None = None
@@ -98,20 +116,30 @@ class Transport(GitHubAPI):
         if self._app is None:
             raise TypeError("the bot is no GitHub App")
         try:
-            return await request(self._app.app_token(self._clock()))
+            return await request(self._token_of_app(self._app, self._clock()))
         except Unauthenticated:
             if self.clock_skew is None or abs(self.clock_skew) < APP_TOKEN_BACKDATED:
                 raise
-            return await request(self._app.app_token(self._clock() + self.clock_skew))
+            return await request(self._token_of_app(self._app, self._clock() + self.clock_skew))
+
+    def _token_of_app(self, app: AppCredentials, now: datetime) -> str:
+        """Return a JWT, the one before where it is good for long: GitHub's entity tags are of one token."""
+        if self._app_token is None or not timedelta(0) <= now - self._app_token[0] < APP_TOKEN_REUSED:
+            self._app_token = now, app.app_token(now)
+        return self._app_token[1]
 
     async def page(
         self, path: str, variables: Mapping[str, Any], *, jwt: str | None = None, oauth_token: str | None = None
-    ) -> tuple[list[Any], str]:
-        """Return one page of a list, and the address of the next one, empty where there is none."""
+    ) -> Page:
+        """Return one page of a list."""
         headers = create_headers(USER_AGENT, jwt=jwt, oauth_token=oauth_token)
         url = format_url(path, dict(variables), base_url=self.base_url)
-        items, _, following = decipher_response(*await self._request("GET", url, headers))
-        return items, following or ""
+        is_unchanged, answer_headers, body = await self._get(url, {**headers, "x-github-api-version": API_VERSION})
+        items, _, following = decipher_response(200, answer_headers, body)
+        left = None
+        with suppress(KeyError, ValueError, ZeroDivisionError):
+            left = int(answer_headers["x-ratelimit-remaining"]) / int(answer_headers["x-ratelimit-limit"])
+        return Page(items, following or "", is_unchanged, left)
 
     async def items(
         self,
@@ -210,15 +238,17 @@ class Transport(GitHubAPI):
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = {**headers, "x-github-api-version": API_VERSION}
         if method == "GET":
-            return await self._get_or_known(url, headers)
+            _, answer_headers, answer = await self._get(url, headers)
+            return 200, answer_headers, answer
         # A second installation token does no harm; another write that is retried could happen twice.
         if url.endswith("/access_tokens"):
             return await self._retried(lambda: self._once(method, url, headers, body))
         return await self._once(method, url, headers, body)
 
-    async def _get_or_known(self, url: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+    async def _get(self, url: str, headers: Mapping[str, str]) -> tuple[bool, Mapping[str, str], bytes]:
         """GET; an answer that GitHub says is unchanged comes from memory and costs nothing of the rate limit.
 
+        The first value says whether it did.
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#use-conditional-requests-if-appropriate
         """
         key = (url, headers.get("authorization", ""))
@@ -226,13 +256,15 @@ class Transport(GitHubAPI):
         if known is not None:
             headers = {**headers, "if-none-match": known[0]["etag"]}
         status, answer_headers, body = await self._retried(lambda: self._once("GET", url, headers, b""))
-        if status == 304 and known is not None:
-            status, answer_headers, body = 200, *known
+        is_unchanged = status == 304 and known is not None
+        if is_unchanged and known is not None:
+            limit = {name: answer_headers[name] for name in _RATE_HEADERS if name in answer_headers}
+            answer_headers, body = {**known[0], **limit}, known[1]
         if "etag" in answer_headers and len(body) <= _LARGEST_KNOWN_BYTES:
             self._known[key] = answer_headers, body
             if len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-        return status, answer_headers, body
+        return is_unchanged, answer_headers, body
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         for backoff in _READ_BACKOFF_SECONDS:
@@ -259,11 +291,16 @@ class Transport(GitHubAPI):
             answer = await self._exchange(method, url, headers, body)
         if not answer.is_success and answer.status_code != 304:
             raise classify(answer.status_code, answer.headers, answer.content)
+        content = answer.content
         try:
-            orjson.loads(answer.content or b"null")
-        except orjson.JSONDecodeError as error:  # it comes from a proxy on the way to GitHub
-            raise Transient("request", None, "GitHub's answer cannot be read") from error
-        return answer.status_code, answer.headers, answer.content
+            orjson.loads(content or b"null")
+        except orjson.JSONDecodeError:
+            content = without_halves(content)  # of what people wrote, or of a delivery in GitHub's log
+            try:
+                orjson.loads(content)
+            except orjson.JSONDecodeError as error:  # it comes from a proxy on the way to GitHub
+                raise Transient("request", None, "GitHub's answer cannot be read") from error
+        return answer.status_code, answer.headers, content
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
         started = perf_counter()

@@ -10,6 +10,7 @@ from bot.github.events import (
     ChecksEnded,
     Event,
     Gesture,
+    RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
     Unreadable,
@@ -28,7 +29,7 @@ class Ignore:
     why: str
 
 
-Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | Request
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | RepositoryDeleted | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
@@ -48,7 +49,7 @@ def action_of(
 
     `on_own_pull`: it `is_remark` on a pull request that the bot opened.
     """
-    if isinstance(event, ThreadClosed | ThreadReopened | ChecksEnded):
+    if isinstance(event, ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded):
         return event
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
@@ -105,7 +106,7 @@ def _asks_for_review(gesture: Gesture | Addressed, policy: Policy) -> bool:
 def _speaker(event: Written | Gesture) -> Actor:
     """Return who labelled, assigned or asked for a review, or who wrote the text; of an edit, its editor.
 
-    Opening is sent by another person for an issue that was transferred or made from a discussion.
+    Opening is sent by another person for an issue that was made from a discussion.
     """
     is_first = isinstance(event, Written) and event.body_before is None
     return event.remark.author if is_first else event.sender

@@ -15,14 +15,26 @@ from structlog.contextvars import bound_contextvars
 from bot.ask import Ask, Part, seen
 from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
-from bot.github.events import Addressed, ChecksEnded, Event, ThreadClosed, ThreadReopened, Unreadable, Written
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    RepositoryDeleted,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
 from bot.github.payloads import read
 from bot.inbox import decider_rows as rows
 from bot.inbox import outcomes
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.decider_rows import Delivery
+from bot.inbox.repository import in_its_repository
 from bot.inbox.review import whole_review
+from bot.json_values import parse
 from bot.model import Repository, Thread
+from bot.node.repository_names import of_this_minute, stored
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.store import conversations, deliveries, turns
@@ -44,7 +56,7 @@ from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
 from bot.turn.request_rows import Channel
 from bot.verbs.fix.ci import see_to_checks
-from bot.verbs.stop import close, reopen
+from bot.verbs.stop import close, close_all, reopen
 
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _PATIENCE = timedelta(seconds=RETRY_FOR_SECONDS)
@@ -127,7 +139,7 @@ class Decider(Parts):
         """Carry out what the delivery asks, or end it as failed. Raises RetryLaterError for a problem that passes."""
         asked: Request | None = None
         try:
-            action = await self._action(delivery)
+            action = await in_its_repository(self.pool, self.github, await self._action(delivery))
             asked = action if isinstance(action, Request) else None
             outcome = await retry_on_unique_violation(self._carry_out, delivery, action)
             _log.info("decided", outcome=outcome or "handled already")
@@ -159,7 +171,7 @@ class Decider(Parts):
         if delivery.event == rows.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
                 return await _read_operator(connection, delivery)
-        event = await asyncio.to_thread(lambda: read(delivery.event, orjson.loads(delivery.body), self.platform))
+        event = await asyncio.to_thread(lambda: read(delivery.event, parse(delivery.body), self.platform))
         if event is None:
             return Ignore("unused")
         on_own_pull = is_remark(event) and await self._is_on_own_pull(event)
@@ -195,13 +207,15 @@ class Decider(Parts):
             return await self._create(delivery, action)
         if isinstance(action, ChecksEnded):
             return await see_to_checks(self, delivery.guid, action.repository, action.head)
+        if isinstance(action, RepositoryDeleted) and await self._is_there(action.repository):
+            action = Ignore("the repository is there")
         # Anybody's closing counts.
         asked = action.addressed if isinstance(action, Unreadable) else action if isinstance(action, Request) else None
         denied, facts = None, GitHubFacts()
         if isinstance(action, Request):
             async with self.pool.acquire() as connection:
                 standing = await conversations.standing(connection, action.repository, action.thread.number)
-            async with concurrently(self._state(action, standing)) as state:
+            async with concurrently(self._state(action, standing)) as state, concurrently(self._names(action)) as names:
                 verdict = await self._may_ask(action)
                 if isinstance(verdict, Denied):
                     denied = verdict
@@ -209,6 +223,7 @@ class Decider(Parts):
                     action = Ignore("a remark on a closed pull request")
                 else:
                     facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
+                    await names
         elif asked is not None:
             verdict = await self._may_ask(asked)
             denied = verdict if isinstance(verdict, Denied) else None
@@ -225,7 +240,8 @@ class Decider(Parts):
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
         worktree_id, problem = None, None
         try:
-            repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
+            told = await self.github.repository(self.platform, wanted.owner, wanted.name)
+            repository = await stored(self.pool, told)
             here = replace(self.nodes, timeout_seconds=None)
             assigned = await assign_worktree_for_operator(
                 self.pool, self.github, here, self.clock, repository, wanted.number
@@ -267,6 +283,9 @@ class Decider(Parts):
                 await check_soon(connection, repository, self.clock(), thread.number)
                 await reopen(connection, repository, thread.number, at)
                 return "reopened"
+            case RepositoryDeleted(repository=repository):
+                await close_all(connection, self.verbs, self.server_url, repository, self.clock())
+                return "repository deleted"
             case Ignore(why=why):
                 return why
             case _:
@@ -306,6 +325,19 @@ class Decider(Parts):
             thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
             person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)
             await thread_comments.turn_away(connection, thread_ref, asked.target, person.id, words, self.clock())
+
+    async def _is_there(self, repository: Repository) -> bool:
+        """Return whether GitHub still shows the repository."""
+        try:
+            await self.github.by_id(repository)
+        except NotFound:
+            return False
+        return True
+
+    async def _names(self, request: Request) -> None:
+        """Let the row have GitHub's names before a turn is queued, which git fetches by; they are seldom asked for."""
+        if request.asks or _queues_turn(self.verbs, request):
+            await of_this_minute(self.pool, self.github, request.repository)
 
     async def _state(self, request: Request, standing: Standing) -> Thread | None:
         """Return the thread as it is now, None where it is surely open, or does not matter, or is gone."""

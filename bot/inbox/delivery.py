@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from bot.github.payloads import envelope, is_used_event
-from bot.json_values import has_many_values
+from bot.json_values import has_many_values, parse
 from bot.store.deliveries import NewDelivery
 
 # The payloads that the bot uses hold up to five texts of 65,536 characters, and little else.
@@ -64,7 +64,7 @@ def delivery_of(
                 return NewDelivery(guid, event, "ignored")  # such as a push of many commits
             kept = body if len(body) <= LARGEST_USED_BYTES else None
             return NewDelivery(guid, event, "dead", body=kept, error=TOO_LARGE)
-        payload = orjson.loads(content)
+        payload = parse(content)
     except ValueError as problem:
         return NewDelivery(guid, event, "dead", body=body, error=f"The body could not be parsed: {problem}"[:500])
     about = envelope(event, payload, platform)

@@ -1,9 +1,9 @@
 """Rows of what was compared with GitHub, and what the inbox lacks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NoReturn
 
@@ -25,10 +25,12 @@ on conflict (source) do update
 
 NOTE_MISSED = """
 insert into missed_deliveries (source, guid, hook, log_id, event, at)
-select $1, logged.*
+-- What failed here and was sent again since runs again, as it does at the webhook.
+select $1, guid, hook, log_id, event, at
 from unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::timestamptz[])
      as logged (guid, hook, log_id, event, at)
-where not exists (select from deliveries d where d.guid = logged.guid)
+where not exists (select from deliveries d
+                  where d.guid = logged.guid and not (d.state = 'failed' and logged.log_id = any ($7::bigint[])))
 on conflict do nothing
 """
 
@@ -55,13 +57,29 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A delivery in the log of a webhook, which the inbox lacks."""
+    """A delivery in the log of a webhook, which the inbox lacks; `tries` is how often GitHub could not show it."""
 
     guid: str
     hook: int
     log_id: int
     event: str
     at: datetime
+    tries: int = 0
+
+
+@statement("select coalesce(max(held_until) > $1, false) from recoveries")
+async def are_held(connection: Connection, now: datetime) -> bool:
+    """Return whether no log is to be read now: one was read a moment ago, or GitHub's limits ask to wait."""
+
+
+@statement("select extract(epoch from now() - max(tried_at))::float8 from recoveries")
+async def read_seconds_ago(connection: Connection) -> float | None:
+    """Return how long ago a log was read last, None where none was."""
+
+
+@statement("update recoveries set held_until = $1")
+async def hold(connection: Connection, until: datetime) -> None:
+    """Let no process read the logs until then."""
 
 
 @asynccontextmanager
@@ -104,15 +122,20 @@ async def save(
     await connection.execute("delete from missed_deliveries where at < $1::timestamptz - interval '4 days'", now)
 
 
-async def note_missed(connection: Connection, source: str, logged: Sequence[Missed]) -> None:
-    """Note those of the logged deliveries that the inbox lacks."""
-    columns = [[getattr(one, field.name) for one in logged] for field in fields(Missed)]
-    await connection.execute(NOTE_MISSED, source, *columns)
+async def note_missed(
+    connection: Connection, source: str, logged: Sequence[Missed], sent_again: Collection[int] = ()
+) -> None:
+    """Note those of the logged deliveries that the inbox lacks, or that failed there and were `sent_again` since.
+
+    `sent_again` are ids in the log.
+    """
+    columns = [[getattr(one, name) for one in logged] for name in ("guid", "hook", "log_id", "event", "at")]
+    await connection.execute(NOTE_MISSED, source, *columns, list(sent_again))
 
 
 @statement("""
 -- The oldest first, what people did before what checks did; those last that GitHub did not show for $3 times.
-select guid, hook, log_id, event, at from missed_deliveries
+select guid, hook, log_id, event, at, tries from missed_deliveries
 where source = $1 order by tries >= $3, event = 'check_suite', at, log_id limit $2
 """)
 async def missed(connection: Connection, source: str, most: int, tries: int) -> list[Missed]:

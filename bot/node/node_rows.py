@@ -19,7 +19,8 @@ class NodeSelf:
     place: str
 
 
-@statement("""
+@statement(
+    """
 -- A node is at one place at a time: another one may have its id only when it has been silent for so long, or when its
 -- last heartbeat is still that of $5.
 insert into nodes (id, name, place, draining) values ($1, $2, $3, $6)
@@ -28,7 +29,9 @@ on conflict (id) do update set name = excluded.name, place = excluded.place, dra
 where nodes.place is null or nodes.place = excluded.place or nodes.heartbeat_at = $5
    or nodes.heartbeat_at < now() - make_interval(secs => $4)
 returning id
-""")
+""",
+    seconds=10,
+)
 async def heartbeat(
     connection: Connection,
     node: NodeSelf,
@@ -98,6 +101,9 @@ async def save_node(connection: Connection, node: str, name: str) -> None:
 
 
 # Heartbeats are written with the database's clock, so it is the one to compare with.
-@statement("select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))")
+@statement("""
+select exists (select from nodes where heartbeat_at > now() - make_interval(secs => $1))
+   and exists (select from procrastinate_workers where last_heartbeat > now() - make_interval(secs => $1))
+""")
 async def some_worker_is_alive(connection: Connection, max_age_seconds: float) -> bool:
-    """Return whether any node had a heartbeat within that time."""
+    """Return whether any node had a heartbeat within that time, and any worker of the job engine."""

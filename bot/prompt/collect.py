@@ -117,7 +117,7 @@ async def _writers(
 
     async def may_write(author: Actor) -> bool | None:
         async with limit:
-            found = await github.permission(repository, author)
+            found, _ = await github.permission(repository, author)
             return found in {"write", "maintain", "admin"}
 
     asked = authors[:MOST_AUTHORS]

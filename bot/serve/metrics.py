@@ -33,6 +33,7 @@ HELP: Final = {
     "outbox_oldest_seconds": "How long the oldest one is due",
     "writers_held": "Writers that GitHub's limit holds back",
     "writers_held_seconds": "How long the last of them waits",
+    "log_read_seconds": "Since GitHub's log of deliveries was read last",
     "worktrees": "Worktrees by node and state",
     "bytes": "Bytes on the disk",
     "disk_bytes": "Bytes in DATA_DIR at the last sweep",

@@ -87,6 +87,8 @@ async def _opened(
         on_node, node = await stack.enter_async_context(opening)
         if not on_node.git.sandbox.isolates:
             _log.warning("agents-run-without-a-sandbox", setting="AGENT_SANDBOX=off")
+        if settings.poll_interval_seconds is not None:
+            _log.info("polling", every_seconds=settings.poll_interval_seconds)
         me = await _identity(github, settings)
         ctx = turn_context(on_node, settings, github, me)
         await stack.enter_async_context(registered(ctx.pool, node, settings.node_timeout_seconds, around.sleep))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -11,7 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import asyncpg
 import orjson
 import procrastinate
 import structlog
@@ -27,7 +25,7 @@ from bot.care.on_request_rows import give_up_silent
 from bot.care.prune import make_room, prune
 from bot.care.removing import try_again
 from bot.care.repair import repair
-from bot.inbox.recover import recover
+from bot.inbox.recover import Recovery
 from bot.node import node_rows as nodes
 from bot.node.identity import NodeInUseError, in_use_elsewhere
 from bot.node.node_rows import NodeSelf
@@ -36,10 +34,10 @@ from bot.serve.clock import set_clock
 from bot.settings import Settings
 from bot.store import deliveries, jobs
 from bot.store.conversations import delete_old_sessions
-from bot.store.database import CONNECT_TIMEOUT_SECONDS, DATABASE_AWAY
+from bot.store.database import DATABASE_AWAY, connect
 from bot.store.engine import RetryLaterError, defer_chore, delete_old_jobs, retry_stalled_jobs
 from bot.store.failures import database_answered, database_failed, is_transient, log_failure, outages
-from bot.tasks import unless_stopped
+from bot.tasks import concurrently, unless_stopped
 from bot.thread import outbox_rows as outbox
 from bot.thread.outbox import Sender
 from bot.thread.reasons import NODE_SILENT_FOR_OPERATOR
@@ -55,6 +53,7 @@ SUSPENDED_SECONDS = 5.0
 DISK_SECONDS = 60.0
 DISK_SHARE = 100
 """The pause after a measurement, in times of what it took."""
+LISTENER_CHECKED_SECONDS = 15.0
 STOP_ASKED = "threadtree_stop"
 """The channel of a trigger: its payload is the turn."""
 LONGEST_ROUND_SECONDS = 20.0
@@ -84,10 +83,16 @@ class Housekeeping:
         self._measured_until = 0.0
         self._at_work: set[str] = set()
         self._outages = outages()
+        self._recovery = Recovery(
+            *(ctx.pool, ctx.github, settings.platform, ctx.clock, settings.named_repos),
+            seldom_seconds=settings.recover_interval_seconds,
+            poll_seconds=settings.poll_interval_seconds,
+        )
 
     def chores(self, app: procrastinate.App) -> dict[str, Chore]:
         """Return the chores by their names."""
-        sweep, recover_missed = self._settings.sweep_interval_seconds, self._settings.recover_interval_seconds
+        sweep, settings = self._settings.sweep_interval_seconds, self._settings
+        read_log = settings.poll_interval_seconds or settings.recover_interval_seconds
         sharing: Chore = (min(sweep, DISK_SECONDS), partial(share_new_worktrees, self._ctx))
         return {
             "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
@@ -96,7 +101,7 @@ class Housekeeping:
             "new clones": (sweep, partial(care_for_new_clones, self._ctx)),
             "disk": (min(sweep, DISK_SECONDS), self._make_room),
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
-            "recovery": (recover_missed, self._recover_missed),
+            "recovery": (read_log, self._recovery.round_if_due),
             "conflicts": (min(sweep, CONFLICTS_SECONDS), self._tell_of_conflicts),
             **({"sharing": sharing} if can_share_blocks(self._settings.data_dir) else {}),
         }
@@ -173,11 +178,6 @@ class Housekeeping:
         if self._settings.worktree_prune_enabled:
             await make_room(self._ctx)
 
-    async def _recover_missed(self) -> None:
-        """Fetch the deliveries that were missed while nothing listened."""
-        ctx = self._ctx
-        await recover(ctx.pool, ctx.github, self._settings.platform, ctx.clock())
-
     async def _tell_of_conflicts(self) -> None:
         await tell_of_conflicts(self._ctx.pool, self._ctx.github, self._ctx.clock)
 
@@ -206,19 +206,20 @@ async def do_job(task: str, work: Callable[[int], Awaitable[None]], number: int)
 class Pulse:
     """Tells whether the node was heard without a gap for so long that others had the time to be heard too.
 
-    After an outage of the database all nodes look silent at first. Its start is no gap.
+    After an outage of the database, and after an upgrade, all nodes look silent at first. A process that starts has
+    been heard since its first beat.
     """
 
     def __init__(self, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
-        self._since = -math.inf
+        self._since = 0.0
         self._last: float | None = None
 
     def beat(self) -> None:
         """Record that the node was heard now."""
         now = self._clock()
-        if self._last is not None and now - self._last > self._timeout_seconds:
+        if self._last is None or now - self._last > self._timeout_seconds:
             self._since = now
         self._last = now
 
@@ -243,7 +244,7 @@ async def keep_alive(
     pulse = Pulse(timeout_seconds)
 
     async def beat() -> None:
-        async with ctx.pool.acquire() as connection:
+        async with ctx.pool.acquire(timeout=3 * TICK_SECONDS) as connection:
             if not await nodes.heartbeat(connection, node, timeout_seconds, draining=runner.draining):
                 raise in_use_elsewhere(node)
             await set_clock(ctx.clock, connection)
@@ -344,13 +345,16 @@ async def _listen_until_lost(dsn: str, node: str, runner: Runner, stopping: asyn
             runner.ring()
 
     lost = asyncio.Event()
-    connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_SECONDS)
+    connection = await connect(dsn)
     try:
         connection.add_termination_listener(lambda _: lost.set())
         for channel in (STOP_ASKED, MESSAGE_WAITS, jobs.TURN_WAITS, jobs.WORK_WAITS):
             await connection.add_listener(channel, hear)
         runner.ring()  # for what rang before
-        await unless_stopped(stopping, lost.wait())
+        async with concurrently(unless_stopped(stopping, lost.wait())) as ended:
+            while not (await asyncio.wait({ended}, timeout=LISTENER_CHECKED_SECONDS))[0]:
+                # A connection that has fallen silent tells nothing, and is not lost.
+                await connection.execute("select 1", timeout=TICK_SECONDS)
     finally:
         with contextlib.suppress(*DATABASE_AWAY):
             await connection.close(timeout=2)

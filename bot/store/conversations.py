@@ -25,12 +25,12 @@ LIVE = f"w.id, w.node, w.path, w.start_number as owner, {BRANCH} as branch"
 SAVE_THREAD = """
 -- The state in a comment's payload may be older than a close that was handled before it ("close with comment" fires
 -- both in any order): only the title and the kind of a known thread are updated.
-with codebase as materialized (select threadtree_save_codebase($1, $2, $3, $4, $5, $6) as folder)
 insert into conversations (platform, repository_id, number, kind, title, state, closed_at)
-select $1, $2, $7, $8, $9, case when $10::timestamptz is null then 'open' else 'closed' end, $10 from codebase
+select platform, repository_id, $3, $4, $5, case when $6::timestamptz is null then 'open' else 'closed' end, $6
+from codebases where (platform, repository_id) = ($1, $2)
 on conflict (platform, repository_id, number) do update
    set title = excluded.title, kind = excluded.kind, updated_at = now()
-returning id, (select folder from codebase)
+returning id, (select folder from codebases where (platform, repository_id) = ($1, $2))
 """
 
 OLD_SESSIONS = """
@@ -66,7 +66,7 @@ class Standing:
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
-    """Write what is known of the repository; return the folder of its clone, `owner/name` at first contact."""
+    """Write what GitHub tells of the repository; return the folder of its clone, `owner/name` at first contact."""
     save = "select threadtree_save_codebase($1, $2, $3, $4, $5, $6)"
     folder: str = await connection.fetchval(save, *astuple(repository))
     return folder
@@ -80,11 +80,11 @@ async def save_thread(
     title: str,
     closed_at: datetime | None,
 ) -> tuple[int, str]:
-    """Write what is known of the repository and the thread; return the conversation and the clone's folder.
+    """Write what is known of a thread of a known repository; return the conversation and the clone's folder.
 
     The state (`closed_at` None: open) counts only for a new thread.
     """
-    row = await connection.fetchrow(SAVE_THREAD, *astuple(repository), number, kind, title, closed_at)
+    row = await connection.fetchrow(SAVE_THREAD, *repository.key, number, kind, title, closed_at)
     return row["id"], row["folder"]
 
 

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from bot.ask import Ask, of_json, to_json
+from bot.json_values import storable
 from bot.model import Conversation, DetachedHead, HeadBranch, IssueBranch, Repository, Start, Target, WorktreeRow
 from bot.redaction import Redactor
 
@@ -59,7 +60,10 @@ DATABASE_AWAY: tuple[type[BaseException], ...] = (
 _WRONG_ADDRESS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 """At the start these are mistakes in DATABASE_URL; later they pass."""
 
-CONNECT_TIMEOUT_SECONDS = 5.0
+_CONNECT_TIMEOUT_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
+_STATEMENT_SECONDS = 60.0
+"""After so long without an answer, or after those of the statement, the connections of its pool count as silent."""
 APPLICATION = "threadtree"
 """The name of our sessions in Postgres."""
 IDLE_IN_TRANSACTION = "15s"
@@ -90,12 +94,11 @@ class Json(str):
     __slots__ = ()
 
 
-def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
-    """Return the class of connections through which no known secret enters a row, and only text that can be stored."""
+def _clean_connection(redactor: Redactor, silent: Callable[[], Awaitable[None]]) -> type[asyncpg.Connection]:
+    """Return the class of connections through which no known secret enters a row, and only text that can be stored.
 
-    def storable(text: str) -> str:
-        # Postgres stores no NUL, UTF-8 has no surrogates.
-        return text.encode(errors="replace").decode().replace("\0", "")
+    `silent` is called where one does not answer in time: the others may not either.
+    """
 
     def clean(value: Any) -> Any:
         match value:
@@ -126,9 +129,9 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
             await super().reset(timeout=timeout)
 
         async def close(self, *, timeout: float | None = None) -> None:
-            # asyncpg's pool closes lost connections in a task and ignores its error.
+            # asyncpg's pool closes lost connections in a task, without a timeout, and ignores its error.
             with suppress(*DATABASE_AWAY):
-                await super().close(timeout=timeout)
+                await super().close(timeout=timeout or _CLOSE_SECONDS)
 
         def get_reset_query(self) -> str:
             # A round trip at each return to the pool. Without a lock nothing is set that it would reset.
@@ -136,22 +139,47 @@ def _clean_connection(redactor: Redactor) -> type[asyncpg.Connection]:
             self._may_hold_a_lock = False
             return reset
 
+        async def _answered(self, statement: Awaitable[Any]) -> Any:
+            try:
+                return await statement
+            except TimeoutError:
+                self.terminate()
+                await silent()
+                raise
+
         async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:
-            return await super().execute(query, *map(clean, args), timeout=timeout)
+            return await self._answered(super().execute(query, *map(clean, args), timeout=timeout))
 
         async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
-            return await super().fetch(query, *map(clean, args), **options)
+            return await self._answered(super().fetch(query, *map(clean, args), **options))
 
         async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
-            return await super().fetchrow(query, *map(clean, args), **options)
+            return await self._answered(super().fetchrow(query, *map(clean, args), **options))
 
         async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
             if "advisory_lock(" in query:  # of the connection; those of a transaction are "advisory_xact_lock("
                 self._may_hold_a_lock = True
                 await super().execute(f"set idle_session_timeout = '{IDLE_WITH_A_LOCK}'")
-            return await super().fetchval(query, *map(clean, args), column=column, timeout=timeout)
+            value = super().fetchval(query, *map(clean, args), column=column, timeout=timeout)
+            return await self._answered(value)
 
     return CleanConnection
+
+
+async def connect(*dsn: str, **options: Any) -> asyncpg.Connection:
+    """Connect to Postgres. Raises one of DATABASE_AWAY; where it cannot be reached, that is a ConnectionError.
+
+    The file of the embedded database's socket is gone while that is down: its error is not told from one of our files.
+    """
+    try:
+        connection: asyncpg.Connection = await asyncpg.connect(
+            *dsn, timeout=_CONNECT_TIMEOUT_SECONDS, command_timeout=_STATEMENT_SECONDS, **options
+        )
+    except (ConnectionError, TimeoutError):
+        raise
+    except OSError as problem:
+        raise ConnectionError(problem.errno, problem.strerror) from problem
+    return connection
 
 
 @asynccontextmanager
@@ -164,16 +192,21 @@ async def database(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_seconds
-    pool, attempts = None, 0
+    pool: Pool | None = None
+    attempts = 0
+
+    async def silent() -> None:
+        if pool is not None:
+            await pool.expire_connections()
+
     while pool is None:
         try:
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
                 max_size=size,
-                timeout=CONNECT_TIMEOUT_SECONDS,
-                command_timeout=60,
-                connection_class=_clean_connection(redactor or Redactor()),
+                connect=connect,
+                connection_class=_clean_connection(redactor or Redactor(), silent),
                 server_settings={
                     "application_name": APPLICATION,
                     # A 202 means that the delivery is on the disk, whatever the server's default is.
@@ -230,11 +263,19 @@ class Statement(Generic[P, T]):
     A parameter that is a dataclass stands for its `key`, or else for its fields; an `Ask` is one column of JSON. The
     declared result says what becomes of the rows: a list, a set, a tuple of any length, or the first one; each as in
     `read`, as a tuple or a dict, or its first column. In a tuple, values of several columns come last. A bool tells
-    whether there is one, and what it holds. Without a row, `otherwise` is raised where it is given.
+    whether there is one, and what it holds. Without a row, `otherwise` is raised where it is given. `seconds`: raise
+    TimeoutError where the answer takes longer.
     """
 
-    def __init__(self, sql: str, declared: Callable[P, Awaitable[T]], otherwise: type[Exception] | None) -> None:
+    def __init__(
+        self,
+        sql: str,
+        declared: Callable[P, Awaitable[T]],
+        otherwise: type[Exception] | None,
+        seconds: float | None = None,
+    ) -> None:
         self.sql = sql
+        self._seconds = seconds
         self._declared = declared
         self._signature = signature(declared)
         self._otherwise = otherwise
@@ -250,11 +291,11 @@ class Statement(Generic[P, T]):
     async def _result(self, connection: Connection, columns: list[Any]) -> object:
         returned, as_value = self._returned
         if returned is NoneType and self._otherwise is None:  # all rows: what is only locked is not asked for either
-            await connection.execute(self.sql, *columns)
+            await connection.execute(self.sql, *columns, timeout=self._seconds)
             return None
         if isinstance(returned, type) and issubclass(returned, (list, set, tuple)):
-            return returned(map(as_value, await connection.fetch(self.sql, *columns)))
-        row = await connection.fetchrow(self.sql, *columns)
+            return returned(map(as_value, await connection.fetch(self.sql, *columns, timeout=self._seconds)))
+        row = await connection.fetchrow(self.sql, *columns, timeout=self._seconds)
         if row is None and self._otherwise is not None:
             raise self._otherwise
         if returned is bool:
@@ -293,10 +334,10 @@ def _columns_of(value: Any) -> Iterable[Any]:
 
 
 def statement(
-    sql: str, otherwise: type[Exception] | None = None
+    sql: str, otherwise: type[Exception] | None = None, *, seconds: float | None = None
 ) -> Callable[[Callable[P, Awaitable[T]]], Statement[P, T]]:
     """Let the function, which has no body, execute `sql`. Raise `otherwise` where the statement finds no row."""
-    return lambda declared: Statement(sql, declared, otherwise)
+    return lambda declared: Statement(sql, declared, otherwise, seconds)
 
 
 async def change(connection: Connection, statement: str, *args: object) -> int:

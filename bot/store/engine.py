@@ -8,7 +8,7 @@ import contextlib
 import select
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 import procrastinate
 import psycopg
@@ -30,6 +30,18 @@ POLL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0
 """The time that running jobs get at the end; those that take longer are queued again."""
 EMPTYING_SECONDS = 5.0
+ENDING_SECONDS = 10.0
+"""What a worker gets beyond that, for statements that a database without an answer holds up."""
+STATEMENT_SECONDS = 15.0
+"""After so long without an answer a connection counts as silent, and with it all of the pool."""
+_CLOCKS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+"""https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS"""
 REPEAT_FOR_SECONDS = 60.0
 """How long the end of a job is tried to be written while the database is away."""
 MAX_STALLS = 10
@@ -37,6 +49,7 @@ MAX_STALLS = 10
 RETRY_FOR_SECONDS = 24 * 3600
 FAILED_JOBS_KEPT_DAYS = 30
 CHORE = "chore"
+T = TypeVar("T")
 _log = structlog.get_logger()
 
 
@@ -49,16 +62,34 @@ class RetryLaterError(Exception):
 
 
 class _Connector(procrastinate.PsycopgConnector):
-    """A connector that retries lost statements: a job whose end is not recorded would keep its lock.
+    """A connector that waits for no answer for ever, and retries lost statements: a job whose end is not recorded would
+    keep its lock.
 
     If another process took this one for dead and ended the job, there is nothing to record.
     """
+
+    async def _answered(self, statement: Awaitable[T]) -> T:
+        """Return the statement's result. Where none comes, its connection says nothing any more, nor may the others:
+        after a fail-over behind a proxy, for example.
+        """
+        try:
+            async with asyncio.timeout(STATEMENT_SECONDS):
+                return await statement
+        except TimeoutError:
+            await self.pool.drain()
+            raise ConnectorException from psycopg.OperationalError("the database did not answer in time")
+
+    async def execute_query_one_async(self, query: LiteralString, **arguments: Any) -> dict[str, Any]:
+        return await self._answered(super().execute_query_one_async(query, **arguments))
+
+    async def execute_query_all_async(self, query: LiteralString, **arguments: Any) -> list[dict[str, Any]]:
+        return await self._answered(super().execute_query_all_async(query, **arguments))
 
     async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
         deadline = asyncio.get_running_loop().time() + REPEAT_FOR_SECONDS
         while True:
             try:
-                await super().execute_query_async(query, **arguments)
+                await self._answered(super().execute_query_async(query, **arguments))
                 return
             except ConnectorException as problem:
                 match problem.__cause__:
@@ -132,6 +163,7 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
         min_size=1,
         max_size=8,
         timeout=10,
+        kwargs=_CLOCKS,
         configure=_commit_each_statement,
         pool_factory=_pool,
     )
@@ -206,7 +238,7 @@ async def run_pool(
                 await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stop.cancel()
-                await _end(worker, working)
+                await _end(worker, working, grace_seconds)
             failures = 0
         except Exception as problem:  # noqa: BLE001 - an error of one queue restarts its worker and nothing else
             failures = min(failures + 1, 4)
@@ -250,8 +282,8 @@ def _worker_on(
     )
 
 
-async def _end(worker: Worker, working: asyncio.Task[None]) -> None:
-    """Stop a worker, which gives its jobs the grace.
+async def _end(worker: Worker, working: asyncio.Task[None], grace_seconds: float) -> None:
+    """Stop a worker, which gives its jobs the grace. A database that does not answer holds up nothing for long.
 
     Until it has registered itself it may wait for a lost database, so it is cancelled as well. A cancellation alone may
     get lost there: `asyncio.wait_for` of Python 3.11 swallows one that meets a result.
@@ -259,8 +291,14 @@ async def _end(worker: Worker, working: asyncio.Task[None]) -> None:
     worker.stop()
     if worker.worker_id is None:
         working.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await working
+    ended, _ = await asyncio.wait({working}, timeout=grace_seconds + ENDING_SECONDS)
+    if not ended:
+        working.cancel()
+        ended, _ = await asyncio.wait({working}, timeout=ENDING_SECONDS)
+    if not ended:
+        _log.warning("worker-not-ended", queues=worker.queues)
+    elif not working.cancelled():
+        working.result()
 
 
 async def retry_stalled_jobs(

@@ -24,8 +24,8 @@ def is_transient(problem: BaseException) -> bool:
     match problem:
         case asyncpg.DataError():
             return False  # a value that Postgres cannot hold
-        case OSError(filename=str()):
-            return False  # a file of ours
+        case OSError():
+            return isinstance(problem, (ConnectionError, TimeoutError))  # any other is of a file of ours
         case asyncpg.InvalidCachedStatementError():
             return True  # a migration under this process; the next attempt knows the new schema
         case ConnectorException(__cause__=BaseException() as cause):

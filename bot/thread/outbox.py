@@ -138,15 +138,7 @@ class Sender:
             wait = Transient("installation", BAD_CREDENTIALS_SECONDS, f"credentials not accepted: {error}")
             await self._try_later(connection, writer, item, wait, unsure=unsure_since is not None)
         except (NotFound, Refused) as error:
-            if await self._may_pass(item, error):
-                later = Transient("request", None, str(error), may_have_happened=False)
-                await self._try_later(connection, writer, item, later, unsure=unsure_since is not None)
-            elif item.review is not None and (review := REVIEW.validate_json(item.review)).remarks:
-                _log.info("review-sent-without-lines", error=str(error))
-                without = REVIEW.dump_json(OwnReview(None)).decode()
-                await outbox.send_otherwise(connection, item.id, review.whole, without, str(error))
-            else:
-                await self._give_up(connection, item, error)
+            await self._refused(connection, writer, item, error, unsure=unsure_since is not None)
         else:
             # A review that was found is never edited: its text is the one that it was given.
             is_same = found is None or item.review is not None or found.body.strip() == body
@@ -204,6 +196,19 @@ class Sender:
             found = await look()
         return found
 
+    async def _refused(
+        self, connection: Connection, writer: str, item: OutboxItem, error: NotFound | Refused, *, unsure: bool
+    ) -> None:
+        try:
+            may_pass = await self._may_pass(item, error)
+        except (Transient, Unauthenticated):
+            may_pass = True  # nobody knows yet
+        if may_pass:
+            later = Transient("request", None, str(error), may_have_happened=False)
+            await self._try_later(connection, writer, item, later, unsure=unsure)
+        else:
+            await self._give_up(connection, item, error, unsure=unsure)
+
     async def _may_pass(self, item: OutboxItem, error: NotFound | Refused) -> bool:
         """Return whether GitHub may take the item later."""
         if isinstance(error, Refused):
@@ -220,7 +225,7 @@ class Sender:
         self, connection: Connection, writer: str, item: OutboxItem, error: Transient, *, unsure: bool
     ) -> None:
         if item.attempts + 1 >= pacing.MOST_ATTEMPTS:
-            await self._give_up(connection, item, error)
+            await self._give_up(connection, item, error, unsure=unsure)
             return
         due_at = self.clock() + pacing.backoff(item.attempts, error.retry_after_seconds)
         _log.warning("outbox-later", scope=error.scope, due_at=due_at.isoformat(), error=str(error))
@@ -229,19 +234,34 @@ class Sender:
             if error.scope == "installation":
                 await outbox.pause_writer(connection, writer, due_at)
 
-    async def _give_up(self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient) -> None:
-        """Post an item that GitHub refuses for good elsewhere if that is possible, else mark it as failed."""
-        if (elsewhere := _elsewhere(item, error)) is not None:
-            _log.info("outbox-posted-again", error=str(error))
-            await outbox.post_anew(connection, item.id, elsewhere, str(error))
+    async def _give_up(
+        self, connection: Connection, item: OutboxItem, error: NotFound | Refused | Transient, *, unsure: bool
+    ) -> None:
+        """Post what GitHub refuses for good in another way if there is one, else mark it as failed.
+
+        Only what was sent is judged: a newer text of the row is sent as if nothing had failed.
+        """
+        sent, why = (connection, item.id, item.version), str(error)
+        review = None if item.review is None or isinstance(error, Transient) else REVIEW.validate_json(item.review)
+        elsewhere = _elsewhere(item, error)
+        log = _log.bind(kind=item.kind, error=why)
+        is_final = item.urgency == pacing.FINAL or item.linked_content is not None
+        if review is not None and review.remarks:
+            without = REVIEW.dump_json(OwnReview(None)).decode()
+            is_newest = await outbox.send_otherwise(*sent, review.whole, without, why)
+            told = partial(log.info, "review-sent-without-lines")
+        elif elsewhere is not None:
+            is_newest = await outbox.post_anew(*sent, elsewhere, why)
+            told = partial(log.info, "outbox-posted-again")
         else:
-            failed = _log.bind(kind=item.kind, error=str(error))
-            is_final = item.urgency == pacing.FINAL or item.linked_content is not None
-            if item.kind == "comment" and is_final and not item.is_linked:
-                failed.error("answer-not-posted")
-            else:
-                failed.warning("outbox-failed")
-            await outbox.put_back(connection, item.id, "failed", self.clock(), str(error))
+            is_newest = await outbox.give_up(*sent, why)
+            is_missed = item.kind == "comment" and is_final and not item.is_linked
+            told = partial(log.error, "answer-not-posted") if is_missed else partial(log.warning, "outbox-failed")
+        if is_newest:
+            told()
+        else:
+            log.info("outbox-newer-text")
+            await outbox.leave_newer(connection, item.id, "sending" if unsure else "waiting")
 
     def _body(self, item: OutboxItem) -> str:
         if item.linked_url is not None:

@@ -15,7 +15,10 @@ insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, targe
                     waits_for, asked_by, review, due_at)
 values ($1, $2, 'comment', $3, $4, $5, $6, $7, $8, $9, $10, $11, '-infinity')
 on conflict (turn_id, part) where kind = 'comment' and turn_id is not null do update
-set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for, error = null,
+set content = excluded.content, urgency = excluded.urgency, waits_for = excluded.waits_for,
+    review = excluded.review, error = null,
+    -- An answer is tried as often as any, however often progress failed.
+    attempts = case when excluded.urgency < outbox.urgency then 0 else outbox.attempts end,
     version = outbox.version + 1, state = case outbox.state when 'sending' then 'sending' else 'waiting' end
 where (outbox.content, outbox.waits_for) is distinct from (excluded.content, excluded.waits_for)
    or outbox.state = 'failed'
@@ -274,9 +277,27 @@ async def sent(
 update outbox set state = $2, due_at = $3, attempts = attempts + 1, error = $4 where id = $1 and state = 'sending'
 """)
 async def put_back(
-    connection: Connection, row_id: int, state: Literal["waiting", "sending", "failed"], due_at: datetime, error: str
+    connection: Connection, row_id: int, state: Literal["waiting", "sending"], due_at: datetime, error: str
 ) -> None:
-    """Record a failed attempt: try again at `due_at`, or never. `sending`: it may be on GitHub, look there first."""
+    """Record a failed attempt: try what the row says then again at `due_at`.
+
+    `sending`: a comment of the row may be on GitHub, look there first.
+    """
+
+
+@statement("""
+update outbox set state = 'failed', attempts = attempts + 1, error = $3
+where id = $1 and state = 'sending' and version = $2 returning id
+""")
+async def give_up(connection: Connection, row_id: int, version: int, error: str) -> bool:
+    """Never send this version; False where the row says something newer: see `leave_newer`."""
+
+
+@statement("""
+update outbox set state = $2, attempts = 0, due_at = '-infinity' where id = $1 and state = 'sending'
+""")
+async def leave_newer(connection: Connection, row_id: int, state: Literal["waiting", "sending"]) -> None:
+    """Let what the row says since its request be tried as if nothing had failed; `sending` as in `put_back`."""
 
 
 @statement("""
@@ -295,18 +316,27 @@ async def paused_until(connection: Connection, writer: str, now: datetime) -> da
 @statement("""
 -- The comment, or what it answers, was deleted: it is posted again, at the end of the thread.
 update outbox set state = 'waiting', comment_id = null, comment_url = null, sent_version = 0, posted_at = null,
-                  target_kind = $2, target_id = $3, error = $4
-where id = $1 and state = 'sending'
+                  target_kind = $3, target_id = $4, error = $5
+where id = $1 and state = 'sending' and version = $2 returning id
 """)
-async def post_anew(connection: Connection, row_id: int, target: Target, error: str) -> None:
-    """Forget the comment there was: the next request creates it again, as an answer to `target`."""
+async def post_anew(connection: Connection, row_id: int, version: int, target: Target, error: str) -> bool:
+    """Forget the comment there was: the next request creates it again, as an answer to `target`.
+
+    False where the row says something newer than this version: see `leave_newer`.
+    """
 
 
 @statement("""
-update outbox set state = 'waiting', content = $2, review = $3, error = $4 where id = $1 and state = 'sending'
+update outbox set state = 'waiting', content = $3, review = $4, error = $5
+where id = $1 and state = 'sending' and version = $2 returning id
 """)
-async def send_otherwise(connection: Connection, row_id: int, content: str, review: str, error: str) -> None:
-    """Send another text and review instead of what GitHub refused."""
+async def send_otherwise(
+    connection: Connection, row_id: int, version: int, content: str, review: str, error: str
+) -> bool:
+    """Send another text and review instead of this version, which GitHub refused.
+
+    False where the row says something newer: see `leave_newer`.
+    """
 
 
 @statement("""

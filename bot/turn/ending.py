@@ -1,13 +1,17 @@
 """How a run leaves its turn: ended on the thread, queued again until a time, or handed back to another run."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 from asyncpg import PostgresError
 
 from bot import failpoints
+from bot.ask import Ask
+from bot.model import ThreadRef
 from bot.redaction import Redactor
+from bot.rules import Rules
 from bot.sandbox import trash
 from bot.store import conversations, turns
 from bot.store.database import DATABASE_AWAY, Connection
@@ -20,9 +24,12 @@ from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
+from bot.turn import message_rows as messages
 from bot.turn import notify
 from bot.turn.context import TurnContext
-from bot.turn.messages import added_to, asked_in
+from bot.turn.kind import Kind, Post
+from bot.turn.message_rows import Message
+from bot.turn.messages import asked_in
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import Wait
 
@@ -37,11 +44,61 @@ async def stopped(run: TurnRun) -> TurnResult:
     return TurnResult("stopped", reason or reasons.stopped_by(None))
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A turn that ends, in whatever way. `added`: what its agent was told beside the request."""
+
+    turn_id: int
+    ask: Ask
+    kind: Kind[TurnRun]
+    thread_ref: ThreadRef
+    worktree_id: int
+    rules: Rules
+    added: Sequence[Message] = ()
+    post: Post | None = None
+    """What posts the answer otherwise than as comments."""
+    in_threads: Mapping[int, str] = field(default_factory=dict)
+    """What is answered in the threads of inline comments, by the comment's id."""
+
+
+async def tell_end(
+    connection: Connection, ctx: TurnContext, turn: Ending, result: TurnResult, parts: Sequence[str]
+) -> None:
+    """Write the answer in these parts, the doorbell for the next turn and all else that follows from the end.
+
+    For every turn that ran, in the transaction that ends it, so that whoever waits for its answer learns of the end.
+    """
+    turn_id, thread_ref = turn.turn_id, turn.thread_ref
+    is_of_thread, is_done = bool(thread_ref.conversation_id), result.state == "done"
+    if not is_of_thread:
+        pass  # who asked looks
+    elif turn.post is not None:
+        await turn.post(connection, parts)
+    else:
+        also = [(message.turn_id, message.ask.target) for message in turn.added if message.joins == turn_id]
+        at = (connection, thread_ref, turn_id, turn.ask.target)
+        await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=also)
+    for comment, words in turn.in_threads.items():
+        await thread_comments.answer_inline(connection, thread_ref, comment, words, turn.ask.by.id)
+    if ctx.notifies and turn.kind.carry_out is None:
+        person = turn.kind.needs_person
+        await notify.enqueue(connection, turn_id, result.state, result.answer, needs_person=person)
+    if is_of_thread:
+        await conversations.end_use(connection, thread_ref.conversation_id, turn.worktree_id)
+    elif not turn.kind.makes:
+        await conversations.release_worktree(connection, turn.worktree_id)
+    if ctx.purge_on_success and is_done and turn.kind.carry_out is None:
+        await conversations.release_worktree(connection, turn.worktree_id, "purged")
+    await ring_for_work(connection, ctx.node)
+    if is_of_thread:
+        await ctx.verbs.at_end(connection, thread_ref.conversation_id, turn.rules)
+
+
 async def finish(run: TurnRun, end: TurnResult) -> None:
-    """Write the end, the answer and the doorbell for the next turn in one transaction. Raises ClaimLostError."""
+    """End the turn of a run. Raises ClaimLostError."""
     ctx, turn = run.ctx, run.turn
     needed_no_agent = run.kind.agent != "always" and not run.progress.agent_began
-    added = await added_to(run)
+    added = await run.write(messages.told, turn.id)
     answer = end.answer or (split_subject(run.answer)[0] if run.answer is not None else "")
     end = replace(
         end,
@@ -65,32 +122,14 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     post = await asyncio.to_thread(run.kind.post, run, result)
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
+    at = (turn.id, turn.ask, run.kind, run.thread_ref, turn.worktree.id, ctx.rules)
+    ending = Ending(*at, added, post, in_threads)
+
     async def write(connection: Connection) -> None:
-        reason = result.reason and plain(result.reason)
         if result.whole and result.state == "done":
             await turns.save_answer(connection, turn.claim, result.answer, result.notices, ())
-        await turns.end(connection, turn.claim, result.state, reason, result.notices)
-        mine = [(message.turn_id, message.ask.target) for message in added if message.joins == turn.id]
-        at = (connection, run.thread_ref, turn.id, turn.ask.target)
-        if not run.is_of_thread:
-            pass  # who asked looks
-        elif post is not None:
-            await post(connection, parts)
-        else:
-            await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=mine)
-        for comment, words in in_threads.items():
-            await thread_comments.answer_inline(connection, run.thread_ref, comment, words, turn.ask.by.id)
-        if ctx.notifies and run.kind.carry_out is None:
-            await notify.enqueue(connection, turn.id, result.state, result.answer, needs_person=run.kind.needs_person)
-        if run.is_of_thread:
-            await conversations.end_use(connection, turn.conversation.id, turn.worktree.id)
-        elif not run.kind.makes:
-            await conversations.release_worktree(connection, turn.worktree.id)
-        if ctx.purge_on_success and result.state == "done" and run.kind.carry_out is None:
-            await conversations.release_worktree(connection, turn.worktree.id, "purged")
-        await ring_for_work(connection, ctx.node)
-        if run.is_of_thread:
-            await ctx.verbs.at_end(connection, turn.conversation.id, ctx.rules)
+        await turns.end(connection, turn.claim, result.state, result.reason and plain(result.reason), result.notices)
+        await tell_end(connection, ctx, ending, result, parts)
 
     # Before the end is written: after it the worktree may be removed at any moment.
     await asyncio.to_thread(_record_end, ctx, turn, result)

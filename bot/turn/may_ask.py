@@ -33,11 +33,12 @@ async def may_ask(
     verdict = before_asking_github(policy, person, repository)
     if verdict is not None:
         return verdict
-    verdict = by_permission(await github.permission(repository, person))
+    permission, login = await github.permission(repository, person)
+    verdict = by_permission(permission)
     if isinstance(verdict, Allowed):
-        if policy.allowed_users and not await is_one_of(github, policy.allowed_users, person.login):
+        if policy.allowed_users and not await is_one_of(github, policy.allowed_users, login):
             return NOT_LISTED
-        if allowed and not await is_one_of(github, allowed, person.login):
+        if allowed and not await is_one_of(github, allowed, login):
             return NOT_CHOSEN
         if allowed is not None and not allowed and verdict.permission not in ("admin", "maintain"):
             return ONLY_MAINTAINERS

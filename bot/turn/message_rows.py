@@ -7,7 +7,7 @@ between leaves it to the run that resumes the turn, or to its own turn.
 from dataclasses import dataclass
 
 from bot.ask import Ask
-from bot.store.database import Connection, statement
+from bot.store.database import Connection, Pool, statement
 from bot.store.turns import Claim, under_claim
 
 MESSAGE_WAITS = "threadtree_message"
@@ -99,8 +99,11 @@ from requests own
 join requests same on same.turn_id in (own.turn_id, own.retry_of) or same.retry_of = own.retry_of
 join requests r on r.joins = same.turn_id join turns t on t.id = r.turn_id
 where own.turn_id = $1 and same.conversation_id = own.conversation_id and r.is_told and t.started_at is null
-  and (t.state = 'done' or (t.state = 'queued' and r.joins = own.turn_id))
+  and (t.state = 'done' or ($2 and t.state = 'queued' and r.joins = own.turn_id))
 order by r.turn_id
 """)
-async def told(connection: Connection, turn_id: int) -> list[Message]:
-    """Return what was added to the request of a turn while its agent worked, oldest first."""
+async def told(connection: Connection | Pool, turn_id: int, *, also_taken: bool = False) -> list[Message]:
+    """Return what was added to the request of a turn while its agent worked, in all runs, oldest first.
+
+    `also_taken`: also what a run had taken that was cut off then, for the next run tells it.
+    """

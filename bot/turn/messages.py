@@ -33,11 +33,8 @@ async def told_before(run: TurnRun) -> tuple[Message, ...]:
 
     What GitHub does not confirm is left out. Raises GitHubError.
     """
-    turn = run.turn
-    if not turn.so_far.resuming and turn.ask.retry_of is None:
-        return ()
     kept = []
-    for message in await messages.told(run.ctx.pool, turn.id):
+    for message in await messages.told(run.ctx.pool, run.turn.id, also_taken=True):
         try:
             kept.append(await _confirmed(run, message))
         except NotConfirmedError as problem:
@@ -116,12 +113,6 @@ async def _show(run: TurnRun, message: Message) -> None:
     # In a thread: a long Markdown text takes the parser seconds.
     words = await asyncio.to_thread(lambda: run.ctx.redactor.redact(strip_hidden(message.ask.text)))
     run.progress.add(tracking.added(asked_in(run, message), words))
-
-
-async def added_to(run: TurnRun) -> list[Message]:
-    """Return what was added to the request while the agent worked, in all runs."""
-    may_be_some = run.progress.added or run.turn.so_far.resuming or run.turn.ask.retry_of is not None
-    return await run.write(messages.told, run.turn.id) if may_be_some else []
 
 
 def asked_in(run: TurnRun, message: Message) -> AskedBy:

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 import structlog
 
+from bot.node.repository_names import of_this_minute
 from bot.node.rescue_rows import pending_restore
 from bot.node.variables import know_variables
 from bot.rules import Chosen
@@ -27,8 +27,6 @@ from bot.turn.turn_run import TurnRun
 from bot.turn.variables import give_variables
 from bot.turn.words import Asked
 
-NAMES_VALID_FOR = timedelta(minutes=1)
-"""How long after the request the names in its payload are taken as GitHub's."""
 _log = structlog.get_logger()
 
 
@@ -41,13 +39,10 @@ async def take_up(run: TurnRun) -> None:
 
 
 async def _follow_rename(run: TurnRun) -> None:
-    """Use the present names of the repository and its default branch, if they may be new since the request."""
+    """Use the names of the repository, and its default branch, as GitHub has them now: git fetches by name."""
     turn, before = run.turn, run.turn.worktree.repository
-    if not run.is_of_thread or run.ctx.clock() - turn.ask.at < NAMES_VALID_FOR:
-        return
-    now = await run.ctx.github.as_named_now(before)
+    now = await of_this_minute(run.ctx.pool, run.ctx.github, before)
     if now != before:
-        await run.write(conversations.save_codebase, now)
         _log.info("repository-renamed", before=before.full_name, now=now.full_name, default=now.default_branch)
         run.turn = replace(turn, worktree=replace(turn.worktree, repository=now))
 

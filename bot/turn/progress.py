@@ -169,7 +169,7 @@ class Progress:
         self._steps[at] = words
         for forgotten in list(self._steps)[:-MAX_STEPS]:
             del self._steps[forgotten]
-        if len(self._unsaved) < MAX_STEPS:
+        if at in self._unsaved or len(self._unsaved) < MAX_STEPS:
             self._unsaved[at] = words
             self._to_save.set()
         return at

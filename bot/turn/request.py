@@ -118,7 +118,7 @@ class Handler(CommandSyntax):
 
 
 async def save_thread(connection: Connection, repository: Repository, thread: Thread) -> tuple[ThreadRef, str]:
-    """Write the rows of the repository and the thread as GitHub describes them; return the thread and the folder."""
+    """Write the row of a thread of a known repository; return the thread and the folder."""
     about = (thread.number, thread.kind, thread.title, thread.closed_at)
     conversation_id, folder = await conversations.save_thread(connection, repository, *about)
     return ThreadRef(repository, conversation_id), folder

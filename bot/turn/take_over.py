@@ -6,16 +6,19 @@ import structlog
 
 from bot.node import node_rows as nodes
 from bot.node.repository_rules import known_rules
-from bot.store import conversations, turns
+from bot.store import turns
 from bot.store.database import Connection, retry_on_unique_violation
 from bot.store.turns import Claim, ClaimLostError
-from bot.thread import notices, reasons, thread_comments, tracking
+from bot.thread import notices, reasons, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import TurnResult
-from bot.turn import claims, notify
+from bot.turn import claims
+from bot.turn import message_rows as messages
 from bot.turn import take_over_rows as takeover
 from bot.turn.choose_worktree import choose_node
 from bot.turn.context import TurnContext
+from bot.turn.ending import Ending, tell_end
+from bot.turn.turn_run import asked_by
 
 _log = structlog.get_logger()
 
@@ -59,28 +62,24 @@ async def interrupt(connection: Connection, claim: Claim, ctx: TurnContext) -> b
         return False
     if (turn := await turns.of_thread(connection, claim.turn_id)) is None:  # an operator asked, who looks
         return True
-    if ctx.notifies:
-        await notify.enqueue(connection, claim.turn_id, "interrupted", "")
-    repository, left = turn.thread_ref.repository, turn.so_far
-    asked = tracking.asked(turn.ask, ctx.server_url, repository, turn.conversation.number, claim.turn_id)
-    answer = split_subject(left.answer)[0] if left.answer else ""
+    repository, left, kind = turn.thread_ref.repository, turn.so_far, ctx.verbs.kind_of(turn.ask)
+    place = repository, turn.conversation.number
+    added = await messages.told(connection, claim.turn_id)
     result = TurnResult(
         "interrupted",
         reason,
-        answer,
+        split_subject(left.answer)[0] if left.answer else "",
         notices=left.notices,
         steps=left.steps,
-        asked=asked,
+        asked=asked_by(ctx, kind, turn.ask, *place, claim.turn_id),
+        added=tuple(tracking.asked(one.ask, ctx.server_url, *place, one.turn_id) for one in added),
         cost_usd=left.use.cost_usd,
         tokens=left.use.tokens,
         model=left.use.model or left.agent,
     )
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
-    await thread_comments.ended(
-        connection, turn.thread_ref, claim.turn_id, turn.ask.target, parts, "interrupted", ctx.clock()
-    )
-    await conversations.end_use(connection, turn.thread_ref.conversation_id, turn.worktree_id)
     rules = await known_rules(connection, ctx.rules, repository)
-    await ctx.verbs.at_end(connection, turn.thread_ref.conversation_id, rules)
+    ending = Ending(claim.turn_id, turn.ask, kind, turn.thread_ref, turn.worktree_id, rules, added)
+    await tell_end(connection, ctx, ending, result, parts)
     _log.warning("turn-interrupted", turn=claim.turn_id)
     return True

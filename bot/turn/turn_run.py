@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
-from bot.model import CapReached, ThreadRef
+from bot.ask import Ask
+from bot.model import CapReached, Repository, ThreadRef
 from bot.node.transactions import persist
 from bot.node.variables import know_variables
 from bot.redaction import Redactor
@@ -114,9 +115,7 @@ class TurnRun:
     def asked(self) -> AskedBy:
         """The request as comments name it."""
         turn = self.turn
-        place = turn.worktree.repository, turn.conversation.number
-        asked = tracking.asked(turn.ask, self.ctx.server_url, *place, turn.id)
-        return replace(asked, is_fix=self.kind.confirmed_by == "nobody" and turn.ask.retry_of is None)
+        return asked_by(self.ctx, self.kind, turn.ask, turn.worktree.repository, turn.conversation.number, turn.id)
 
     def disk_overflowed(self, limit_bytes: int) -> None:
         """Stop: the agent, or a script, has filled its disk."""
@@ -149,3 +148,11 @@ class TurnRun:
             except Exception as problem:  # noqa: BLE001 - a look that fails costs no turn its agent
                 log_failure("turn-watch", problem)
             await asyncio.sleep(STOP_POLL_SECONDS)
+
+
+def asked_by(
+    ctx: TurnContext, kind: "Kind[TurnRun]", ask: Ask, repository: Repository, number: int, turn_id: int
+) -> AskedBy:
+    """Return a request as comments name it."""
+    asked = tracking.asked(ask, ctx.server_url, repository, number, turn_id)
+    return replace(asked, is_fix=kind.confirmed_by == "nobody" and ask.retry_of is None)

@@ -3,7 +3,6 @@
 """
 
 import errno
-import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -129,9 +128,7 @@ def passing(problem: BaseException) -> WaitReason | None:
             return "disk-full"
         case DiskShortError():
             return "disk-short"
-        case ConnectionError() | TimeoutError() | socket.gaierror():
-            return "database-away"
-        case OSError(errno=code):
-            return "disk-full" if code in _DISK_FULL else None
+        case OSError(errno=code) if code in _DISK_FULL:
+            return "disk-full"
         case _:
             return "database-away" if is_transient(problem) else None

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from bot.model import Repository, ThreadRef
 from bot.store import conversations
-from bot.store.database import Connection
+from bot.store.database import Connection, statement
 from bot.thread import reasons, replies, thread_comments, tracking
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
@@ -101,6 +101,21 @@ async def close(
     await stop_turns(connection, thread_ref, number, server_url, reasons.THREAD_CLOSED, asked_before=before, now=now)
     if conversation.worktree_id is not None:
         await conversations.release_worktree(connection, conversation.worktree_id)
+
+
+@statement("""
+select number from conversations where (platform, repository_id) = ($1, $2) and state = 'open' order by number
+""")
+async def _open_threads(connection: Connection, repository: Repository) -> list[int]:
+    """Return the numbers of the repository's threads that are open, as far as the bot knows."""
+
+
+async def close_all(
+    connection: Connection, verbs: Verbs, server_url: str, repository: Repository, now: datetime
+) -> None:
+    """Close all threads of a repository that was deleted."""
+    for number in await _open_threads(connection, repository):
+        await close(connection, verbs, server_url, repository, number, now, now)
 
 
 async def reopen(connection: Connection, repository: Repository, number: int, at: datetime) -> None:

@@ -84,7 +84,7 @@ PROGRESS_SECONDS = 15.0
 CUTS: tuple[tuple[Fault, str, str], ...] = (
     *((DropBefore(), "*", "*"), (DropBefore(), "*", "*"), (DropAfter(), "POST", "*/comments")),
     *((DropAfter(), "POST", "*/git-receive-pack"), (FailAfter(502), "POST", "*/comments")),
-    *((FailAfter(502), "PATCH", "*"), (FailBefore(503), "*", "/repos/*")),
+    *((FailAfter(502), "PATCH", "*"), (FailBefore(503), "*", "/repositories/*")),
     *((Latency(1.0), "*", "*"), (SecondaryRateLimit(1), "POST", "*/comments")),
 )
 

@@ -9,21 +9,16 @@ from tests.support.world import World, unseen
 CLOSING = re.compile(r"\b(fix(e[sd])?|close[sd]?|resolve[sd]?):?\s+#\d", re.IGNORECASE)
 
 
-async def test_the_agents_environment_has_nothing_of_the_bots(world: World) -> None:
-    issue = await world.maria.opens_issue("Look around")
-    await issue.says("@threadtree-bot env")
-
-    names = (await issue.hears()).partition("\n")[0].split(", ")
-    # By these its git knows the bot's name, and Git LFS where that is installed.
-    assert [one for one in names if not one.startswith("GIT_CONFIG_")] == ["HOME", "LANG", "PATH", "THREADTREE_OUT"]
-
-
-async def test_the_agent_gets_the_variables_that_the_operator_named(a_world: Worlds) -> None:
+async def test_the_agents_environment_has_what_the_operator_named_and_nothing_of_the_bots(a_world: Worlds) -> None:
     async with a_world({"AGENT_ENV": "MODEL_KEY", "MODEL_KEY": "sk-from-the-operator"}) as world:
         issue = await world.maria.opens_issue("Look around")
         await issue.says("@threadtree-bot env\nsay the key is sk-from-the-operator")
 
-        answer = await issue.hears("HOME, LANG, MODEL_KEY, PATH")
+        answer = await issue.hears("the key is")
+        names = answer.partition("\n")[0].split(", ")
+        # By these its git knows the bot's name, and Git LFS where that is installed.
+        own = [one for one in names if not one.startswith("GIT_CONFIG_")]
+        assert own == ["HOME", "LANG", "MODEL_KEY", "PATH", "THREADTREE_OUT"]
         assert "sk-from-the-operator" not in answer
 
 

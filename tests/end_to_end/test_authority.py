@@ -8,7 +8,7 @@ from tests.end_to_end.conftest import Worlds
 from tests.support.world import World
 
 MEMBERSHIP = "/orgs/acme/teams/web/memberships/*"
-PERMISSION = "/repos/acme/shop/collaborators/*/permission"
+PERMISSION = "/repositories/*/collaborators/*/permission"
 
 
 async def test_an_outsider_hears_once_why_and_then_only_gets_a_confused_face(world: World) -> None:

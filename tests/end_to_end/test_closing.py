@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.end_to_end.test_confirmed_requests import forge
 from tests.support.world import Talk, World
 
 
@@ -51,6 +52,21 @@ async def test_closing_ends_running_and_queued_turns(world: World) -> None:
     assert ["**Stopped** because the thread was closed." in text for text in heard] == [True, True]
     assert await world.turns("state") == ["done", "stopped", "stopped"]
     assert await everything_is_gone(world)
+
+
+async def test_a_repository_that_was_deleted_ends_as_its_threads_do(world: World) -> None:
+    await an_issue_with_work(world)
+    [path] = await world.worktrees("path")
+    Path(path, "half.txt").write_text("half")  # noqa: ASYNC240
+    about = {"id": world.repository.id, "name": "shop", "owner": {"login": "acme"}, "default_branch": "main"}
+    await forge(world, "repository", action="deleted", repository=about)
+    await world.quiet()
+    assert await world.sessions("active") == [True], "GitHub still shows it"
+
+    world.github.delete_repository(world.repository)
+
+    assert await everything_is_gone(world)
+    assert await world.database.fetchval("select array_agg(files) from rescues") == [1]
 
 
 async def test_merging_closes_both_threads_and_the_worktree_goes_with_the_last_of_them(world: World) -> None:
@@ -160,17 +176,6 @@ async def test_work_that_conflicts_with_newer_commits_stays_rescued_and_the_repl
 
     await issue.hears("The work that was rescued earlier was not restored", "a.txt", "`/worktree restore`")
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "three"
-
-
-async def test_work_that_was_removed_on_purpose_does_not_come_back_automatically(world: World) -> None:
-    issue = await an_issue_with_unsaved_work(world)
-    await issue.says("/worktree remove")
-    await issue.hears("The worktree was removed.")
-
-    await issue.says("@threadtree-bot say fresh")
-
-    assert "restored before" not in await issue.hears("fresh")
-    assert "half.txt" not in await world.files("threadtree/issue-1")
 
 
 async def test_a_turn_on_a_closed_thread_gets_the_work_and_the_worktree_is_removed_again(world: World) -> None:

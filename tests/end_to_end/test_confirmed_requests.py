@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import orjson
@@ -26,7 +27,7 @@ async def forge(world: World, event: str, **parts: Any) -> None:
     body = orjson.dumps({"repository": about, "sender": sender, **parts})
     headers = {
         "x-github-event": event,
-        "x-github-delivery": f"forged-{len(world.github.requests)}",
+        "x-github-delivery": str(uuid4()),
         "x-hub-signature-256": sign(body, world.pair.settings.webhook_secrets[0]),
     }
     async with httpx.AsyncClient() as web:
@@ -60,65 +61,95 @@ async def requests(world: World) -> list[tuple[str, str]]:
     return [(row["state"], row["text"]) for row in await world.turns()]
 
 
-@pytest.mark.parametrize("author", ["maria", "olaf"])
-async def test_a_comment_that_github_does_not_have_is_refused(world: World, author: str) -> None:
+async def test_the_id_of_one_repository_with_the_name_of_another_leads_to_neither(world: World) -> None:
+    """mallory is admin of another repository of the bot's. She comments there, and signs that it was in this one."""
+    known, other = [await world.maria.opens_issue(title) for title in ("Known", "Other")]
+    evil = await world.github.create_repository("mallory/evil", {"README.md": "mine\n"})
+    mallory = world.someone("mallory")
+    evil.allow(mallory.person, "admin")
+    there = [await mallory.opens_issue("Mine", repository=evil) for _ in range(2)][-1]
+    said = await there.says("@threadtree-bot say FORGED.")
+    await there.hears("FORGED.")
+    gate = await busy(world, known)
+    rows = "select repository_id, owner, name, default_branch, installation_id, folder from codebases order by 1"
+    before = await world.database.fetch(rows)
+
+    shop, hers, ours = world.repository.id, {"name": "evil", "owner": {"login": "mallory"}}, {"login": "acme"}
+    for about in (
+        {"id": shop, **hers},
+        {"id": shop, **hers, "default_branch": "threadtree/issue-2"},
+        {"id": shop, "name": "shop", "owner": ours, "default_branch": "threadtree/issue-2"},
+        {"id": 4711, **hers},
+        {"id": 4711, "name": "shop", "owner": ours},
+    ):
+        comment = written(said, said.comment.body or "", "mallory", world)
+        parts = {"action": "created", "issue": thread(there), "comment": comment, "sender": comment["user"]}
+        await forge(world, "issue_comment", **parts, repository=about)
+    await world.until("not exists (select from deliveries where state = 'received')")
+    gate.open()
+
+    await known.hears("First.")
+    # A comment of another repository takes no reaction, which is tried for a while.
+    while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
+        world.clock.move(60)
+    assert not any("FORGED." in words for words in await other.hears_all())
+    assert await there.hears_all() == []
+    assert await world.turns("number", "state") == [(2, "done"), (1, "done")]
+    assert await world.database.fetch(rows) == before
+    for name in ("acme/shop", "mallory/evil"):
+        assert f"/{name}.git" in (world.data_dir / "repos" / f"{name}.git" / "config").read_text()
+    failed = await world.database.fetch("select error from deliveries where state = 'failed' order by seq")
+    gone = "NotFound: {} was deleted, or the bot may not see it"
+    assert [error for (error,) in failed] == [gone.format(name) for name in ("mallory/evil", "acme/shop")]
+
+
+async def test_a_comment_that_github_does_not_have_is_refused(world: World) -> None:
     known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
     await known.hears("First.")
-    there = await known.says("Just a remark.", by=world.someone(author))
-    forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
-    await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
-    assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
+    for author in (world.olaf, world.maria):
+        there = await known.says("Just a remark.", by=author)
+        forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
+        await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
+        assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
 
     # Nor does a retry run it.
     await known.says("/retry")
     await known.hears("**Not started:**", NOT_SHOWN)
-    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused"]
+    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused", "refused"]
 
 
-@pytest.mark.parametrize(
-    ("command", "author", "says", "words"),
-    [
-        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
-        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
-    ],
-)
-async def test_a_command_that_github_does_not_have_changes_nothing(
-    world: World, command: str, author: str, says: str, words: str
-) -> None:
+async def test_commands_that_github_does_not_have_change_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Known")
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file +1 −0")
     [path] = await world.worktrees("path")
     Path(path, "half.txt").write_text("half")  # noqa: ASYNC240
-    if command == "/worktree restore":
-        await issue.says("/worktree remove")
-        await issue.hears("1 uncommitted file")
 
     async def state() -> tuple[Any, ...]:
         files = [world.text_of(path, name) for name in ("hello.txt", "half.txt")]
         rescues = await world.database.fetch("select ref, restored_at from rescues")
-        return await world.worktrees("branch"), files, rescues, await world.branches(), world.repository.pulls
+        return await world.worktrees("branch"), files, rescues, await world.branches(), len(world.repository.pulls)
 
-    before = await state()
-    there = await issue.says(says, by=world.someone(author))
-    if says.startswith("/"):
-        await issue.hears()
-
-    await forge(
-        world,
-        "issue_comment",
-        action="created",
-        issue=thread(issue),
-        comment=written(there, command, "maria", world),
-    )
-
-    await issue.hears("**Not started:**", words)
-    await world.quiet()
-    assert await state() == before
+    for command, author, says, words in (
+        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
+        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
+        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
+        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
+    ):
+        if command == "/worktree restore":
+            await issue.says("/worktree remove")
+            await issue.hears("1 uncommitted file")
+        before = await state()
+        there = await issue.says(says, by=world.someone(author))
+        if says.startswith("/"):
+            await issue.hears()
+        forged = written(there, command, "maria", world)
+        await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+        await issue.hears("**Not started:**", words)
+        await world.quiet()
+        assert await state() == before, command
 
 
 async def test_no_more_than_a_fetch_is_done_before_github_has_shown_the_request(world: World) -> None:
@@ -207,32 +238,22 @@ async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world
     assert (await requests(world))[1:] == [("done", "@threadtree-bot say Corrected.")]
 
 
-@pytest.mark.parametrize(
-    ("by", "text", "words"),
-    [
-        ("rosa", "@threadtree-bot say By rosa.", NOT_SHOWN),
-        ("maria", "Never mind.", ASKS_NO_MORE),
-        (None, "", GONE),
-    ],
-)
-async def test_a_request_that_does_not_stand_any_more_is_not_run(
-    world: World, by: str | None, text: str, words: str
-) -> None:
+async def test_requests_that_do_not_stand_any_more_are_not_run(world: World) -> None:
     world.repository.allow(world.github.person("rosa"), "write")
     issue = await world.maria.opens_issue("Edited")
     gate = await busy(world, issue)
-    asked = await issue.says("@threadtree-bot say Draft.")
-    await waits_behind(world)
-    await asked.gets("👀")
+    others, no_more, gone = [await issue.says(f"@threadtree-bot say Draft {number}.") for number in range(3)]
+    await world.until("count(*) = 3 from turns where state = 'queued'")
+    for asked in (others, no_more, gone):
+        await asked.gets("👀")
     world.clock.move(2)
-    if by is None:
-        await world.maria.person.delete(asked.comment)  # type: ignore[arg-type]
-    else:
-        await world.github.person(by).edit(asked.comment, text)
+    await world.github.person("rosa").edit(others.comment, "@threadtree-bot say By rosa.")
+    await world.maria.person.edit(no_more.comment, "Never mind.")
+    await world.maria.person.delete(gone.comment)  # type: ignore[arg-type]
     gate.open()
     await issue.hears("First.")
-    await issue.hears("**Not started:**", words)
-    await world.quiet()
+    for words in (NOT_SHOWN, ASKS_NO_MORE, GONE):
+        await issue.hears("**Not started:**", words)
 
 
 async def test_an_issue_that_was_edited_after_somebody_else_labelled_it_is_not_run(world: World) -> None:

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from bot.cli.main import app
 from bot.cli.running import explained
 from bot.cli.setup.manifest import Browser, manifest
-from bot.github.client import APP_EVENTS, APP_PERMISSIONS, GitHub
+from bot.github.client import APP_EVENTS, APP_PERMISSIONS, NOWHERE, GitHub
 from bot.github.errors import NotFound, Transient
 from bot.github.registration import MadeApp
 from bot.serve.base import CannotStartError, redactor_of
@@ -130,7 +130,9 @@ class Operator:
         await self.running[-1][1]
         return status, one.said
 
-    async def browses(self, command: Running, *, org: str | None = None, url: str | None = None) -> httpx.Response:
+    async def browses(
+        self, command: Running, *, org: str | None = None, url: str | None = None, webhook: str | None = None
+    ) -> httpx.Response:
         """Make the App in the browser, on the page that the command names, and return the last page."""
         async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as browser:
             action, manifest = await form_on(browser, await command.says(LINK))
@@ -140,7 +142,7 @@ class Operator:
             assert asked["default_permissions"] == {**APP_PERMISSIONS, **({"members": "read"} if org else {})}
             assert asked["callback_urls"] == [f"{url or self.proxy.url}/login/callback"]
             assert asked["default_events"] == list(APP_EVENTS)
-            assert asked["hook_attributes"]["url"] == f"{url or self.proxy.url}/webhooks/github"
+            assert asked["hook_attributes"]["url"] == (webhook or f"{url or self.proxy.url}/webhooks/github")
             return await browser.post(action, data={"manifest": manifest})
 
     async def installs(self) -> None:
@@ -273,7 +275,7 @@ async def test_githubs_answer_counts_once_but_for_an_outage() -> None:
         raise answers.pop(0)
 
     browser = Browser(
-        partial(manifest, "threadtree", "https://bot.example.org", people=""),
+        partial(manifest, "threadtree", "https://bot.example.org", people="", webhook="https://bot.example.org/hook"),
         "https://github.com/settings/apps/new",
         finish,
         80,
@@ -391,6 +393,53 @@ async def test_a_token_is_checked_and_the_repositorys_webhook_made_and_updated(t
         assert (status, operator.values["GITHUB_WEBHOOK_SECRET"]) == (0, secret)
         assert github.hook is not None
         assert github.hook.id == hook.id
+
+
+async def test_a_token_is_set_up_without_an_address_and_moves_to_one_and_back(operator: Operator) -> None:
+    github = operator.github
+    await github.create_repository("acme/shop", bot_permission="admin")
+    token = github.world.issue_token(github.bot)
+    status, said = await operator.runs("--token", "acme/shop", "--poll", stdin=f"{token}\n")
+    assert f"The webhook of acme/shop leads to {NOWHERE}/webhooks/github." in said
+    assert "GitHub's log of deliveries can be read (ping): no address is needed." in said
+    assert "Next: `threadtree doctor` says what is missing, `threadtree serve` starts the bot." in said
+    assert (status, operator.values["POLL_INTERVAL_SECONDS"], operator.values["WEBHOOK_REPOS"]) == (0, "5", "acme/shop")
+    made = github.hook
+    assert made is not None
+
+    status, said = await operator.runs("--token", "acme/shop", "--url", operator.proxy.url)
+    assert (status, operator.values["POLL_INTERVAL_SECONDS"], operator.values["WEBHOOK_REPOS"]) == (0, "", "acme/shop")
+    assert github.hook is not None
+    assert (github.hook.id, github.hook.url) == (made.id, f"{operator.proxy.url}/webhooks/github"), "its log goes on"
+
+    status, said = await operator.runs("--token", "acme/shop", "--poll")
+    assert (status, operator.values["POLL_INTERVAL_SECONDS"]) == (0, "5")
+    assert (github.hook.id, github.hook.url) == (made.id, f"{NOWHERE}/webhooks/github")
+    assert (await operator.runs("--token", "acme/shop"))[0] == 0, "it goes on as it was"
+    assert (await operator.runs("--poll", "--url", operator.proxy.url))[0] == 2
+
+
+async def test_a_webhook_that_this_set_up_did_not_make_stays_where_it_leads(operator: Operator) -> None:
+    github = operator.github
+    await github.create_repository("acme/shop", bot_permission="admin")
+    theirs = github.set_webhook("http://127.0.0.1:9/webhooks/github", "of another bot")
+    token = github.world.issue_token(github.bot)
+    assert (await operator.runs("--token", "acme/shop", "--poll", stdin=f"{token}\n"))[0] == 0
+    assert github.hook is not None
+    assert github.hook.id != theirs.id
+
+
+async def test_an_app_is_made_without_an_address(operator: Operator) -> None:
+    command = await operator.starts("--poll", PORT="8123")
+    await operator.browses(command, url="http://127.0.0.1:8123", webhook=f"{NOWHERE}/webhooks/github")
+    await operator.installs()
+    await command.says(r"GitHub's log of deliveries can be read \(\w+\): no address is needed")
+    assert await command.ends() == 0
+    assert operator.values["POLL_INTERVAL_SECONDS"] == "5"
+
+    status, said = await operator.runs("--url", operator.proxy.url)
+    assert (status, operator.values["POLL_INTERVAL_SECONDS"]) == (0, "")
+    assert f"Its webhook leads to {operator.proxy.url}/webhooks/github now." in said
 
 
 async def test_a_token_that_is_not_enough_is_told_with_the_next_step(operator: Operator) -> None:

@@ -42,7 +42,7 @@ async def test_a_branch_that_was_protected_while_the_agent_worked_for_long_is_no
     await issue.hears("1 file +")
     await issue.says(f"@threadtree-bot wait {gate}\nappend hello.txt: more\nsay Longer now.")
     await issue.sees_working()
-    asked = "/repos/acme/shop/branches/threadtree/issue-1"
+    asked = f"/repositories/{world.repository.id}/branches/threadtree/issue-1"
     await world.github.wait_for(lambda: any(one.path == asked for one in world.github.requests))
     world.repository.protect("threadtree/issue-1")
     world.clock.move(61)

@@ -36,7 +36,13 @@ async def test_a_mention_becomes_an_answer_with_pushed_work(world: World) -> Non
     subject, _, body, _, trailer = message.splitlines()
     assert (subject, body) == ("Greet olaf", f"Requested by maria: {asked_at}"), "what was done, without a mention"
     assert trailer.startswith(f"Co-authored-by: maria <{world.maria.user.id}+maria@users.noreply.")
+
+    await issue.says("@threadtree-bot write hello.txt: again")
+    answer = await issue.hears("1 file +1 −1")
+    second = (await world.branches())["threadtree/issue-1"]
+    assert f"/compare/{tip}...{second}" in answer, "the link shows what this turn changed"
     assert await world.worktrees("branch", "state", "conversations") == [("threadtree/issue-1", "ready", [1])]
+    assert len(await world.sessions()) == 1
 
 
 async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> None:
@@ -57,20 +63,6 @@ async def test_the_tracking_comment_shows_the_agent_at_work(world: World) -> Non
     # How often it tells its progress and a step depends on the time that passes.
     told = [event for event in dict.fromkeys(told) if event != "turn-progress"]
     assert told == ["turn-queued", "turn-started", "worktree-ready", "turn-step", "turn-ended"]
-
-
-async def test_a_second_mention_resumes_the_same_session(world: World) -> None:
-    issue = await world.maria.opens_issue("Colours")
-    await issue.says("@threadtree-bot remember blue\nwrite a.txt: one")
-    await issue.hears("I will remember blue.")
-    first = (await world.branches())["threadtree/issue-1"]
-
-    await issue.says("@threadtree-bot recall\nwrite a.txt: two")
-
-    answer = await issue.hears("I remember: blue.")
-    second = (await world.branches())["threadtree/issue-1"]
-    assert f"/compare/{first}...{second}" in answer, "the link shows what this turn changed"
-    assert len(await world.sessions()) == len(await world.worktrees()) == 1
 
 
 async def test_an_issue_opened_with_a_mention_and_labelled_and_assigned_is_one_turn(world: World) -> None:

@@ -2,8 +2,11 @@
 
 import sys
 
+import pytest
+
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import NOT_SHOWN, busy, forge, thread, written
+from tests.support.patience import eventually
 
 TAKES_MESSAGES = {"AGENT_COMMAND": f"{sys.executable} -m bot.simulated.agent --resume --steering"}
 
@@ -102,6 +105,42 @@ async def test_a_retry_repeats_what_was_added_to_the_request(a_world: Worlds) ->
         assert prompt is not None
         assert "# Added to the request" in prompt
         assert "@maria wrote:\n\n@threadtree-bot use tabs" in prompt
+
+
+ANEW = """
+with ended as (update sessions set active = false, ended_at = now(), end_reason = 'node-lost')
+update turns set state = 'queued', claim = null, worker = null, session_id = null where state = 'running'
+"""
+"""Another node took the turn over."""
+TWICE = "update turns set claim = gen_random_uuid(), worker = 'gone', cut_offs = 1 where state = 'running'"
+"""Its process is gone for the second time."""
+
+
+@pytest.mark.parametrize("loses", [ANEW, TWICE], ids=["anew", "twice"])
+async def test_what_was_told_is_asked_again_or_ends_with_its_request(a_world: Worlds, loses: str) -> None:
+    async with a_world(TAKES_MESSAGES) as world:
+        issue = await world.maria.opens_issue("Greeting")
+        await issue.says("@threadtree-bot save prompt prompt.txt\nhang")
+        await issue.sees_working()
+        await issue.says("@threadtree-bot use tabs")
+        await issue.sees("Given to the agent that works on [maria's request](")
+        (worktree,) = await world.worktrees("path")
+        first = world.text_of(worktree, "prompt.txt")
+        await world.database.execute(loses)
+        if loses == ANEW:
+
+            async def told_anew() -> str:
+                now = world.text_of(worktree, "prompt.txt") or ""
+                return now if now != first else ""
+
+            prompt = await eventually(told_anew)
+            assert "# Added to the request" in prompt
+            assert "@maria wrote:\n\n@threadtree-bot use tabs" in prompt
+            await issue.says("/stop")
+        end = "**Stopped** by `maria`." if loses == ANEW else "**Interrupted:**"
+        await issue.hears(end, "[maria's request](", "with [maria's message](")
+        await world.quiet()
+        assert not any("One answer follows for both" in comment.body for comment in issue.from_bot)
 
 
 async def test_what_github_does_not_confirm_is_told_to_no_agent(a_world: Worlds) -> None:

@@ -1,8 +1,9 @@
 """What was said while nothing listened is fetched from GitHub's log of deliveries."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from structlog.testing import capture_logs
@@ -74,7 +75,7 @@ async def test_requests_missed_in_an_outage_are_run_once(a_world: Worlds, way: L
         await fresh.hears("Missed, too.")
         await world.until("(select count(*) = 1 from conversations where state = 'closed')")
         # Round after round, nothing is done again.
-        path = {"app": "/app/hook/deliveries", "hooks": "/repos/acme/shop/hooks"}[way]
+        path = {"app": "/app/hook/deliveries", "hooks": f"/repositories/{world.repository.id}/hooks"}[way]
         rounds = len(world.github.requests)
         await world.github.wait_for(
             lambda: sum(one.path == path and one.method == "GET" for one in world.github.requests[rounds:]) > 1
@@ -112,14 +113,21 @@ async def test_a_round_that_github_refuses_is_tried_again(a_world: Worlds) -> No
         world.repository.allow(world.github.bot, "admin")
         known = await with_a_request(world)
         async with Outage(world):
-            world.faults.add(PrimaryRateLimit(60), path="*/hooks/*/deliveries", times=2)
+            world.faults.add(PrimaryRateLimit(60), path="*/hooks/*/deliveries", times=1)
             world.clock.move(1)
             await known.says("@threadtree-bot say Missed.")
+        await world.until("exists (select from recoveries where problem like '%rate limit%')")
+        asked = len([one for one in world.github.requests if "/hooks" in one.path])
+        await known.says("/status")
+        await known.hears("Idle.")
+        assert len([one for one in world.github.requests if "/hooks" in one.path]) == asked, "the limit is obeyed"
+        world.clock.move(70)
         await known.hears("Missed.")
 
 
 async def test_a_log_longer_than_a_round_may_read_is_read_on(a_world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PER_PAGE", 5)
+    monkeypatch.setattr(client, "PER_FIRST_PAGE", 5)
     monkeypatch.setattr(recover, "MOST_PAGES", 2)
     monkeypatch.setattr(recover, "MOST_FETCHED", 10)
     async with a_world(as_app, installation_id=77) as world:
@@ -127,7 +135,7 @@ async def test_a_log_longer_than_a_round_may_read_is_read_on(a_world: Worlds, mo
         async with Outage(world):
             world.faults.add(FailBefore(502), path="/app/hook/deliveries", times=None)
             await known.says("@threadtree-bot say Second.")
-            for number in range(30):
+            for number in range(12):
                 await known.says(f"others talk {number}", by=world.olaf)
             await known.says("@threadtree-bot say Third.")
         world.faults.clear()
@@ -181,10 +189,10 @@ async def test_a_log_that_does_not_reach_back_far_enough_is_told(a_world: Worlds
 async def test_a_wrong_clock_of_this_machine_hides_nothing(
     a_world: Worlds, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    async def skewed(pool: Pool, github: GitHub, platform: str, now: datetime) -> object:
-        return await recover.recover(pool, github, platform, now + timedelta(hours=hours))
+    def skewed(pool: Pool, github: GitHub, platform: str, clock: Callable[[], datetime], *more: Any, **how: Any) -> Any:
+        return recover.Recovery(pool, github, platform, lambda: clock() + timedelta(hours=hours), *more, **how)
 
-    monkeypatch.setattr(worker, "recover", skewed)
+    monkeypatch.setattr(worker, "Recovery", skewed)
     async with a_world(as_app, installation_id=77) as world:
         known = await with_a_request(world)
         async with Outage(world):

@@ -66,7 +66,7 @@ async def test_a_turn_without_an_agent_takes_no_agents_place(a_world: Worlds) ->
 
 async def test_a_later_comment_does_not_overtake_a_slow_decision(world: World) -> None:
     issue = await world.maria.opens_issue("Weather")
-    world.faults.add(FailBefore(502), path="/repos/acme/shop/collaborators/*/permission", times=5)
+    world.faults.add(FailBefore(502), path="/repositories/*/collaborators/*/permission", times=5)
     await issue.says("@threadtree-bot append log.txt: 1")
     await issue.says("@threadtree-bot append log.txt: 2")
 

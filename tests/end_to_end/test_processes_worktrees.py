@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import BotProcess, Deployment, deployment
-from tests.support.world import World
 
 
 async def command(here: Deployment, *arguments: str, status: int = 0, **settings: str) -> BotProcess:
@@ -109,25 +108,6 @@ async def test_prune_lists_old_worktrees_first_and_then_removes_them(tmp_path: P
         assert not os.path.lexists(path)  # noqa: ASYNC240
         assert "Nothing to repair." in (await command(here, "worktrees", "repair")).stdout.decode()
         assert json.loads((await command(here, "sessions", "prune", "--json")).stdout)["deleted"] == 0
-
-
-async def test_a_worktree_that_is_made_or_reset_is_set_up_and_the_last_line_says_so(
-    tmp_path: Path, database_url: str
-) -> None:
-    async with deployment(tmp_path, database_url) as here:
-        script = {".threadtree/setup": "echo set up >> made\n", ".gitignore": "/made\n"}
-        await here.maria.push(here.repository, "main", script, "Set-up")
-        thread = f"{here.repository.full_name}#{await opened(here)}"
-
-        created = await command(here, "worktrees", "create", thread, SETUP_SCRIPT="true")
-        [row] = await listed(here)
-        reset = await command(here, "worktrees", "reset", str(row["id"]), SETUP_SCRIPT="true")
-
-        *_, place, last = created.stdout.decode().splitlines()
-        assert place == f"Worktree {row['id']}: {row['path']}"
-        assert last == "The worktree is ready, on threadtree/issue-1. .threadtree/setup ran for 1 s."
-        assert reset.stdout.decode().endswith("with the agent. .threadtree/setup ran for 1 s.\n")
-        assert World.text_of(row["path"], "made") == "set up\n"
 
 
 async def opened(here: Deployment) -> int:

@@ -36,17 +36,6 @@ async def test_a_worktree_deleted_by_hand_is_made_again_at_the_same_path(world: 
     assert await world.sessions("active", "end_reason") == [(False, "worktree-missing"), (True, None)]
 
 
-async def test_an_agent_that_the_operator_changed_is_named(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    await world.database.execute("update sessions set agent = 'codex'")
-
-    await issue.says("@threadtree-bot recall")
-
-    said = await issue.hears("The agent is `custom` now.", "I remember: nothing.")
-    assert notices.CONTEXT_LOST not in said
-    assert await world.sessions("agent", "end_reason") == [("codex", "agent-changed"), ("custom", None)]
-
-
 async def test_an_agent_that_lost_its_session_starts_a_new_one_and_says_so(world: World) -> None:
     issue = await an_issue_with_work(world)
     [store] = (world.data_dir / "homes").glob("*/.scripted-agent")
@@ -110,23 +99,6 @@ async def test_a_repository_without_a_commit_is_refused_with_advice(world: World
 
     await issue.hears("**Not started:**", "The bot could not prepare the files", "commit")
     assert await world.turns("state") == ["refused"]
-
-
-async def test_a_conflicting_push_during_the_turn_parks_the_work_on_another_branch(world: World) -> None:
-    issue = await an_issue_with_work(world)
-    gate = world.gate()
-    await issue.says(f"@threadtree-bot wait {gate}\nwrite hello.txt: mine")
-    await issue.sees_working()
-    theirs = await world.maria.pushes("threadtree/issue-1", {"hello.txt": "theirs\n"})
-    gate.open()
-
-    await issue.hears(
-        "`threadtree/issue-1` has changes on GitHub that do not merge with this work", "`threadtree/issue-1-turn-2`"
-    )
-
-    branches = await world.branches()
-    assert branches["threadtree/issue-1"] == theirs, "no branch is force-moved"
-    assert (await world.files("threadtree/issue-1-turn-2"))["hello.txt"] == "mine"
 
 
 async def test_the_last_output_of_a_failed_agent_is_in_the_comment_without_secrets(world: World) -> None:

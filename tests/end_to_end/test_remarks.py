@@ -91,7 +91,9 @@ async def test_single_remarks_of_a_minute_are_one_request_with_answers_in_their_
     assert eyes(pull, *together) == [["👀"]] * 3
 
 
-async def test_a_single_remark_is_answered_in_its_thread(world: World, pull: Talk) -> None:
+async def test_a_single_remark_is_answered_in_its_thread_and_one_on_a_closed_pull_request_starts_nothing(
+    world: World, pull: Talk
+) -> None:
     remark = await remarks(pull, "say Wrong.")
     await pull.sees("Waiting. This starts at")
     await world.maria.person.edit(remark, "say It is for later.\n\n```suggestion\ntotal = 1\n```")
@@ -100,6 +102,16 @@ async def test_a_single_remark_is_answered_in_its_thread(world: World, pull: Tal
     await world.quiet()
     assert in_threads(pull) == [(remark, "It is for later.")]
     assert not pull.thread.comments_by(world.github.bot)
+
+    world.faults.hold_webhooks("pull_request_review")
+    late = await pull.reviews("say Too late.")
+    await pull.closes()
+    await world.quiet()
+    world.faults.release()
+    await remarks(pull, "say Later still.")
+    await world.quiet()
+    assert len(await asked(pull)) == 1
+    assert eyes(pull, late) == [[]]
 
 
 async def test_each_person_has_a_request_of_their_own_and_a_review_ends_the_collecting(
@@ -163,15 +175,3 @@ async def test_a_remark_that_is_deleted_while_it_waits_asks_nothing(world: World
     await world.maria.person.edit(first, "say Once more.")
     await world.quiet()  # an edit starts nothing
     assert [text for _, text in await asked(pull)] == ["say Right."]
-
-
-async def test_a_remark_on_a_closed_pull_request_starts_nothing(world: World, pull: Talk) -> None:
-    world.faults.hold_webhooks("pull_request_review")
-    late = await pull.reviews("say Too late.")
-    await pull.closes()
-    await world.quiet()
-    world.faults.release()
-    await remarks(pull, "say Later still.")
-    await world.quiet()
-    assert await asked(pull) == []
-    assert eyes(pull, late) == [[]]

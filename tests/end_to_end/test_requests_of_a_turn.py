@@ -1,6 +1,7 @@
 """What a turn asks of GitHub: each request is a moment in which a person waits, and counts to an hour's limit."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,9 @@ from tests.support.world import Talk, World
 
 NEW_THREAD = ["GET issues/N"]
 """A thread that the bot does not know: its close may have been handled before."""
+OLD_NAMES = ["GET "]
+"""What the repository is called, which git needs to know, where GitHub told it more than a minute ago."""
+MINUTES_LATER = "update codebases set updated_at = updated_at - interval '2 minutes'"
 FETCH = "GET git info/refs?service=git-upload-pack"
 UNTIL_THE_AGENT_WORKS = [
     *("GET collaborators/maria/permission", "GET collaborators/maria/permission", FETCH, "GET issues/comments/ID"),
@@ -54,7 +58,7 @@ class Together(asyncio.Event):
 
 def named(request: LoggedRequest) -> str:
     """Return a request in words in which numbers do not matter."""
-    path = request.path.removeprefix("/repos/acme/shop/").replace("/acme/shop.git/", "git ").removeprefix("/")
+    path = re.sub("^/repositories/[0-9]+/?", "", request.path).replace("/acme/shop.git/", "git ").removeprefix("/")
     parts = [part if not part.isdigit() else "ID" if int(part) > 1000 else "N" for part in path.split("/")]
     service = f"?{request.query}" if request.query.startswith("service=") else ""
     return f"{request.method} {'/'.join(parts)}{service}".replace("issue-2", "issue-N")
@@ -86,8 +90,10 @@ async def test_a_turn_makes_these_requests_and_no_other(
     # Only the first words, that the agent works, and the answer: how long it takes makes no difference.
     monkeypatch.setattr(progress, "QUIET_SECONDS", 600)
     monkeypatch.setattr(pacing, "_PROGRESS_PAUSES", ((timedelta(days=1), timedelta(hours=1)),))
-    for first, later in ((NEW_THREAD, []), ([], KNOWN_BRANCH)):
+    for first, later in ((NEW_THREAD, []), (OLD_NAMES, KNOWN_BRANCH)):
         await world.quiet()
+        if first is OLD_NAMES:
+            await world.database.execute(MINUTES_LATER)
         known, fetched, gate = len(world.github.requests), asyncio.Event(), world.gate()
         world.faults.add(Held(fetched), path="*/info/refs")
         read = len(issue.from_bot)
@@ -120,8 +126,10 @@ async def test_the_agent_starts_after_two_requests_in_a_row(
         return start(*given)
 
     monkeypatch.setattr(AgentProcess, "start", noted)
-    for first in (("*/permission", "*/issues/[0-9]"), ("*/permission",)):
+    for first in (("*/permission", "*/issues/[0-9]"), ("*/permission", f"/repositories/{world.repository.id}")):
         await world.quiet()
+        if len(rows) > 0:
+            await world.database.execute(MINUTES_LATER)
         rows = [hold_together(world, *first), hold_together(world, *SECOND_ROW)]
         await issue.says(f"@threadtree-bot write {len(started)}.txt: hello")
         await issue.hears("1 file +")

@@ -1,4 +1,4 @@
-"""From a comment to its answer with the agent in its sandbox (AGENT_SANDBOX=bwrap)."""
+"""Where the agent's sandbox is not usable, nothing starts."""
 
 import asyncio
 import shutil
@@ -11,24 +11,7 @@ from bot.serve.base import CannotStartError
 from bot.serve.parts import Surroundings
 from bot.serve.process import run_both
 from bot.simulated.github.server import SimulatedGitHub
-from tests.end_to_end.conftest import Worlds
 from tests.support.clock import HandMovedClock
-
-
-async def test_a_sandboxed_agent_edits_commits_and_continues_its_session(
-    a_world: Worlds, sandboxed_settings: dict[str, str]
-) -> None:
-    async with a_world(sandboxed_settings) as world:
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two\nremember blue")
-        await issue.hears("I will remember blue.", "2 files +")
-
-        await issue.says("@threadtree-bot append a.txt: more\nrecall")
-
-        await issue.hears("I remember: blue.", "1 file +")
-        files = await world.files((await world.branches())["threadtree/issue-1"])
-        assert files["a.txt"].splitlines() == ["one", "more"]
-        assert files["b.txt"].strip() == "two"
 
 
 async def test_without_bubblewrap_nothing_starts(database_url: str, tmp_path: Path) -> None:

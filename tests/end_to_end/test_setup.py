@@ -1,13 +1,11 @@
 """SETUP_SCRIPT: the default branch's `.threadtree/setup` prepares a new worktree before the agent works in it."""
 
-import asyncio
 import shutil
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 
-from bot import failpoints
 from tests.end_to_end.conftest import Worlds
 from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
@@ -40,7 +38,7 @@ async def path_of(world: World) -> str:
     return path
 
 
-async def test_a_worktree_is_set_up_once_before_the_agent_works_in_it(
+async def test_a_worktree_is_set_up_once_before_the_agent_works_in_it_and_again_when_it_is_made_again(
     a_world: Worlds, settings: dict[str, str]
 ) -> None:
     async with a_world(settings) as world:
@@ -55,20 +53,10 @@ async def test_a_worktree_is_set_up_once_before_the_agent_works_in_it(
 
         assert made == "set up\nfirst\nsecond\n"
         assert await world.worktrees("setup_done") == [True]
-
-
-async def test_a_worktree_that_was_made_again_is_set_up_again(a_world: Worlds, settings: dict[str, str]) -> None:
-    async with a_world(settings) as world:
-        await has_script(world, "echo set up >> made\n")
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot say One.")
-        await issue.hears("One.")
         path = await path_of(world)
         shutil.rmtree(path)
-
-        await issue.says("@threadtree-bot append made: agent\nsay Two.")
-
-        await issue.hears("Two.", "This thread's files were missing")
+        await issue.says("@threadtree-bot append made: agent\nsay Three.")
+        await issue.hears("Three.", "This thread's files were missing")
         assert world.text_of(path, "made") == "set up\nagent\n"
 
 
@@ -149,28 +137,6 @@ async def test_the_thread_shows_the_running_script_and_stop_ends_it(a_world: Wor
         assert not runs(sleep)
 
 
-@pytest.mark.expects_errors
-async def test_a_turn_interrupted_before_the_record_sets_up_again(
-    a_world: Worlds, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(name: str) -> None:
-        if name == "worktree-set-up":
-            monkeypatch.undo()
-            raise RuntimeError(name)
-
-    async with a_world(settings) as world:
-        await has_script(world, "echo set up >> made\n")
-        monkeypatch.setattr(failpoints, "listener", breaks)
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot say One.")
-        await issue.hears("**Failed:**")
-
-        await issue.says("@threadtree-bot say Two.")
-
-        await issue.hears("Two.")
-        assert world.text_of(await path_of(world), "made") == "set up\nset up\n"
-
-
 async def test_nothing_runs_unless_the_setting_says_so(world: World) -> None:
     await has_script(world, "echo set up >> made\n")
     issue = await world.maria.opens_issue("Greet people")
@@ -248,33 +214,6 @@ async def test_a_request_waits_for_the_script_of_a_reset_and_stop_ends_that(
         await issue.hears("Two.")
         assert not runs(sleep)
         assert world.text_of(await path_of(world), "made") == "begun\nset up\nagent\n"
-
-
-@pytest.mark.parametrize("place", ["outcome-saved", "worktree-set-up"])
-async def test_a_reset_that_is_cut_off_in_its_script_does_not_reset_again(
-    a_world: Worlds, sandboxed: dict[str, str], monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    reached: list[str] = []
-
-    def cut_off_once(name: str) -> None:
-        reached.append(name)
-        if name == place and reached.count(name) == 1:
-            raise asyncio.CancelledError
-
-    async with a_world(sandboxed) as world:
-        issue = await world.maria.opens_issue("Greet people")
-        await issue.says("@threadtree-bot say One.")
-        await issue.hears("One.")
-        await has_script(world, "echo set up >> made\n")
-        monkeypatch.setattr(failpoints, "listener", cut_off_once)
-
-        await issue.says("/reset")
-
-        assert "`.threadtree/setup` ran for " in (await issue.hears_all())[-1]
-        assert (reached.count("reset-done"), reached.count("outcome-saved")) == (1, 1)
-        runs_twice = "set up\n" * (2 if place == "worktree-set-up" else 1)
-        assert world.text_of(await path_of(world), "made") == runs_twice
-        assert len(issue.from_bot) == 2, "one comment tells of the reset"
 
 
 async def test_a_worktree_that_the_operator_asks_for_is_set_up_before_the_turn_ends(

@@ -211,6 +211,7 @@ async def test_a_request_that_waited_runs_in_its_repository_under_the_new_name(w
     await world.github.rename_repository(world.repository, "store")
     # The old name is another repository's now, which the bot must not take for this one.
     other = await world.github.create_repository("acme/shop")
+    await world.database.execute("update codebases set updated_at = updated_at - interval '2 minutes'")
     world.clock.move(90)
     answer = (await issue.hears_all())[-1]
     assert "/acme/store/tree/threadtree/issue-1" in answer
@@ -238,8 +239,8 @@ async def test_a_new_worktree_waits_while_the_disk_is_short(a_world: Worlds, mon
 
 
 async def test_a_repository_that_the_bot_may_not_see_now_declines_nobody(world: World) -> None:
-    issue = await world.maria.opens_issue("Private")
-    await world.until("exists (select from bot_names)")  # the worker knows who it is
+    issue = await world.maria.opens_issue("Private", "@threadtree-bot /help")
+    await issue.hears()
     world.faults.add(FailBefore(404, "Not Found"), times=None)
     asked = await issue.says("@threadtree-bot say hello")
     await world.until("exists (select from deliveries where state = 'failed')")

@@ -3,7 +3,7 @@
 from bot.simulated.github.faults import DropAfter, FailAfter, FailBefore, SecondaryRateLimit
 from tests.support.world import World
 
-COMMENTS = "/repos/acme/shop/issues/1/comments"
+COMMENTS = "/repositories/*/issues/1/comments"
 
 
 async def test_each_text_appears_once_although_every_kind_of_write_fails_at_first(world: World) -> None:
@@ -13,7 +13,7 @@ async def test_each_text_appears_once_although_every_kind_of_write_fails_at_firs
     said = await issue.says(f"@threadtree-bot wait {gate}\nsay through")
     await issue.sees_working()
 
-    world.faults.add(FailAfter(502), method="PATCH", path="/repos/acme/shop/issues/comments/*")
+    world.faults.add(FailAfter(502), method="PATCH", path="/repositories/*/issues/comments/*")
     gate.open()
     await issue.hears("through")
     await said.gets("👀")

@@ -4,11 +4,14 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
+import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -16,6 +19,7 @@ from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from bot.operator.api import events
 from bot.operator.api.app import api_routes, openapi
 from bot.operator.api.calls import ApiContext, Calls
 from bot.operator.api.events import NAMES, News
@@ -575,3 +579,49 @@ async def test_a_slow_listener_is_sent_away_and_harms_no_other(pool: Pool, datab
     events = [event async for event in slow.body_iterator]
     assert len(events) <= 501
     await news.close()
+
+
+async def test_more_news_than_can_be_read_send_the_listeners_away(
+    pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one is looked up, further ones wait, and not without a bound."""
+    looked_up, goes_on, known = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def look_up(connection: asyncpg.Connection, payload: str) -> dict[str, Any]:
+        known.append(payload)
+        looked_up.set()
+        await goes_on.wait()
+        await connection.execute("select 1")  # what was told before comes before its answer
+        return {"event": "turn-step", "news": {}, "repository": None}
+
+    monkeypatch.setattr(events, "_whole", look_up)
+    news = News(database_url)
+    answer: Any = await news.stream(Request({"type": "http"}))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await anext(answer.body_iterator) == b": listening\n\n"
+        await pool.execute("select pg_notify($1, 'first')", events.CHANNEL)
+        await looked_up.wait()
+        most = events.UNREAD_AT_MOST + 1
+        await pool.execute("select pg_notify($1, n::text) from generate_series(1, $2) n", events.CHANNEL, most)
+        goes_on.set()
+        assert len([event async for event in answer.body_iterator]) <= 1
+    assert known == ["first"]
+    await news.close()
+
+
+async def test_more_listeners_and_calls_than_there_are_places_are_refused_or_wait(
+    pool: Pool, database_url: str
+) -> None:
+    news = News(database_url)
+    answers = [await news.stream(Request({"type": "http"})) for _ in range(events.LISTENERS_AT_ONCE + 1)]
+    assert [answer.status_code for answer in answers] == [200] * events.LISTENERS_AT_ONCE + [503]
+    await news.close()
+
+    calls = Calls(pool, Mock())
+    async with calls.connection(), AsyncExitStack() as third:
+        async with calls.connection():
+            waits = asyncio.create_task(third.enter_async_context(calls.connection()))
+            await asyncio.sleep(0)
+            assert not waits.done()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await waits

@@ -19,6 +19,7 @@ import pytest
 from bot.agents import presets
 from bot.cli.doctor.command import examined, show
 from bot.demo.pair import agent_in_a_folder
+from bot.github.client import NOWHERE
 from bot.simulated.github.model import Repository
 from bot.simulated.github.server import SimulatedGitHub
 from tests.support.git_repositories import usable_sandbox
@@ -117,6 +118,22 @@ async def no_webhook(of: SetUp) -> None:
     of.github.remove_webhook()
 
 
+async def polled(of: SetUp) -> None:
+    """Nothing reaches the bot, and nothing need."""
+    of.variables |= {"POLL_INTERVAL_SECONDS": "5", "ALLOWED_REPOS": "", "WEBHOOK_REPOS": "acme/shop"}
+    of.github.set_webhook(f"{NOWHERE}/webhooks/github", "a secret of this test")
+    await of.delivers()
+
+
+async def polled_without_the_right(of: SetUp) -> None:
+    of.variables["POLL_INTERVAL_SECONDS"] = "5"
+    of.shop.allow(of.github.bot, "write")
+
+
+async def not_polled_any_more(of: SetUp) -> None:
+    of.github.set_webhook(f"{NOWHERE}/webhooks/github", "a secret of this test")
+
+
 async def wrong_events(of: SetUp) -> None:
     of.github.set_webhook(of.webhook_url, "a secret of this test", events=("push", "issues"))
 
@@ -186,10 +203,11 @@ async def nothing_set(of: SetUp) -> None:
     of.variables = {}
 
 
-WARNINGS = (no_change, misspelt_setting, clock_wrong)
+WARNINGS = (no_change, polled, misspelt_setting, clock_wrong)
 PROBLEMS = (
     *(database_away, token_refused, github_away, unknown_repository, not_a_collaborator, no_webhook, wrong_events),
     *(app_without_permission, other_secret, deliveries_fail, key_refused, model_away, node_too_old, nothing_set),
+    *(polled_without_the_right, not_polled_any_more),
     *(weak_secret_beside_a_wrong_setting, sandbox_forbidden, disk_nearly_full, data_dir_not_writable),
 )
 Break = Callable[[SetUp], Awaitable[None]]

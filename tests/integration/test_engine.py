@@ -22,6 +22,7 @@ from bot.store.deliveries import NewDelivery
 from bot.store.engine import Handlers, RetryLaterError
 from bot.store.jobs import NewJob, defer, lock_queues, outbox_bell, ring
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.silent import silent_way
 from tests.support.turn_rows import held, until, until_waiting
 
 QUEUE = "decide"
@@ -407,6 +408,25 @@ async def test_a_queue_survives_the_loss_of_its_connections(database_url: str, p
         async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as fresh:
             await put(fresh, job("after"), job("and after"))
             assert await record.until(3) == ["before", "after", "and after"]
+
+
+@pytest.mark.expects_errors
+async def test_a_queue_whose_connections_fell_silent_goes_on_and_ends_when_it_is_told_to(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STATEMENT_SECONDS", 0.5)
+    record = Record()
+    async with (
+        silent_way(database_url) as way,
+        database(database_url, size=2) as pool,
+        working(way.dsn, record.handle),
+    ):
+        await put(pool, job("before"))
+        await record.until(1)
+        way.fall_silent()
+        await put(pool, job("after"))
+        assert await record.until(2) == ["before", "after"]
+        way.fall_silent()
 
 
 async def test_a_worker_that_others_took_for_dead_starts_anew_with_one_line(database_url: str, pool: Pool) -> None:

@@ -197,7 +197,7 @@ async def test_a_reset_drops_the_branches_and_stashes_of_the_sandbox(world: GitR
 # Interrupted and repeated
 
 
-@pytest.mark.parametrize("cut", ["rescued", "reset-rescued", "trashed", "worktree-checked-out", "reset-done"])
+@pytest.mark.parametrize("cut", ["trashed", "worktree-checked-out"])
 async def test_a_repeated_reset_ends_the_same_and_one_rescue_has_everything(
     world: GitRepositories, cut: str, kill_at: Callable[[str], None]
 ) -> None:

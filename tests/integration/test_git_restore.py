@@ -189,9 +189,8 @@ async def test_a_restore_is_refused_during_a_merge_and_on_another_branch(world: 
     assert isinstance(await restored(world, sha), RestoreRefusedError)
 
 
-@pytest.mark.parametrize("place", ["restore-begun", "commits-restored", "files-restored"])
 async def test_an_interrupted_restore_is_completed_by_the_next(
-    world: GitRepositories, place: str, monkeypatch: pytest.MonkeyPatch
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.agent_commits({"one": "1\n"})
     sha = await _rescued_edits(world)
@@ -199,7 +198,7 @@ async def test_an_interrupted_restore_is_completed_by_the_next(
     await vanish(world)
     await world.created()
 
-    cut_off_at(place, monkeypatch)
+    cut_off_at("files-restored", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         await restored(world, sha)
     monkeypatch.setattr(failpoints, "listener", None)
@@ -385,18 +384,16 @@ async def test_a_repository_that_replaced_the_link_to_the_clone_is_not_lost(worl
     assert git(replaced, "log", "-1", "--format=%s") == "in another repository"
 
 
-@pytest.mark.parametrize("place", ["kept-restore-begun", "worktree-set-aside", "kept-files-restored"])
 async def test_a_directory_comes_back_after_the_restore_was_cut_off(
-    world: GitRepositories, monkeypatch: pytest.MonkeyPatch, place: str
+    world: GitRepositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, kept = await kept_with_a_commit(world)
     before = photo(kept)
-    cut_off_at(place, monkeypatch)
+    cut_off_at("worktree-set-aside", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         await restored(world, commit.sha, kept)
     monkeypatch.setattr(failpoints, "listener", None)
-    if place == "worktree-set-aside":
-        await world.recreate(BRANCH)  # every operation does this first if the directory is gone
+    await world.recreate(BRANCH)  # every operation does this first if the directory is gone
 
     assert isinstance(await restored(world, commit.sha, kept), Restored)
 

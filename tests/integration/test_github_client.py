@@ -28,6 +28,8 @@ from bot.simulated.github.faults import (
     SecondaryRateLimit,
     Trickle,
 )
+from bot.thread.authority import NOT_CHOSEN, NOT_LISTED, Allowed, Policy
+from bot.turn.may_ask import may_ask
 
 INSTALLATION = 77
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -127,16 +129,42 @@ async def test_a_permission_is_returned_as_github_has_it(
 ) -> None:
     for permission in ["admin", "maintain", "write", "triage", "read"]:
         shop.allow(simulated.person("zoe"), permission)  # type: ignore[arg-type]
-        assert await github.permission(ours(shop), someone(simulated, "zoe")) == permission
+        assert await github.permission(ours(shop), someone(simulated, "zoe")) == (permission, "zoe")
 
 
 async def test_an_account_without_access_has_no_permission(
     github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
 ) -> None:
-    assert await github.permission(ours(shop), NOBODY) == "none"
+    assert await github.permission(ours(shop), NOBODY) == ("none", NOBODY.login)
     shop.allow(simulated.person("zoe"), "admin")
     theirs = replace(someone(simulated, "zoe"), id=someone(simulated, "olaf").id)
-    assert await github.permission(ours(shop), theirs) == "none", "the login is another account's"
+    assert await github.permission(ours(shop), theirs) == ("none", "olaf"), "the login is another account's"
+    assert await github.permission(ours(shop), replace(theirs, id=1)) == ("none", "zoe"), "there is no such account"
+
+
+async def test_a_list_of_people_is_read_with_the_login_that_github_has_for_the_account(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    zoe, olaf = someone(simulated, "zoe"), someone(simulated, "olaf")
+    for person in (zoe, olaf):
+        shop.allow(simulated.person(person.login), "write")
+    policy = Policy(99, "bot", "bot", "threadtree", allowed_users=("zoe",))
+    assert await may_ask(github, policy, zoe, ours(shop)) == Allowed("write")
+    assert await may_ask(github, policy, replace(olaf, login="zoe"), ours(shop)) == NOT_LISTED
+    policy, posing = replace(policy, allowed_users=()), replace(olaf, login="zoe")
+    assert await may_ask(github, policy, posing, ours(shop), allowed=["zoe"]) == NOT_CHOSEN
+    assert await may_ask(github, policy, posing, ours(shop), allowed=["olaf"]) == Allowed("write")
+
+
+async def test_a_person_who_renamed_the_account_keeps_what_they_may(
+    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
+) -> None:
+    zoe = someone(simulated, "zoe")
+    shop.allow(simulated.person("zoe"), "write")
+    simulated.world.rename_user(simulated.world.user("zoe"), "zoe-2")
+    assert await github.permission(ours(shop), zoe) == ("write", "zoe-2")
+    shop.allow(simulated.person("zoe"), "admin")  # another account has the old name
+    assert await github.permission(ours(shop), zoe) == ("write", "zoe-2")
 
 
 @pytest.mark.parametrize(
@@ -151,10 +179,12 @@ async def test_an_account_without_access_has_no_permission(
 async def test_a_permission_counts_for_the_account_that_the_answer_is_about(
     simulated: SimulatedGitHub, shop: SimulatedRepository, time: Time, whose: dict[str, object], permission: str
 ) -> None:
-    answering = httpx.MockTransport(lambda _: httpx.Response(200, json={"permission": "write", **whose}))
+    there = {"id": shop.id, "owner": {"login": "acme"}, "name": "shop", "default_branch": "main"}
+    said = {"permission": "write", **whose, **there, "login": NOBODY.login}
+    answering = httpx.MockTransport(lambda _: httpx.Response(200, json=said))
     async with httpx.AsyncClient(transport=answering) as http:
         github = client(simulated, http, time, TokenCredentials(simulated.bot_token))
-        assert await github.permission(ours(shop), NOBODY) == permission
+        assert await github.permission(ours(shop), NOBODY) == (permission, NOBODY.login)
 
 
 async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_person(
@@ -163,15 +193,6 @@ async def test_a_repository_that_the_bot_does_not_see_says_nothing_about_a_perso
     simulated.faults.add(FailBefore(404, "Not Found"), times=None)
     with pytest.raises(NotFound, match="acme/shop was deleted, or the bot may not see it"):
         await github.permission(ours(shop), NOBODY)
-
-
-async def test_a_server_that_finds_no_repository_by_its_id_is_asked_by_name(
-    github: GitHub, shop: SimulatedRepository, simulated: SimulatedGitHub
-) -> None:
-    simulated.faults.add(FailBefore(404, "Not Found"), path="*/repositories/*", times=None)
-    assert (await github.as_named_now(ours(shop))).default_branch == "main"
-    with pytest.raises(NotFound):
-        await github.as_named_now(replace(ours(shop), id=shop.id + 1))
 
 
 async def test_a_permission_that_cannot_be_asked_is_an_error(
@@ -192,7 +213,8 @@ async def test_a_pull_request_is_read_with_what_it_closes(
     assert (facts.head_ref, facts.head_sha, facts.head_repository_id) == ("topic", pull.head_sha, shop.id)
     assert facts.default_branch == "main"
     assert await github.closing_issues(ours(shop), pull.number) == (issue.number,)
-    assert await github.closing_issues(replace(ours(shop), id=shop.id + 1), pull.number) == ()
+    with pytest.raises(NotFound, match="acme/shop is another repository by now"):
+        await github.closing_issues(replace(ours(shop), id=shop.id + 1), pull.number)
 
 
 async def test_every_page_of_closed_issues_is_read(github: GitHub, shop: SimulatedRepository, maria: Person) -> None:
@@ -409,7 +431,7 @@ async def test_no_log_line_holds_the_token(
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
         await github.is_protected(ours(shop), "main")
-    assert lines[0]["path"] == "/repos/acme/shop/branches/main"
+    assert lines[0]["path"] == f"/repositories/{shop.id}/branches/main"
     assert simulated.bot_token not in caplog.text + repr(lines)
 
 
@@ -464,7 +486,7 @@ async def test_a_refusal_of_a_new_credential_is_no_effect_of_a_write(
 
 
 async def test_what_does_not_exist_is_not_waited_for(github: GitHub, shop: SimulatedRepository, time: Time) -> None:
-    assert await github.permission(ours(shop), NOBODY) == "none"
+    assert await github.permission(ours(shop), NOBODY) == ("none", NOBODY.login)
     with pytest.raises(NotFound):
         await github.thread(ours(shop), 99)
     assert time.slept == []
@@ -486,7 +508,7 @@ async def test_each_new_token_of_an_app_may_be_refused_for_some_seconds(
     github = client(simulated_app, http, time, app_of(simulated_app))
     shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
     for _ in range(2):
-        simulated_app.faults.add(FailBefore(401), path="/repos/*", times=2)
+        simulated_app.faults.add(FailBefore(401), path="/repositories/*", times=2)
         await github.is_protected(shop, "main")
         time.now += timedelta(minutes=56)
     assert time.slept == [2, 4] * 2

@@ -20,6 +20,7 @@ HEARTBEAT = """
 insert into nodes (id, heartbeat_at) values ('here', now() - make_interval(secs => $1))
 on conflict (id) do update set heartbeat_at = excluded.heartbeat_at
 """
+ENGINE_HEARTBEAT = "insert into procrastinate_workers (last_heartbeat) values (now() - make_interval(secs => $1))"
 READY = (200, {"status": "ready"})
 
 
@@ -42,10 +43,13 @@ async def health_on(pool: Pool, timeout_seconds: float = 30) -> AsyncIterator[Ge
         yield get
 
 
-async def beat(database_url: str, age_seconds: float) -> None:
+async def beat(database_url: str, age_seconds: float, *, of_engine: float | None = None) -> None:
+    """Give a sign of life of a node, and of the job engine's workers, at its age or another one."""
     connection = await asyncpg.connect(database_url)
     try:
         await connection.execute(HEARTBEAT, age_seconds)
+        await connection.execute("delete from procrastinate_workers")
+        await connection.execute(ENGINE_HEARTBEAT, age_seconds if of_engine is None else of_engine)
     finally:
         await connection.close()
 
@@ -57,8 +61,10 @@ async def test_ready_is_a_current_schema_and_a_living_worker(database_url: str) 
         assert "no worker" in body["reason"]
         await beat(database_url, age_seconds=0)
         assert await get("/readyz") == READY
-        await beat(database_url, age_seconds=HEARTBEAT_MAX_AGE_SECONDS + 1)
-        assert (await get("/readyz"))[0] == 503
+        too_old = HEARTBEAT_MAX_AGE_SECONDS + 1
+        for node, engine in ((too_old, too_old), (too_old, 0), (0, too_old)):
+            await beat(database_url, node, of_engine=engine)
+            assert (await get("/readyz"))[0] == 503
         assert await get("/healthz") == (200, {"status": "ok"})
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bot.care import upkeep_rows as upkeep
 from bot.github import transport
+from bot.github.answers import Posted
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient
@@ -38,6 +39,7 @@ from bot.thread import outbox_rows as outbox
 from bot.thread import pacing, thread_comments
 from bot.thread.marker import turn_marker
 from bot.thread.outbox import LOCK_POLL_SECONDS, REVIEW, Drained, Sender, write_in_line
+from bot.thread.outbox_rows import OutboxItem
 from bot.verbs.status import overview
 from tests.support.asks import asks
 from tests.support.turn_rows import until
@@ -275,15 +277,60 @@ async def test_a_rate_limited_search_does_not_forget_that_the_comment_may_exist(
     assert bench.bodies == ["Hello."]
 
 
-async def test_a_text_that_changes_during_a_request_is_sent_too(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("ending", "old", "method", "fault"),
+    [
+        ("sent", PROGRESS, "PATCH", None),
+        ("not sent", PROGRESS, "PATCH", FailBefore(502)),
+        ("nobody knows", PROGRESS, "POST", DropAfter()),
+        ("given up", PROGRESS, "PATCH", FailBefore(422, LOCKED)),
+        ("given up", FINAL, "POST", FailBefore(422, LOCKED)),
+        ("deleted", PROGRESS, "PATCH", None),
+        ("deleted, posted anew", FINAL, "PATCH", None),
+        ("deleted, nobody knows", PROGRESS, "GET", FailBefore(502)),
+    ],
+)
+async def test_an_answer_that_comes_while_an_older_text_is_sent_is_posted_however_that_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ending: str, old: int, method: str, fault: Fault | None
+) -> None:
     turn = await bench.turn()
-    row = await bench.wish(turn, "Queued.")
-    async with bench.pool.acquire() as connection:
-        taken = await outbox.take(connection, row, bench.time.now)
-        await bench.wish(turn, "Done.", urgency=FINAL)
-        assert (await bench.row(row))["state"] == "sending"
-        await outbox.sent(connection, row, taken.version, 1, "https://github.example/1", bench.time.now)
-    assert (await bench.row(row))["state"] == "waiting"
+    if method != "POST":
+        await bench.wish(turn, "Queued.")
+        await bench.drain_until_empty()
+    if ending.startswith("deleted"):
+        await bench.github.person("acme").delete(bench.said[0])
+    if fault is not None:
+        bench.github.faults.add(fault, method=method)
+    row = await bench.wish(turn, "Older.", urgency=old)
+    await meanwhile(monkeypatch, lambda: bench.wish(turn, "The answer.", urgency=FINAL))
+    await bench.drain_until_empty()
+    assert bench.bodies == ["The answer."]
+    assert (await bench.row(row))["state"] == "sent"
+
+
+async def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
+    """Act once: when the sender's next request has its answer and nothing was recorded of it."""
+    request = Sender._request
+
+    async def then_act(self: Sender, item: OutboxItem, body: str) -> Posted | None:
+        monkeypatch.setattr(Sender, "_request", request)
+        try:
+            return await request(self, item, body)
+        finally:
+            await act()
+
+    monkeypatch.setattr(Sender, "_request", then_act)
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+async def test_an_answer_is_not_given_up_for_the_attempts_of_progress(bench: Bench, *, is_final: bool) -> None:
+    turn = await bench.turn()
+    row = await bench.wish(turn, "Working.")
+    await bench.pool.execute("update outbox set attempts = $2 where id = $1", row, pacing.MOST_ATTEMPTS - 1)
+    await bench.wish(turn, "More.", urgency=FINAL if is_final else PROGRESS)
+    bench.github.faults.add(FailBefore(502), method="POST")
+    await bench.drain_until_empty()
+    assert bench.bodies == (["More."] if is_final else [])
 
 
 async def test_the_pace_holds_across_processes(bench: Bench) -> None:
@@ -912,6 +959,22 @@ async def test_remarks_whose_lines_github_refuses_go_with_the_text_and_are_never
     await bench.drain_until_empty()
     assert [one.body for one in pull.reviews] == [f"Two things. a [redacted]\n\n{turn_marker(turn, 2)}"]
     assert pull.review_comments == []
+
+
+async def test_a_review_whose_text_changes_while_its_lines_are_refused_says_the_newer_text(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, pull = await review_row(bench, LineRemark("cart.py", 9, "RIGHT", "Far away."))
+    newer = REVIEW.dump_json(OwnReview(pull.head_sha, (LineRemark("cart.py", 1, "RIGHT", "Near."),), "Whole.")).decode()
+
+    async def rewrite() -> None:
+        async with bench.pool.acquire() as connection:
+            await thread_comments.reviewed(connection, bench.thread, turn, Target("pull"), "One thing.", newer)
+
+    await meanwhile(monkeypatch, rewrite)
+    await bench.drain_until_empty()
+    said = [one.body or "" for one in pull.reviews] + [one.body for one in pull.review_comments]
+    assert [body.partition("\n")[0] for body in said] == ["One thing.", "Near."]
 
 
 async def test_a_review_that_github_refuses_whole_is_told_in_the_tracking_comment(bench: Bench) -> None:

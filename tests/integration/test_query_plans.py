@@ -17,6 +17,7 @@ from bot.care import removal_rows as removals
 from bot.care import retention_rows as retention
 from bot.care import upkeep_rows as upkeep
 from bot.inbox import decider_rows
+from bot.node import repository_names
 from bot.node import rescue_rows as rescues
 from bot.operator.api import listings
 from bot.store import conversations, deliveries, jobs, turns, worktrees
@@ -97,7 +98,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "the next message": (messages.next_for.sql, (49, TOKEN, 30)),
     "take a message": (messages.take.sql, (49, TOKEN, 99, ASKED[0])),
     "end a message": (messages.end.sql, (49, TOKEN, 99, "Given.")),
-    "what a turn was told": (messages.told.sql, (5,)),
+    "what a turn was told": (messages.told.sql, (5, True)),
     "what a session was told": (messages.told_in.sql, (5,)),
     "what runs and waits in a thread": (requests.unfinished.sql, (5,)),
     "how days ended": (listings.days.sql, (date(2099, 1, 1), *ALL)),
@@ -136,7 +137,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "revive a worktree": (worktrees.reserve_again.sql, (50, [5])),
     "a worktree at a glance": (worktrees.worktree_of_thread.sql, (50,)),
     "what is known of a thread": (conversations.standing.sql, ("github.com", 1, 5)),
-    "save a thread": (conversations.SAVE_THREAD, (*_REPOSITORY, 5, "issue", "A title", None)),
+    "a repository by its id": (repository_names.known_codebase.sql, ("github.com", 1)),
+    "save a thread": (conversations.SAVE_THREAD, ("github.com", 1, 5, "issue", "A title", None)),
     "the turn of a review": (requests.turn_of_review.sql, (5, 77)),
     "what collects a person's remarks": (requests.collecting_turn.sql, (99, 7)),
     "collect no more": (requests.collect_no_more.sql, (99,)),

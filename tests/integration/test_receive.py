@@ -233,7 +233,7 @@ async def test_the_form_encoding_stores_the_json_in_it(github: Sender, pool: Poo
     assert (await rows(pool))["g-1"]["body"] == content
 
 
-UNPARSEABLE = [b"", b"{", b"\xff", b'{"a": NaN}', b"[" * 100_000, b'"\\ud800"']
+UNPARSEABLE = [b"", b"{", b"\xff", b'{"a": NaN}', b"[" * 100_000, b'"\\ud8']
 
 
 @pytest.mark.parametrize("body", UNPARSEABLE, ids=range(len(UNPARSEABLE)))

@@ -10,6 +10,7 @@ from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
 from bot.rules import Rules
 from bot.sharing_rules import SharingRefused, WorktreeUsage
 from bot.store import conversations, turns
+from bot.store.conversations import save_codebase
 from bot.store.database import Connection, Pool
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices
@@ -38,6 +39,7 @@ async def world(pool: Pool) -> AsyncIterator[TurnRows]:
 async def asks(db: Connection, number: int, *, head: str | None = None, closes: tuple[int, ...] = (ISSUE,)) -> int:
     """Write, in a transaction, what decide writes for a request on an issue or (`head`) a pull request."""
     thread = Thread(number, "pull" if head else "issue", "A title", None)
+    await save_codebase(db, repository())
     thread_ref, folder = await save_thread(db, repository(), thread)
     pull = PullRequestHead(head, SHA, same_repository=True, head_is_protected=False, closes=closes) if head else None
     ask = request(target=Target("comment", number))

@@ -23,17 +23,20 @@ from tests.support.damage import (
     clone_and_directory_gone,
     clone_gone,
     deleted,
+    edit,
     emptied,
     git_file_gone,
     half_made,
     half_registered,
     lock_that_cannot_be_read,
     locked_by_somebody,
+    nested_repository,
     nothing_at_all,
     record_gone,
     record_that_is_no_text,
     record_without_head,
     record_without_pointer,
+    stash,
     without_permissions,
 )
 from tests.support.git_repositories import LABEL, RESCUE, GitRepositories, entry_of, git
@@ -93,10 +96,18 @@ async def was_reset(world: GitRepositories) -> None:
     assert world.agent("status", "--porcelain", "--ignored=matching") == ""
 
 
-@pytest.mark.parametrize("end", [removed, was_reset])
-@pytest.mark.parametrize("work", WORK)
-async def test_all_work_is_somewhere_afterwards(world: GitRepositories, work: State, end: End) -> None:
+ENDS = [(work, removed) for work in WORK] + [(work, was_reset) for work in (edit, stash, nested_repository)]
+"""Both rescue in the same way."""
+
+
+@pytest.mark.parametrize(("work", "end"), ENDS)
+async def test_all_work_is_somewhere_afterwards_and_a_purge_keeps_it_in_place(
+    world: GitRepositories, work: State, end: End
+) -> None:
+    await world.seen()
     work(world)
+    if end is removed:
+        await purge_keeps(world)
     commits = world.agent("for-each-ref", "--format=%(objectname)", "refs/heads", "refs/stash").split()
     before = {*files_in(world.path), *commits, world.agent("rev-parse", "HEAD")}
     await end(world)
@@ -144,10 +155,14 @@ async def test_no_damage_costs_more_than_it_took(world: GitRepositories, damage:
         assert mine in found(world)
 
 
-@pytest.mark.parametrize("state", [*WORK, git_file_gone, half_made, broken_index])
-async def test_a_purge_keeps_a_worktree_that_needs_a_rescue(world: GitRepositories, state: State) -> None:
+@pytest.mark.parametrize("state", [git_file_gone, half_made, broken_index])
+async def test_a_purge_keeps_a_damaged_worktree(world: GitRepositories, state: State) -> None:
     await world.seen()
     state(world)
+    await purge_keeps(world)
+
+
+async def purge_keeps(world: GitRepositories) -> None:
     before = files_in(world.path)
     async with world.open() as tree:
         kept = await tree.remove(LABEL, base_branch="main", only_clean=True)

@@ -15,6 +15,7 @@ from bot.care import removal_rows as removals
 from bot.model import Actor, Conversation, IssueBranch, Target
 from bot.store import conversations, turns
 from bot.store.database import Pool
+from bot.turn import message_rows as messages
 from bot.turn import request_rows as requests
 from tests.support.turn_rows import NODE, NOON, TurnRows, held, repository, request, until_waiting
 from tests.support.worktree_jobs import begin_removal
@@ -33,6 +34,25 @@ async def test_the_oldest_turn_goes_first(world: TurnRows) -> None:
     asked = [await world.ask(thread) for thread in reversed(threads)]
 
     assert await world.claim_all() == asked
+
+
+async def test_an_agent_is_told_so_many_messages_and_no_more(world: TurnRows) -> None:
+    conversation, worktree = await world.home()
+    await world.make(worktree)
+    await world.ask(conversation)
+    turn = await world.claimed()
+    session = await turns.start_session(world.db, turn.claim, "custom", "abc")
+    await turns.use_session(world.db, turn.claim, session)
+    for _ in range(3):
+        await messages.offer(world.db, await world.ask(conversation))
+
+    for _ in range(2):
+        message = await messages.next_for(world.db, turn.claim, most=2)
+        assert message is not None
+        assert await messages.take(world.db, turn.claim, message.turn_id, message.ask)
+        assert await messages.end(world.db, turn.claim, message.turn_id, "told")
+    assert await messages.next_for(world.db, turn.claim, most=2) is None
+    assert await messages.next_for(world.db, turn.claim) is not None
 
 
 async def test_a_stop_locks_every_unfinished_turn_of_its_thread(world: TurnRows, pool: Pool) -> None:

@@ -532,10 +532,10 @@ async def test_a_worktree_is_found_by_the_branch_it_has(world: TurnRows) -> None
 
 async def test_a_renamed_repository_keeps_its_folder(world: TurnRows) -> None:
     assert await conversations.save_codebase(world.db, repository()) == "octo/repo-1"
-    renamed = replace(repository(), name="renamed", default_branch=None)
+    renamed = replace(repository(), name="renamed", default_branch="trunk")
 
     assert await conversations.save_codebase(world.db, renamed) == "octo/repo-1"
-    assert await world.db.fetchrow("select name, default_branch from codebases") == ("renamed", "main")
+    assert await world.db.fetchrow("select name, default_branch from codebases") == ("renamed", "trunk")
 
 
 async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: TurnRows) -> None:
@@ -548,6 +548,7 @@ async def test_a_reclaimed_name_gets_a_folder_of_its_own(world: TurnRows) -> Non
 
 
 async def test_one_thread_is_one_conversation(world: TurnRows) -> None:
+    await conversations.save_codebase(world.db, repository())
     first = await conversations.save_thread(world.db, repository(), 4, "issue", "A title", None)
     again = await conversations.save_thread(world.db, repository(), 4, "issue", "Renamed", NOON)
 

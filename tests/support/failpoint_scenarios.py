@@ -117,8 +117,13 @@ class SetUp(Create):
     settings = {"SETUP_SCRIPT": "true"}  # noqa: RUF012 - never changed
 
     async def prepare(self) -> None:
-        script = "#!/bin/sh\ntrue\n"
-        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+        script = {".threadtree/setup": "#!/bin/sh\necho set up >> made\n", ".gitignore": "/made\n"}
+        await self.here.maria.push(self.here.repository, "main", script, "Set-up")
+
+    async def check(self) -> None:
+        await super().check()
+        made = self.here.data_dir / "worktrees/acme/shop/issue-1/made"
+        assert made.read_text() == "set up\n" * 2, "it was not recorded that it had run"
 
 
 class Checked(Create):

@@ -43,6 +43,7 @@ class TurnRows:
 
     async def thread(self, *, repo: int = 1, worktree: int | None = None, number: int | None = None) -> int:
         """Create an open issue in this worktree; return the conversation's id."""
+        await conversations.save_codebase(self.db, repository(repo))
         conversation, _ = await conversations.save_thread(
             self.db, repository(repo), number or next(self._numbers), "issue", "A title", None
         )

@@ -21,7 +21,7 @@ from bot.agents.driver import (
     ToolStarted,
     Usage,
 )
-from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, Inbox, Told, follow
+from bot.agents.prompt_loop import MAX_ANSWER_CHARACTERS, MAX_TOOL_CALLS, Inbox, Told, follow
 
 LIMITS = PromptLimits(total_seconds=100, idle_seconds=10)
 END = Answered({"stopReason": "end_turn"})
@@ -234,3 +234,11 @@ def test_a_form_becomes_questions_with_their_options() -> None:
     )
     plain = follow_script((1, FormAsked("What is it called?", {"name": {"type": "string"}})))
     assert plain.text.startswith("**What is it called?**\n\nTo answer, ")
+
+
+def test_tool_calls_beyond_what_is_remembered_are_no_steps() -> None:
+    progress = AcpProgress()
+    started = [event for n in range(MAX_TOOL_CALLS + 5) for event in progress._tool_started(str(n), "Look")]
+    assert len(started) == MAX_TOOL_CALLS
+    assert [*progress._tool_ended("0", ok=True)] == [ToolEnded("Look", ok=True, call="0")]
+    assert [*progress._tool_started("more", "Look")] == [ToolStarted("Look", "more")]

@@ -1,6 +1,7 @@
 """Which errors of Postgres are temporary, and which are bugs; how a row becomes a value."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -8,8 +9,9 @@ import pytest
 from procrastinate.exceptions import ConnectorException
 
 from bot.model import HeadBranch, IssueBranch, Repository, Start, Target, ThreadRef
-from bot.store.database import DATABASE_AWAY, read
+from bot.store.database import DATABASE_AWAY, connect, database, read
 from bot.store.failures import is_transient
+from bot.turn.waiting import passing
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,17 @@ def test_errors_of_the_job_engine_are_told_apart_by_their_cause(cause: psycopg.E
     assert is_transient(error) == passes
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "No such file or directory", "a-file-of-ours")])
+async def test_a_socket_whose_file_is_gone_is_a_database_that_is_away(tmp_path: Path) -> None:
+    dsn = f"postgresql://bot@/bot?host={tmp_path}"
+    with pytest.raises(ConnectionError, match="No such file") as alone:
+        await connect(dsn)
+    with pytest.raises(ConnectionError, match="No such file") as of_pool:
+        async with database(dsn, patience_seconds=0):
+            pass
+    assert [passing(error.value) for error in (alone, of_pool)] == ["database-away"] * 2
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "No such file or directory"), OSError("x")])
 def test_other_errors_are_bugs(error: Exception) -> None:
     assert not is_transient(error)
 

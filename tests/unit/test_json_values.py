@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.json_values import MOST_VALUES, UNCOUNTED_BYTES, has_many_values
+from bot.json_values import MOST_VALUES, UNCOUNTED_BYTES, has_many_values, parse, storable
 
 PUNCTUATION = '[{,"\\:}]'
 LONG = 2 * UNCOUNTED_BYTES
@@ -28,3 +28,13 @@ def test_a_long_text_is_one_value_whatever_it_says(piece: str, key: str) -> None
 )
 def test_what_is_no_json_is_counted_too(text: bytes) -> None:
     assert not has_many_values(text)
+
+
+@given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\\", '"', "u", "d83d", "\ud83d\ude00", "é", "😀"])).map("".join))
+def test_a_lone_surrogate_costs_one_character(text: str) -> None:
+    written = json.dumps({"title": text})
+    # What Python takes for a pair in its own text is one in JSON.
+    whole = json.loads(written)["title"]
+    expected = "".join("\ufffd" if "\ud800" <= one <= "\udfff" else one for one in whole)
+    assert parse(written.encode()) == {"title": expected}
+    assert storable(whole) == expected

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.github.events import Addressed, ChecksEnded, Event, Gesture, ThreadClosed, ThreadReopened, Unreadable, Written
-from bot.github.payloads import envelope, read
+from bot.github.events import (
+    Addressed,
+    ChecksEnded,
+    Event,
+    Gesture,
+    RepositoryDeleted,
+    ThreadClosed,
+    ThreadReopened,
+    Unreadable,
+    Written,
+)
+from bot.github.payloads import CHECKS, envelope, read
 from bot.inbox.delivery import delivery_of
 from bot.model import Actor, Repository, Target, Thread
 from tests.recorded import INSTALL, recorded_payloads
@@ -209,6 +219,32 @@ def test_a_pull_request_is_closed_also_where_the_payload_tells_less_of_it() -> N
     assert closed.pull is None
 
 
+@pytest.mark.parametrize(
+    ("event", "action"),
+    [
+        *(("issues", action) for action in ("closed", "reopened", "transferred", "deleted")),
+        *(("pull_request", action) for action in ("closed", "reopened")),
+        *((event, "completed") for event in CHECKS),
+        ("repository", "deleted"),
+    ],
+)
+def test_what_asks_nothing_needs_no_person(event: str, action: str) -> None:
+    about = {"head_sha": "a" * 40, "head_repository": {"id": REPOSITORY["id"]}}
+    told = payload(event, action, **({event: about} if event in CHECKS else {}))
+    for nobody in (told | {"sender": None}, without(copy.deepcopy(told), "sender")):
+        assert event_in(event, nobody) == event_in(event, told)
+        assert delivery_of("g", event, orjson.dumps(nobody), "github.com").state == "received"
+
+
+def test_an_issue_that_was_moved_here_asks_nothing() -> None:
+    # GitHub gives no old issue where the sender may not see it.
+    moved = payload("issues", "opened", changes={"old_issue": None, "old_repository": REPOSITORY | {"id": 98}})
+    assert read("issues", moved, "github.com") is None
+    assert delivery_of("g", "issues", orjson.dumps(moved), "github.com").state == "ignored"
+    for changes in ({}, None, {"old_repository": None}):
+        assert isinstance(event_in("issues", payload("issues", "opened", changes=changes)), Written)
+
+
 @pytest.mark.parametrize("action", ["transferred", "deleted"])
 def test_an_issue_that_leaves_is_closed_at_its_last_change(action: str) -> None:
     left = payload("issues", action, issue=ISSUE | {"closed_at": "2020-01-01T00:00:00Z"})
@@ -349,6 +385,8 @@ def test_every_recorded_payload_is_readable() -> None:
         assert about.used == (event is not None)
         if isinstance(event, ChecksEnded):
             assert about.lock_key == f"github.com/{event.repository.id}@{event.head}"
+        elif isinstance(event, RepositoryDeleted):
+            assert (about.lock_key, about.conversation) == (f"github.com/{event.repository.id}", None)
         elif event:
             assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from bot.agents.driver import Said, ToolEnded, ToolStarted
 from bot.redaction import Redactor
-from bot.turn.progress import MAX_OUTPUT_CHARACTERS, MAX_WORDS_CHARACTERS, Progress, latest_words, shortened
+from bot.turn.progress import (
+    MAX_OUTPUT_CHARACTERS,
+    MAX_STEPS,
+    MAX_WORDS_CHARACTERS,
+    Progress,
+    latest_words,
+    shortened,
+)
 
 SECRET = "ghp_0123456789abcdefghijklmnopqrstuvwx"
 redact = Redactor([SECRET]).redact
@@ -55,6 +62,20 @@ def test_a_command_that_fails_is_one_step() -> None:
     progress.note(ToolEnded("Build all", ok=True, call="2"))
     assert progress.steps == ["Read", "Test (failed)", "Test", "Build all"]
     assert progress._unsaved == {2: "Test (failed)", 3: "Test", 4: "Build all"}
+
+
+def test_what_no_row_takes_is_bounded_and_what_waits_there_is_still_corrected() -> None:
+    """The database is away."""
+    progress = Progress(redact)
+    for number in range(3 * MAX_STEPS):
+        progress.note(ToolStarted(f"Step {number}", str(number)))
+    progress.note(ToolEnded("Step 1", ok=False, call="1", output="x"))
+    for number in range(2, 3 * MAX_STEPS):
+        progress.note(ToolEnded(f"Step {number}", ok=True, call=str(number), output="x" * MAX_OUTPUT_CHARACTERS))
+    assert progress.steps[-1] == f"Step {3 * MAX_STEPS - 1}"
+    assert (len(progress.steps), len(progress._unsaved)) == (MAX_STEPS, MAX_STEPS)
+    assert progress._unsaved[2] == "Step 1 (failed)"
+    assert len(progress._outputs) <= 1 + 256 * 1024 // MAX_OUTPUT_CHARACTERS
 
 
 def test_what_a_tool_printed_is_kept_with_its_beginning_and_end_and_no_part_of_a_secret() -> None:

@@ -269,25 +269,26 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         assert len(await fixes(world)) == 1
 
 
-@pytest.mark.parametrize("end", ["done", "interrupted"])
-async def test_a_turn_on_the_pull_request_rings_at_its_end_for_what_the_issue_pushed(world: World, end: str) -> None:
+async def test_a_turn_on_the_pull_request_rings_at_its_end_for_what_the_issue_pushed(world: World) -> None:
     issue = await asked(world)
-    gate = world.gate()
     pull = world.listen(pull_of(world), world.maria)
-    await pull.says(f"@threadtree-bot wait {gate}\nsay I have changed nothing.")
-    await pull.sees_working()
-    ci(world, tests="failure")
-    await world.github.settled()
-    assert await fixes(world) == [], "a turn runs in the worktree"
-    if end == "interrupted":
-        # Its process is gone for the second time.
-        gone = "update turns set claim = gen_random_uuid(), worker = 'gone', cut_offs = 1 where state = 'running'"
-        await world.database.execute(gone)
-        await pull.hears("**Interrupted:**")
-    gate.open()
-    if end == "done":
-        await pull.hears("I have changed nothing.")
-    await issue.hears("Attempt 1 of 3")
+    for attempt in (1, 2):
+        gate = world.gate()
+        await pull.says(f"@threadtree-bot wait {gate}\nsay I have changed nothing.")
+        await pull.sees_working()
+        ci(world, tests="failure")
+        await world.github.settled()
+        assert len(await fixes(world)) == attempt - 1, "a turn runs in the worktree"
+        if attempt == 2:
+            # Its process is gone for the second time.
+            gone = "update turns set claim = gen_random_uuid(), worker = 'gone', cut_offs = 1 where state = 'running'"
+            await world.database.execute(gone)
+            await pull.hears("**Interrupted:**")
+        gate.open()
+        if attempt == 1:
+            await pull.hears("I have changed nothing.")
+        await issue.hears(f"Attempt {attempt} of 3")
+        await world.quiet()
 
 
 async def test_a_waiting_request_that_the_operator_stops_rings_too(a_world: Worlds) -> None:
@@ -324,21 +325,26 @@ async def test_nothing_follows_a_stop_that_came_too_late_for_the_push(
     assert len(await fixes(world)) == 1
 
 
-async def test_an_attempt_that_waits_is_not_started_once_that_is_switched_off(world: World) -> None:
+async def test_an_attempt_that_waits_is_not_started_once_it_is_switched_off_or_its_pull_request_is_closed(
+    world: World,
+) -> None:
     issue = await asked(world)
+    waits = "exists (select from turns where state in ('queued', 'running'))"
     async with world.busy_clone():
         ci(world, tests="failure")
-        await world.until("exists (select from turns where state in ('queued', 'running'))")
+        await world.until(waits)
         await issue.says("/autofix off")
         await issue.hears("start no request any more")
     await issue.hears("**Not started:** Failing checks are not mended here any more.", "Attempt 1 of 3")
+    await world.quiet()
 
-
-async def test_an_attempt_that_waits_is_not_started_once_its_pull_request_is_closed(world: World) -> None:
-    issue = await asked(world)
+    await issue.says("@threadtree-bot append cart.py: more")
+    await issue.hears("**Changed**")
+    await issue.says("/autofix on")
+    await issue.hears("mended from now on")
     async with world.busy_clone():
         ci(world, tests="failure")
-        await world.until("exists (select from turns where state in ('queued', 'running'))")
+        await world.until(waits)
         await world.maria.person.close(pull_of(world))
     await issue.hears("**Not started:** The pull request of this branch is not open any more.", "Attempt 1 of 3")
 

@@ -45,7 +45,9 @@ def took_back(turn: int, *subjects: str) -> str:
     return rf"Took back by one commit what turn {turn} \(maria's request\) pushed:\n\n{listed}"
 
 
-async def test_one_request_after_the_other_is_taken_back_by_a_commit_each(world: World) -> None:
+async def test_one_request_after_the_other_is_taken_back_by_a_commit_each_and_the_agent_hears_of_it(
+    world: World,
+) -> None:
     issue = await changed(
         world, "write hello.txt: hello\ncommit Say hello\nwrite hello.txt: hello again", "write more.txt: more"
     )
@@ -66,15 +68,8 @@ async def test_one_request_after_the_other_is_taken_back_by_a_commit_each(world:
     await issue.says("/undo")
     await issue.hears("**Not started:**", "There is nothing to take back")
 
-
-async def test_the_agent_hears_of_it_with_the_next_request(world: World) -> None:
-    issue = await changed(world, "write hello.txt: hello")
-    await issue.says("/undo")
-    await issue.hears("Took back")
-
     await issue.says("@threadtree-bot save prompt prompt.txt")
     await issue.hears()
-
     [path] = await world.worktrees("path")
     assert "Took back by one commit what turn 1" in (world.text_of(path, "prompt.txt") or "")
 

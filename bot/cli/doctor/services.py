@@ -13,7 +13,7 @@ import httpx
 
 from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
 from bot.github.answers import LoggedDelivery
-from bot.github.client import APP_EVENTS, CHECK_EVENTS, WEBHOOK_PATH, GitHub
+from bot.github.client import APP_EVENTS, CHECK_EVENTS, NOWHERE, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
 from bot.node.repository_rules import config_problems
@@ -38,7 +38,6 @@ FEW_REQUESTS = 500
 DATABASE_SECONDS: Final = 10.0
 _WITHOUT_LIST = (BEDROCK, SUBSCRIPTION)
 """What has no list of models, or shows it to no such key."""
-_GLOB_CHARACTERS = frozenset("*?[")
 State = Literal["ok", "warning", "problem"]
 
 
@@ -55,8 +54,8 @@ class Check:
 async def database_checks(
     settings: Settings, opened: AbstractAsyncContextManager[str]
 ) -> tuple[list[Check], frozenset[str]]:
-    """Return whether the database can be used, what is wrong in the rules of repositories, and the repositories in
-    ALLOWED_REPOS of which something was received.
+    """Return whether the database can be used, what is wrong in the rules of repositories, and the repositories named
+    in the settings of which something was received.
 
     An embedded one that was not made yet is not made now.
     """
@@ -90,7 +89,7 @@ async def _database(settings: Settings, opened: AbstractAsyncContextManager[str]
                 return [Check("database", "ok", f"{found}; its schema is made by `threadtree serve`")], frozenset()
             heard = [
                 name
-                for name in _named(settings)
+                for name in settings.named_repos
                 if await listings.newest(connection, "deliveries", 1, repository=name, scope=EVERYTHING)
             ]
             rules = [_rules_check(*wrong) for wrong in await config_problems(connection)]
@@ -104,11 +103,6 @@ def _rules_check(full_name: str, problems: str) -> Check:
     found = f"{CONFIG_PATH}: {' '.join(map(plain, problems.splitlines()))}"
     step = f"`threadtree config show {full_name}` tells what holds. A request reads the file when it starts."
     return Check(f"rules of {full_name}", "warning", found, step)
-
-
-def _named(settings: Settings) -> list[str]:
-    """Return the repositories that ALLOWED_REPOS names, without its patterns."""
-    return [full_name for full_name in settings.allowed_repos if not _GLOB_CHARACTERS & set(full_name)]
 
 
 async def model_checks(settings: Settings, http: httpx.AsyncClient) -> list[Check]:
@@ -153,7 +147,7 @@ def _way(settings: Settings, address: str) -> str:
 
 
 async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str]) -> list[Check]:
-    """Ask GitHub who the bot is, what is left of its rate limit, and what it may do where ALLOWED_REPOS has names.
+    """Ask GitHub who the bot is, what is left of its rate limit, and what it may do in repositories that are named.
 
     `heard`: the repositories of which something was received.
     """
@@ -162,7 +156,9 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         me = await github.identity()
         rate = await github.rate_limit()
         lacking = await github.app_lacks()
-        log = (await github.logged_deliveries(None, None))[0] if github.is_app and not lacking else []
+        is_read = github.is_app and not lacking
+        log = (await github.logged_deliveries(None, None)).deliveries if is_read else []
+        hook = await github.app_webhook_url() if is_read else ""
     except Unauthenticated as problem:
         step = "Make a new one on GitHub, and set it." if settings.github_token else "Correct them."
         refused = f"{setting}: not accepted by {settings.platform} ({problem})"
@@ -181,13 +177,17 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         step = "Add it in the App's settings on GitHub. A new permission must be accepted where the App is installed."
         checks.append(Check("app", _how_bad(lacking), f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
-        checks.append(_delivery_check("app", "the App has all permissions and events", log))
+        checks.append(_delivery_check(settings, "app", "the App has all permissions and events", hook, log))
     checks += _sign_in_checks(settings)
     checks += await _team_checks(settings, github)
-    for full_name in _named(settings):
+    for full_name in settings.named_repos:
         checks.append(await _repository_check(github, full_name))
         if not github.is_app and checks[-1].state != "problem":
-            checks.append(await _webhook_check(settings.platform, github, full_name, heard))
+            checks.append(await _webhook_check(settings, github, full_name, heard))
+    if settings.poll_interval_seconds and not github.is_app and not settings.named_repos:
+        found = "deliveries are taken from GitHub's log, and no repository is named: none of a new one is read"
+        step = "Run `threadtree setup --token OWNER/REPO --poll`, or name the repositories in WEBHOOK_REPOS."
+        checks.append(Check("polling", "warning", found, step))
     return checks
 
 
@@ -217,20 +217,22 @@ async def _team_checks(settings: Settings, github: GitHub) -> list[Check]:
     return checks
 
 
-async def _webhook_check(platform: str, github: GitHub, full_name: str, heard: frozenset[str]) -> Check:
-    """Return whether GitHub sends anything, and whether deliveries that were missed can be read."""
+async def _webhook_check(settings: Settings, github: GitHub, full_name: str, heard: frozenset[str]) -> Check:
+    """Return whether GitHub sends anything, and whether its log of deliveries can be read."""
     name, stays = f"webhook of {full_name}", "missed deliveries stay missed"
+    is_polled = settings.poll_interval_seconds is not None
     try:
-        repository = await github.repository(platform, *full_name.split("/"))
+        repository = await github.repository(settings.platform, *full_name.split("/"))
         hooks = await github.webhooks(repository)
-        log, _ = await github.logged_deliveries((repository, hooks[0].id), None) if hooks else ([], None)
+        log = (await github.logged_deliveries((repository, hooks[0].id), None)).deliveries if hooks else []
     except GitHubError as problem:
-        found = f"the token may not read the repository's webhooks ({problem}): {stays}"
+        lost = "nothing that people ask arrives, for POLL_INTERVAL_SECONDS is set" if is_polled else stays
+        found = f"the token may not read the repository's webhooks ({problem}): {lost}"
         step = (
-            "Give the token `Webhooks: read` (or `read:repo_hook` and admin access): what was missed while nothing "
-            "listened is fetched from their log then."
+            "Give the token `Webhooks: read` (or `read:repo_hook`), and its account admin access to the repository: "
+            "deliveries are fetched from their log then."
         )
-        return Check(name, "warning", found, step)
+        return Check(name, "problem" if is_polled else "warning", found, step)
     if hooks:
         hook = hooks[0]
         missing = [f"`{event}`" for event in APP_EVENTS if not {event, "*"} & set(hook.events)]
@@ -238,15 +240,23 @@ async def _webhook_check(platform: str, github: GitHub, full_name: str, heard: f
             found = f"it does not send {', '.join(missing)}" if hook.active else "it is switched off"
             state = _how_bad(missing) if hook.active else "problem"
             return Check(name, state, found, "Edit it in the repository's settings on GitHub: docs/connect.md.")
-        return _delivery_check(name, f"leads to {WEBHOOK_PATH}", log)
-    if full_name in heard:
+        return _delivery_check(settings, name, f"leads to {WEBHOOK_PATH}", hook.url, log)
+    if full_name in heard and not is_polled:
         return Check(name, "warning", f"the repository has none, though something was received: {stays}")
     found = f"nothing was received, and no webhook of the repository leads to {WEBHOOK_PATH}"
     return Check(name, "problem", found, "Add it on GitHub: docs/connect.md.")
 
 
-def _delivery_check(name: str, what: str, log: Sequence[LoggedDelivery]) -> Check:
+def _delivery_check(settings: Settings, name: str, what: str, url: str, log: Sequence[LoggedDelivery]) -> Check:
     """Return how GitHub's last delivery went; what was missed is fetched from its log of three days."""
+    if settings.poll_interval_seconds is not None:
+        every = f"{settings.poll_interval_seconds:g} s"
+        return Check(name, "ok", f"{what}; GitHub's log of deliveries is read every {every}")
+    if url.startswith(NOWHERE):
+        found = f"it leads to {NOWHERE}, where nothing arrives, and POLL_INTERVAL_SECONDS is not set"
+        step = "Set POLL_INTERVAL_SECONDS=5, or give the webhook an address: `threadtree setup --url https://…`."
+        return Check(name, "problem", found, step)
+    what += "; GitHub's log of deliveries can be read"
     last = next((one for one in log if one.event != "ping"), None)
     if last is None or 200 <= last.status_code < 300:
         return Check(name, "ok", what)

@@ -1,6 +1,6 @@
 """The wait for the first delivery, which proves the address and the secret: GitHub's own log tells how it went."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -46,9 +46,9 @@ async def answering(settings: Settings, secret: str) -> AsyncIterator[int | None
             yield listener.getsockname()[1]
 
 
-async def logged(github: Registration, hook: Hook | None) -> list[LoggedDelivery]:
+async def logged(github: Registration, hook: Hook | None) -> Sequence[LoggedDelivery]:
     """Return the newest deliveries of the webhook (None: the App's), the newest first."""
-    return (await github.logged_deliveries(hook, None))[0]
+    return (await github.logged_deliveries(hook, None)).deliveries
 
 
 async def first_delivery(
@@ -58,10 +58,13 @@ async def first_delivery(
     install_url: str | None,
     say: Say,
     sleep: Callable[[float], Awaitable[None]],
+    *,
+    is_polled: bool,
 ) -> LoggedDelivery:
     """Return the first delivery that was taken, beside those `before`; `say` tells each change of what it waits for.
 
-    `install_url`: where the App is installed, None for a token. Errors of GitHub are told and waited out.
+    With `is_polled` any in GitHub's log is taken. `install_url`: where the App is installed, None for a token.
+    Errors of GitHub are told and waited out.
     """
     told, looks = "", 0
     while True:
@@ -71,7 +74,7 @@ async def first_delivery(
             else:
                 log = await logged(github, hook)
                 new = [one for one in log if one.id not in before]
-                if taken := next((one for one in new if 200 <= one.status_code < 300), None):
+                if taken := next((one for one in new if is_polled or 200 <= one.status_code < 300), None):
                     return taken
                 state = _waiting(new)
                 if looks in SEND_AT_LOOKS or looks % SEND_EVERY_LOOKS == 0:

@@ -16,7 +16,10 @@ from bot.github.errors import Transient
 from bot.settings import SettingsError, read
 from bot.tasks import unless_stopped
 
-_ADDRESS = ("The bot's public address, such as https://bot.example.org", "--url is missing: the bot's public address.")
+_ADDRESS = (
+    "The bot's public address, such as https://bot.example.org",
+    "--url is missing: the bot's public address. Without one: --poll.",
+)
 _SECRET = re.compile(r"[A-Za-z0-9_.-]{10,1000}")
 _INTERRUPTED = 130
 
@@ -40,6 +43,10 @@ def setup(
     token: Annotated[
         bool, typer.Option("--token", help="Connect one repository with a token, read from stdin, instead of an App.")
     ] = False,
+    poll: Annotated[
+        bool,
+        typer.Option("--poll", help="Without --url: take deliveries from GitHub's log; it need not reach the bot."),
+    ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace what .env sets, without asking.")] = False,
 ) -> None:
     """Connect the bot to GitHub and write .env: by an App that is made in the browser, or by a token."""
@@ -48,20 +55,23 @@ def setup(
         raise SettingsError(problems)
     file = EnvFile(Path(".env"))
     connecting = Connecting(settings, file, typer.echo, operators)
+    if poll and url:
+        fail("--poll and --url exclude each other: with --poll the bot needs no address.", 2)
+    is_polled = poll or (url is None and bool(file.values.get("POLL_INTERVAL_SECONDS")))  # it goes on as it was
     if token:
         full_name = repository or _asked("The repository, as OWNER/REPO", "OWNER/REPO is missing.")
-        address = url or _asked(*_ADDRESS)
+        address = None if is_polled else url or _asked(*_ADDRESS)
         given = _secret("The token") or file.values.get("GITHUB_TOKEN") or ""
         if not _SECRET.fullmatch(given):
             fail("What was given is no token; give it on stdin, alone.", 2)
         _may_replace([one for one in file.set_among(OF_A_TOKEN) if file.values[one] != given], replace)
         work = connecting.token(given, full_name, address)
     elif file.values.get("GITHUB_APP_ID") and not (replace or code):
-        work = connecting.arrival(url=url)
+        work = connecting.arrival(url=url, poll=poll)
     else:
         if repository:
             fail("OWNER/REPO goes with --token; an App is installed on repositories on GitHub.", 2)
-        address = url or _asked(*_ADDRESS)
+        address = None if is_polled else url or _asked(*_ADDRESS)
         _may_replace(file.set_among(OF_AN_APP), replace)
         pasted = code_in(_secret("The code, or the address")) if code else None
         if pasted is not None and not _SECRET.fullmatch(pasted):

@@ -15,7 +15,7 @@ from bot.cli.setup.arrival import Say, answering, first_delivery, logged
 from bot.cli.setup.dotenv_file import EnvFile
 from bot.cli.setup.manifest import finished, in_the_browser, manifest
 from bot.files import replace_file
-from bot.github.client import APP_EVENTS, WEBHOOK_PATH, Hook
+from bot.github.client import APP_EVENTS, NOWHERE, WEBHOOK_PATH, Hook
 from bot.github.errors import NotFound, Refused, Unauthenticated
 from bot.github.registration import MadeApp, Registration, TokenFacts, convert
 from bot.github.transport import Transport
@@ -23,7 +23,7 @@ from bot.model import Repository
 from bot.sandbox.outbound import Outbound
 from bot.serve.base import CannotStartError, redactor_of
 from bot.serve.parts import GITHUB_TIMEOUT, Surroundings, open_client
-from bot.settings import Need, Settings, load, read
+from bot.settings import POLL_SECONDS, Need, Settings, load, read
 from bot.settings_values import base_url, is_loopback
 
 KEY_SETTINGS = ("GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH")
@@ -46,6 +46,17 @@ class Connecting:
     say: Say
     operators: str | None = None
     """Who may sign in to the dashboard of a new App's bot; by default its owner, if that is a person."""
+
+    def webhook(self, url: str | None) -> str:
+        """Return where the webhook is to lead: to the bot's address `url`, or nowhere without one."""
+        return (NOWHERE if url is None else self.address(url)) + WEBHOOK_PATH
+
+    def polling(self, url: str | None) -> dict[str, str]:
+        """Return the setting with which deliveries are taken from GitHub's log, or without which they are not."""
+        was = self.file.values.get("POLL_INTERVAL_SECONDS")
+        if url is None:
+            return {"POLL_INTERVAL_SECONDS": was or f"{POLL_SECONDS:g}"}
+        return {"POLL_INTERVAL_SECONDS": ""} if was else {}
 
     def address(self, url: str) -> str:
         """Return the bot's public address as it was given, checked. Raises CannotStartError."""
@@ -78,15 +89,19 @@ class Connecting:
         self.say(f"Written, for this user alone: {self.file.path}")
         return load(dotenv=self.file.path, needs=frozenset({Need.WEBHOOK_SECRET, Need.GITHUB}))
 
-    async def app(self, url: str, organization: str | None, name: str | None, code: str | None) -> None:
-        """Make the App in the browser, or from its `code`, keep its secrets, and wait for its first delivery."""
-        url = self.address(url)
+    async def app(self, url: str | None, organization: str | None, name: str | None, code: str | None) -> None:
+        """Make the App in the browser, or from its `code`, keep its secrets, and wait for its first delivery.
+
+        Without an address its deliveries are taken from GitHub's log.
+        """
+        webhook, home = self.webhook(url), f"http://{self.settings.host}:{self.settings.port}"
+        home = home if url is None else self.address(url)
         self.check_environment(OF_AN_APP)
         owner = f"/organizations/{organization}" if organization else ""
         new_app_url = f"{self.settings.github_server_url}{owner}/settings/apps/new"
         name = name or (f"{organization}-threadtree" if organization else "threadtree")
         named = (self.operators or "", *self.settings.allowed_users)
-        described = partial(manifest, name[:34], url, people=",".join(named))
+        described = partial(manifest, name[:34], home, people=",".join(named), webhook=webhook)
         if code is not None:
             app = await finished(self._finish, code)
         else:
@@ -99,7 +114,7 @@ class Connecting:
                 )
                 app = await browser.made
         self.say(f"The App {app.slug} of {app.owner} is made.")
-        await self.arrival(app.install_url)
+        await self.arrival(app.install_url, url, poll=url is None)
 
     async def _finish(self, code: str) -> MadeApp:
         """Make the App, and keep what GitHub tells once."""
@@ -144,8 +159,14 @@ class Connecting:
         client = {"GITHUB_CLIENT_ID": app.client_id, "GITHUB_CLIENT_SECRET": app.client_secret}
         return {**client, "DASHBOARD_OPERATORS": people}
 
-    async def arrival(self, install_url: str | None = None, url: str | None = None) -> None:
-        """Wait until the App of the settings is installed and a delivery arrived; first lead its webhook to `url`."""
+    async def arrival(self, install_url: str | None = None, url: str | None = None, *, poll: bool = False) -> None:
+        """Wait until the App of the settings is installed and a delivery arrived, or with `poll` is in GitHub's log.
+
+        First lead its webhook to `url`, or nowhere.
+        """
+        file = EnvFile(self.file.path)  # a new App has been written there
+        if changed := {} if url is None and not poll else self.polling(url):
+            file.write(changed)
         settings = load(dotenv=self.file.path, needs=frozenset({Need.WEBHOOK_SECRET, Need.GITHUB}))
         around, before = Surroundings(), frozenset[int]()
         async with open_client(Registration, settings, around, redactor_of(settings)) as github:
@@ -153,7 +174,7 @@ class Connecting:
                 app = await github.app_page()
                 install_url = app.install_url
                 self.say(f"The App {app.slug} of {app.owner} is set up in .env.")
-            webhook = self.address(url) + WEBHOOK_PATH if url else None
+            webhook = self.webhook(url) if url or poll else None
             if webhook and await github.app_webhook_url() != webhook:
                 before = frozenset(one.id for one in await logged(github, None))
                 await github.lead_app_webhook(webhook)
@@ -162,9 +183,12 @@ class Connecting:
             mention = (await github.identity()).mention
         self._next(settings, mention)
 
-    async def token(self, token: str, full_name: str, url: str) -> None:
-        """Check the token, keep it, make or update the repository's webhook, and wait for its first delivery."""
-        webhook = self.address(url) + WEBHOOK_PATH
+    async def token(self, token: str, full_name: str, url: str | None) -> None:
+        """Check the token, keep it, make or update the repository's webhook, and wait for its first delivery.
+
+        Without an address deliveries are taken from GitHub's log.
+        """
+        webhook = self.webhook(url)
         if not _REPOSITORY.fullmatch(full_name):
             raise CannotStartError(f"{full_name!r} is no repository; give it as OWNER/REPO.")
         self.check_environment((*OF_A_TOKEN, "GITHUB_WEBHOOK_SECRET"))
@@ -180,8 +204,12 @@ class Connecting:
             repository = await self._repository(github, full_name)
             secret = self.file.values.get("GITHUB_WEBHOOK_SECRET") or secrets.token_hex(32)
             others = dict.fromkeys(self.file.set_among(OF_A_TOKEN), "")
-            settings = self.keep(others | {"GITHUB_TOKEN": token, "GITHUB_WEBHOOK_SECRET": secret})
-            hook, before = await self._webhook(github, repository, webhook, secret)
+            settings = self.keep(others | {"GITHUB_TOKEN": token, "GITHUB_WEBHOOK_SECRET": secret, **self.polling(url)})
+            known = list(self.settings.webhook_repos)
+            is_ours = full_name.lower() in map(str.lower, known)
+            hook, before = await self._webhook(github, repository, webhook, secret, is_ours=is_ours)
+            if not is_ours:
+                EnvFile(self.file.path).write({"WEBHOOK_REPOS": ",".join([*known, full_name])})
             await self._arrived(settings, github, hook, before, None)
         self._next(settings, facts.login)
 
@@ -210,13 +238,13 @@ class Connecting:
         return repository
 
     async def _webhook(
-        self, github: Registration, repository: Repository, url: str, secret: str
+        self, github: Registration, repository: Repository, url: str, secret: str, *, is_ours: bool
     ) -> tuple[Hook, frozenset[int]]:
         """Return the webhook, made or updated, with the deliveries that it sent before."""
         try:
-            known = [one.id for one in await github.webhooks(repository) if one.url == url]
+            known = [one.id for one in await github.webhooks(repository)]
             before = {one.id for hook in known for one in await logged(github, (repository, hook))}
-            made = await github.put_webhook(repository, url, secret)
+            made = await github.put_webhook(repository, url, secret, is_ours=is_ours)
         except (NotFound, Refused) as refusal:
             if isinstance(refusal, Refused) and refusal.status == 422:
                 raise CannotStartError(f"GitHub does not take a webhook to {url} ({refusal}); correct --url.") from None
@@ -233,6 +261,11 @@ class Connecting:
     async def _arrived(
         self, settings: Settings, github: Registration, hook: Hook | None, before: frozenset[int], install: str | None
     ) -> None:
+        if settings.poll_interval_seconds is not None:
+            self.say("A delivery is awaited in GitHub's log. Ctrl-C ends the wait; `threadtree setup` goes on with it.")
+            first = await first_delivery(github, hook, before, install, self.say, asyncio.sleep, is_polled=True)
+            self.say(f"GitHub's log of deliveries can be read ({first.event}): no address is needed.")
+            return
         secret = settings.github_webhook_secret
         async with answering(settings, secret.get_secret_value() if secret else "") as port:
             by = "" if port else "the program on "
@@ -240,7 +273,7 @@ class Connecting:
                 f"GitHub's first delivery is awaited by {by}{settings.host}:{port or settings.port}. "
                 "Ctrl-C ends the wait; `threadtree setup` goes on with it."
             )
-            first = await first_delivery(github, hook, before, install, self.say, asyncio.sleep)
+            first = await first_delivery(github, hook, before, install, self.say, asyncio.sleep, is_polled=False)
         self.say(f"The first delivery arrived ({first.event}, {first.status_code}): address and secret are right.")
 
     def _next(self, settings: Settings, mention: str) -> None:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from bot.github.client import APP_EVENTS, APP_PERMISSIONS, WEBHOOK_PATH
+from bot.github.client import APP_EVENTS, APP_PERMISSIONS
 from bot.github.errors import NotFound, Refused, Transient
 from bot.github.registration import MadeApp
 from bot.operator.dashboard.login import CALLBACK
@@ -41,17 +41,17 @@ _HEADERS = {
 _STYLE = "body { font: 16px/1.5 system-ui; max-width: 40rem; margin: 3rem auto } button { font: inherit }"
 
 
-def manifest(name: str, url: str, redirect_url: str, people: str) -> dict[str, object]:
+def manifest(name: str, url: str, redirect_url: str, people: str, webhook: str) -> dict[str, object]:
     """Return the App that the bot at `url` needs: these permissions and events, and no others.
 
-    Who is in a team among these `people` is the organisation's to tell.
+    `webhook` is where its webhook leads. Who is in a team among these `people` is the organisation's to tell.
     """
     teams = {"members": "read"} if "/" in people else {}
     return {
         "name": name,
         "url": url,
         "description": "Threadtree: mention it, and a coding agent works on the thread.",
-        "hook_attributes": {"url": url + WEBHOOK_PATH, "active": True},
+        "hook_attributes": {"url": webhook, "active": True},
         "redirect_url": redirect_url,
         "callback_urls": [url + CALLBACK],
         "public": False,

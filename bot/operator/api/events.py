@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bot.operator.api import listings
 from bot.operator.api.calls import UNANSWERED
-from bot.store.database import CONNECT_TIMEOUT_SECONDS
+from bot.store.database import connect
 from bot.store.scope import EVERYTHING, Scope
 
 CHANNEL: Final = "threadtree_events"
@@ -96,16 +96,24 @@ class News:
         """Hear while there are listeners. If the connection is lost, they are sent away: they may have missed news."""
         while self._listeners:
             try:
-                await self._hear_on(await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_SECONDS))
+                await self._hear_on(await connect(self._dsn))
             except UNANSWERED as problem:
                 _log.debug("events-connection-lost", problem=str(problem))
                 self._send_away()
 
     async def _hear_on(self, connection: asyncpg.Connection) -> None:
-        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        heard: asyncio.Queue[str | None] = asyncio.Queue(UNREAD_AT_MOST)
+
+        def hear(payload: str | None) -> None:
+            if heard.full():  # some news are lost: it ends like a connection that is
+                while not heard.empty():
+                    heard.get_nowait()
+                payload = None
+            heard.put_nowait(payload)
+
         try:
-            connection.add_termination_listener(lambda _: heard.put_nowait(None))
-            await connection.add_listener(CHANNEL, lambda *news: heard.put_nowait(str(news[3])))
+            connection.add_termination_listener(lambda _: hear(None))
+            await connection.add_listener(CHANNEL, lambda *news: hear(str(news[3])))
             self._hears = True
             for listener in self._listeners:
                 listener.put_nowait(_LISTENING)
@@ -114,9 +122,10 @@ class News:
                     async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                         payload = await heard.get()
                 except TimeoutError:
+                    await connection.execute("select 1", timeout=READ_SECONDS)  # it may have fallen silent
                     continue
                 if payload is None:
-                    raise ConnectionError("the connection was closed")
+                    raise ConnectionError("the connection was closed, or too much was told at once")
                 self._tell(await _whole(connection, payload))
         finally:
             self._hears = False

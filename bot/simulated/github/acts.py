@@ -65,6 +65,7 @@ class IssueActs:
         body: str | None,
         labels: Iterable[str] = (),
         assignees: Iterable[User] = (),
+        **parts: Any,
     ) -> Issue:
         """Send issues.opened, then labeled and assigned for the given labels and assignees."""
         check_title(title)
@@ -82,7 +83,7 @@ class IssueActs:
             assignees=list(assignees),
         )
         repository.threads[issue.number] = issue
-        self.emit_thread("opened", issue, author)
+        self.emit_thread("opened", issue, author, **parts)
         for label in issue.labels:
             self._note(issue, author, label)
             self.emit_thread("labeled", issue, author, label=self.payloads.label(label, repository))
@@ -201,7 +202,11 @@ class IssueActs:
         del issue.repository.threads[issue.number]
         for comment in issue.comments:
             del issue.repository.comments[comment.id]
-        moved = self.open_issue(issue.author, target, issue.title, issue.body)
+        before = {
+            "old_issue": self.payloads.issue(issue),
+            "old_repository": self.payloads.repository(issue.repository),
+        }
+        moved = self.open_issue(issue.author, target, issue.title, issue.body, changes=before)
         changes = {
             "new_issue": self.payloads.issue(moved),
             "new_repository": self.payloads.repository(target),

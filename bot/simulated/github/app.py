@@ -39,6 +39,7 @@ class App:
             "pull_request_review",
             "pull_request_review_comment",
             "workflow_run",
+            "repository",
         ]
     )
 

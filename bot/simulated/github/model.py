@@ -36,12 +36,12 @@ class Account(Protocol):
     def login(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class User:
     """An account; its id outlives a change of the login."""
 
     id: int
-    login: str
+    login: str = field(hash=False)
     type: UserType = "User"
 
     @property

@@ -71,6 +71,12 @@ def rename(acts: Acts, repository: Repository, name: str) -> None:
     acts.emit("repository", repository, repository.owner, action="renamed", changes=changes)
 
 
+def delete(acts: Acts, repository: Repository) -> None:
+    """Send repository.deleted, as GitHub does to Apps and to webhooks of organizations."""
+    acts.emit("repository", repository, repository.owner, action="deleted")
+    del acts.world.repositories[repository.id]
+
+
 def transfer(acts: Acts, repository: Repository, owner: Account) -> None:
     """Send repository.transferred; the old name redirects."""
     before = acts.payloads.user(repository.owner)

@@ -23,6 +23,7 @@ Table = list[tuple[str, str, Handler]]
 TOP: Table = [
     ("GET", "/user", accounts.get_authenticated_user),
     ("GET", "/users/{login}", accounts.get_user),
+    ("GET", "/user/{account_id}", accounts.get_user_by_id),
     ("GET", "/orgs/{org}/installation", accounts.get_organisation_installation),
     ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
     ("GET", "/orgs/{org}/teams/{slug}/memberships/{login}", accounts.get_team_membership),
@@ -35,11 +36,11 @@ TOP: Table = [
     ("GET", "/app/hook/deliveries/{delivery_id}", hooks.get_app_delivery),
     ("POST", "/app/hook/deliveries/{delivery_id}/attempts", hooks.redeliver_app_delivery),
     ("GET", "/stored-logs/{stored_for}/{job_id}", checks.get_stored_log),
-    ("GET", "/repos/{owner}/{repo}/installation", accounts.get_repository_installation),
 ]
 
 IN_REPOSITORY: Table = [
     ("GET", "", accounts.get_repository),
+    ("GET", "/installation", accounts.get_repository_installation),
     ("GET", "/collaborators/{login}/permission", accounts.get_permission),
     ("GET", "/branches/{branch:path}", accounts.get_branch),
     ("GET", "/git/ref/heads/{branch:path}", accounts.get_ref),
@@ -122,10 +123,11 @@ def _route(acts: Acts, method: str, path: str, handler: Handler) -> Route:
 
 
 def _unless_known(request: Request, found: Response) -> Response:
-    """Answer 304 to a GET that names the entity tag of what it would get."""
+    """Answer 304 to a GET that names the entity tag of what it would get: a tag is of one token."""
     if request.method != "GET" or found.status_code != 200:
         return found
-    tag = found.headers["etag"] = f'W/"{hashlib.sha256(bytes(found.body)).hexdigest()}"'
+    tagged = bytes(found.body) + request.headers.get("authorization", "").encode()
+    tag = found.headers["etag"] = f'W/"{hashlib.sha256(tagged).hexdigest()}"'
     return Response(status_code=304, headers={"etag": tag}) if request.headers.get("if-none-match") == tag else found
 
 

@@ -26,6 +26,15 @@ async def get_user(call: Call) -> Response:
     return answer(call.payloads.user(call.world.find_user(call.text("login"))))
 
 
+async def get_user_by_id(call: Call) -> Response:
+    """https://docs.github.com/rest/users/users#get-a-user-using-their-id"""
+    account = call.number("account_id")
+    found = next((user for user in call.world.users.values() if user.id == account), None)
+    if found is None:
+        raise not_found()
+    return answer(call.payloads.user(found))
+
+
 async def get_repository(call: Call) -> Response:
     repository = call.repository()
     permission = "none" if call.caller.user is None else repository.permission_of(call.caller.user)
@@ -68,7 +77,7 @@ async def get_app(call: Call) -> Response:
 
 async def get_repository_installation(call: Call) -> Response:
     app = as_app(call)
-    repository = call.world.repository(f"{call.text('owner')}/{call.text('repo')}")
+    repository = call.named_repository()
     if repository is None or not app.installed:
         raise not_found()
     account = call.payloads.user(repository.owner)

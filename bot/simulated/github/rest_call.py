@@ -57,11 +57,13 @@ class Call:
 
     def repository(self) -> Repository:
         """Return the repository in the path, by name or by id, if the caller may read it, else 404."""
+        return self.world.readable(self.named_repository(), self.caller.user)
+
+    def named_repository(self) -> Repository | None:
+        """Return the repository in the path, whoever may read it."""
         if "repository_id" in self.request.path_params:
-            found = self.world.repositories.get(self.number("repository_id"))
-        else:
-            found = self.world.repository(f"{self.text('owner')}/{self.text('repo')}")
-        return self.world.readable(found, self.caller.user)
+            return self.world.repositories.get(self.number("repository_id"))
+        return self.world.repository(f"{self.text('owner')}/{self.text('repo')}")
 
     async def json(self) -> dict[str, Any]:
         """Return the body, an object; 400 if it is not one."""

@@ -188,6 +188,10 @@ class SimulatedGitHub:
         """Send repository.renamed; the old name redirects."""
         repository_acts.rename(self._acts, repository, name)
 
+    def delete_repository(self, repository: Repository) -> None:
+        """Delete the repository, and send repository.deleted."""
+        repository_acts.delete(self._acts, repository)
+
     async def transfer_repository(self, repository: Repository, owner: Account) -> None:
         """Send repository.transferred; the old name redirects."""
         repository_acts.transfer(self._acts, repository, owner)

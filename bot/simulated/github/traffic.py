@@ -107,8 +107,6 @@ class Traffic:
             scope = {**scope, "path": scope["path"].removeprefix("/api").removeprefix("/v3")}
         method, path = scope["method"], scope["path"]
         login = self._login(Headers(scope=scope))
-        if login is not None and path != "/rate_limit":
-            self.rate_limit.count(login, self._world.clock())
         status: int | None = None
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -119,6 +117,9 @@ class Traffic:
                 status = message["status"]
                 headers = MutableHeaders(raw=message["headers"])
                 now = self._world.clock()
+                # https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#use-conditional-requests-if-appropriate
+                if login is not None and path != "/rate_limit" and status != 304:
+                    self.rate_limit.count(login, now)
                 for name, value in self.rate_limit.headers(login or "", now).items():
                     headers.setdefault(name, value)
                 for name, value in self._token_headers(Headers(scope=scope)).items():

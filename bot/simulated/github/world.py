@@ -57,6 +57,12 @@ class World:
             self.users[key] = User(next(self._small_ids), login, kind)
         return self.users[key]
 
+    def rename_user(self, user: User, login: str) -> None:
+        """Give an account another login; anybody can take the old one."""
+        del self.users[user.login.lower()]
+        user.login = login
+        self.users[login.lower()] = user
+
     def user_of(self, account: Account) -> User:
         return self.user(account.login)
 

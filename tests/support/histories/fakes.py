@@ -10,7 +10,7 @@ from bot.agents.prompt_loop import AgentDriver
 from bot.github.answers import Pull
 from bot.github.errors import NotFound
 from bot.github.graphql import Answer, Path
-from bot.model import Repository
+from bot.model import Actor, Repository
 from bot.store.turns import ClaimedTurn
 from bot.turn.context import TurnContext
 from bot.turn.kind import Confirmed
@@ -19,8 +19,8 @@ from bot.turn.kind import Confirmed
 class QuietGitHub:
     """The GitHub that runs need, without HTTP."""
 
-    async def permission(self, repository: Repository, login: str) -> str:
-        return "write"
+    async def permission(self, repository: Repository, person: Actor) -> tuple[str, str]:
+        return "write", person.login
 
     async def as_named_now(self, repository: Repository) -> Repository:
         return repository

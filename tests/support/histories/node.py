@@ -27,6 +27,7 @@ from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox.bwrap import Bwrap
+from bot.store.conversations import save_codebase
 from bot.store.database import Pool
 from bot.store.turns import ClaimedTurn
 from bot.thread.authority import Policy
@@ -219,6 +220,7 @@ class HistoryNode:
                 self.ctx.verbs,
                 lambda: self.now,
             )
+            await save_codebase(connection, REPOSITORY)
             await decider.handle_request(connection, request, facts)
 
     def later(self) -> datetime:
