@@ -73,8 +73,8 @@ def judge(
         return "checks run"
     if names := tuple(sorted(head.failed - on_base)):
         attempts = attempts_since_a_person(own, pushes)
-        is_over = "day" if own.of_day >= MOST_A_DAY else None
-        return Failing(names, base, attempts, "attempts" if attempts >= most else is_over)
+        of_day: Literal["day"] | None = "day" if own.of_day >= MOST_A_DAY else None
+        return Failing(names, base, attempts, "attempts" if attempts >= most else of_day)
     if own.is_fix and head.green:
         return Passing(bool(head.failed), head.is_part)
     return "no check fails that passes on the base"
