@@ -118,7 +118,6 @@ create table conversations (
     worktree_id   bigint      references worktrees (id),
     created_at    timestamptz not null default now(),
     updated_at    timestamptz not null default now(),
-    had_variables boolean     not null default false,     -- its programs were given the repository's: HOME and sessions may hold them
     -- What the thread's people chose, from its next request on.
     agent         text,
     model         text,

@@ -77,7 +77,7 @@ async def _set_up(run: TurnRun) -> SetUp | None:
         return SetUp(None)
     run.progress.enter(tracking.SETTING_UP)
     if run.variables:
-        await run.write(record_given, thread, turn.worktree.id)
+        await run.write(record_given, turn.worktree.id)
     done = await set_up(ctx, turn.worktree, ctx.home(thread), found, run.disk_overflowed, run.variables)
     if done.failure is None:
         await run.write(turns.record_setup, turn.claim)

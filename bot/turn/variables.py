@@ -16,23 +16,20 @@ from bot.turn.words import Asked
 
 
 @statement("""
--- A rescue may bring back the files of any worktree that the thread has worked in.
-select exists (select from conversations where id = $1 and had_variables)
-    or exists (select from worktrees where id = $2 and had_variables)
-    or exists (select from turns t join worktrees w on w.id = t.worktree_id
+-- HOME and sessions had what was in the worktree of their turn; a rescue may bring back the files of any of them.
+select exists (select from turns t join worktrees w on w.id = t.worktree_id
                where t.conversation_id = $1 and w.had_variables)
 """)
-async def keep_variables(connection: Connection | Pool, conversation_id: int, worktree_id: int) -> bool:
-    """Return whether programs of the thread, or in the worktree, were given the repository's variables."""
+async def keeps_variables(connection: Connection | Pool, conversation_id: int) -> bool:
+    """Return whether programs were given the repository's variables where the thread works, or has worked."""
 
 
 @statement("""
 -- A set-up that ran without them is not the same: it runs again.
-with thread as (update conversations set had_variables = true where id = $1 and not had_variables)
-update worktrees set had_variables = true, setup_done = false where id = $2 and not had_variables
+update worktrees set had_variables = true, setup_done = false where id = $1 and not had_variables
 """)
-async def record_given(connection: Connection, conversation_id: int, worktree_id: int) -> None:
-    """Record that programs with the thread's HOME, in the worktree, are given the repository's variables now."""
+async def record_given(connection: Connection, worktree_id: int) -> None:
+    """Record that programs in the worktree are given the repository's variables now."""
 
 
 async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
@@ -42,8 +39,7 @@ async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
     """
     ctx, turn = run.ctx, run.turn
     found = know_variables(ctx.data_dir, turn.worktree.repository, ctx.redactor)
-    place = turn.conversation.id, turn.worktree.id
-    kept = await run.write(keep_variables, *place)
+    kept = await run.write(keeps_variables, turn.conversation.id)
     if not (found or kept):
         return
     may_have = (await Asked(ctx, turn, turn.id, confirmed).leave(ctx.rules)).variables
@@ -54,7 +50,7 @@ async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
         return
     if not found:
         return
-    await run.write(record_given, *place)
+    await run.write(record_given, turn.worktree.id)
     run.variables = found
     # The repository's, of each agent: which one it is follows from rows and rules that are read meanwhile.
     run.ctx = replace(ctx, agent_variables={agent: {**own, **found} for agent, own in ctx.agent_variables.items()})
