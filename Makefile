@@ -55,8 +55,8 @@ test: venv payloads ## run unit, integration and end-to-end tests
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) -o tmp_path_retention_policy=failed $(ARGS)
 
 FUZZ ?= 100
-fuzz: venv ## play FUZZ times the random input of the unit tests, new each time, and the worst input in full size
-	THREADTREE_FUZZ=$(FUZZ) $(BIN)/pytest tests/unit -n $(WORKERS) $(ARGS)
+fuzz: venv ## play FUZZ times the random input of tests, new each time, and the worst input in full size
+	THREADTREE_FUZZ=$(FUZZ) $(BIN)/pytest tests/unit tests/integration/test_gate.py -n $(WORKERS) $(ARGS)
 
 histories: venv ## play new random histories of worktrees: make histories ARGS="--count 10000 --seed 2"
 	$(IN_MEMORY) $(BIN)/pytest tests/histories -n $(WORKERS) -v -o tmp_path_retention_policy=failed $(ARGS)

@@ -17,11 +17,12 @@ from bot.model import Actor, Target
 class Review:
     """What is asked of a review: inline comments by id, its own text by the review's id, negated.
 
-    `collects`: a single remark, which further ones of the person join while it waits.
+    `collects`: a single remark, which further ones of the person join while it waits. Without an `id` the part is asked
+    apart: the review's turn had begun without it.
     """
 
-    id: int
     parts: tuple[int, ...]
+    id: int | None = None
     collects: bool = False
 
 
@@ -58,6 +59,8 @@ class Ask:
     review: Review | None = None
     pinned_sha: str | None = None
     """The head of a fork when it was asked: nothing else may run."""
+    gesture: str | None = None
+    """GitHub's id of the label, the assignment or the request for a review by which the text was made one."""
     seen: str | None = None
     """SHA-256 of a thread's own text as a person sees it: the same within a minute is one request."""
     as_of: datetime | None = None

@@ -1,6 +1,7 @@
 """Names in git: the rules of git, and the names of Threadtree's own branches and refs. Pure."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import PurePath
 
@@ -125,12 +126,21 @@ def sequel_of(branch: str, issue: IssueBranch) -> int | None:
 def start_again(worktree: WorktreeRow) -> Start:
     """Return what a worktree that is made again starts from.
 
-    An issue's worktree that was switched to the branch of a pull request stays on it.
+    An issue's worktree that was switched to the branch of a pull request stays on it, and a pull request's on the
+    branch as it is called now.
     """
     branch, start = worktree.branch, worktree.start
+    if isinstance(start, HeadBranch) and branch is not None:
+        return replace(start, branch=branch)
     if isinstance(start, IssueBranch) and branch is not None and sequel_of(branch, start) is None:
         return HeadBranch(branch)
     return start
+
+
+def head_branch(worktree: WorktreeRow) -> str | None:
+    """Return the branch of the pull request that a worktree was made for, as it is called now; None for others."""
+    start = worktree.start
+    return (worktree.branch or start.branch) if isinstance(start, HeadBranch) else None
 
 
 def issue_of(branch: str, number: int) -> IssueBranch | None:

@@ -85,6 +85,7 @@ create index turns_with_texts on turns (finished_at) where finished_at is not nu
 -- For the deletion of sessions and worktrees.
 create index turns_by_session on turns (session_id) where session_id is not null;
 create index turns_by_worktree on turns (worktree_id) where worktree_id is not null;
+create index turns_by_undone on turns (undoes) where undoes is not null;
 -- What waits is a small part of a long history. It is analyzed soon after it changed, not after a tenth of all rows has,
 -- and dead entries are removed, which are in the way of what waits.
 alter table turns set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000,

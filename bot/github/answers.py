@@ -81,6 +81,7 @@ class Pull:
     author_id: Annotated[int | None, _at("user", "id", default=None)]
     created_at: datetime
     merged_at: Annotated[datetime | None, Field(default=None)]
+    closed_at: Annotated[datetime | None, Field(default=None)]
     is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
     is_draft: Annotated[bool, BeforeValidator(bool), _at("draft", default=False)]
     title: str

@@ -18,6 +18,7 @@ from bot.github.graphql import Answer, Path
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import Actor, OwnReview, Repository, Target, Thread
+from bot.tasks import concurrently
 
 T = TypeVar("T")
 ReactionContent = Literal["eyes", "confused"]
@@ -51,6 +52,12 @@ REPOSITORY = "/repositories/{repository}"
 # https://docs.github.com/rest/apps/apps#get-a-repository-installation-for-the-authenticated-app
 INSTALLATION = "/installation"
 PULLS = "/pulls{?state,head,per_page}"
+CLASSIC = "protected"
+TAKES_NO_PUSH = frozenset({CLASSIC, "update", "pull_request", "merge_queue"})
+"""The rules under which GitHub takes no plain push to a branch that it has.
+
+https://docs.github.com/repositories/configuring-branches-and-merges-in-your-repository/managing-rulesets/available-rules-for-rulesets
+"""
 WEBHOOK_PATH = "/webhooks/github"
 NOWHERE = "https://threadtree.invalid"
 """Where a webhook leads whose log is all that is wanted: a name that leads nowhere, ever (RFC 2606)."""
@@ -190,13 +197,13 @@ class GitHub:
         """Return the person's live permission, "none" for an outsider, and the login of their account as it is now.
 
         A failure raises: the caller fails closed. GitHub is asked by login, and the account that it answers for must
-        have the person's id; who renamed the account is asked for again. Raises NotFound where the bot does not see the
-        repository: GitHub's answer is the same.
+        have the person's id; who renamed the account is asked for again. With a new token it is asked twice, since
+        people read of a denial. Raises NotFound where the bot does not see the repository: GitHub's answer is the same.
         """
         found = await self._permission(repository, person.login, person.id)
         if found is None:
             login = await self._login_of(repository, person.id) or person.login
-            if login != person.login:
+            if login != person.login or self._tokens.is_new(None):
                 found, person = await self._permission(repository, login, person.id), replace(person, login=login)
         if found is None:
             await self.as_named_now(repository)
@@ -305,9 +312,31 @@ class GitHub:
         await self._below(repository, edit, "/pulls/{number}", number=number)
 
     async def is_protected(self, repository: Repository, branch: str) -> bool:
-        """Return whether a rule protects the branch; a branch that does not exist is not protected."""
-        found = await self.get_if_there(repository, "/branches/{branch}", branch=branch)
-        return found is not None and bool(found["protected"])
+        """Return whether the branch takes no plain push; one that does not exist is not protected."""
+        return not TAKES_NO_PUSH.isdisjoint(await self.branch_rules(repository, branch))
+
+    async def branch_rules(self, repository: Repository, branch: str, *, is_there: bool = True) -> frozenset[str]:
+        """Return the types of the rules for a branch of this name, and `protected` where a classic rule protects it.
+
+        GitHub says `protected` of a branch under any rule, also one of names alone. Where it does not tell the rules,
+        that has to do. https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        """
+        async with concurrently(self._rules(repository, branch)) as asking:
+            found = await self.get_if_there(repository, "/branches/{branch}", branch=branch) if is_there else None
+            rules = await asking
+        if found is None or not found["protected"]:
+            return rules or frozenset()
+        # https://docs.github.com/rest/branches/branches#get-a-branch: this part is about the classic rule.
+        is_classic = found.get("protection", {}).get("enabled", not rules)
+        return (rules or frozenset()) | ({CLASSIC} if is_classic else frozenset())
+
+    async def _rules(self, repository: Repository, branch: str) -> frozenset[str] | None:
+        """Return the types of the branch's rules; None where GitHub does not tell them."""
+        try:
+            found = await self.get_all(repository, "/rules/branches/{branch}{?per_page}", branch=branch)
+        except (NotFound, Refused):
+            return None
+        return frozenset(str(rule["type"]) for rule in found)
 
     async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""

@@ -49,25 +49,27 @@ class Written(ThreadEvent):
 @dataclass(frozen=True, slots=True)
 class Gesture(ThreadEvent):
     """A label of that name, or an assignee of that id, was added to the thread, whose own text is `remark`; or the
-    reviewer of that id was asked for a review.
+    reviewer of that id was asked for a review. `event_id`: GitHub's id of that, which no payload has.
     """
 
     remark: Remark
     label: str = ""
     assignee_id: int | None = None
     reviewer_id: int | None = None
+    event_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadClosed:
     """Closed, merged, transferred away or deleted. `pull` is told of a pull request from the repository itself.
 
-    `reverts` is the pull request that this one, which was merged, took back.
+    `reverts` is the pull request that this one, which was merged, took back. `is_gone`: transferred or deleted.
     """
 
     repository: Repository
     thread: Thread
     at: datetime
+    is_gone: bool = False
     pull: ClosedPull | None = None
     reverts: int | None = None
 

@@ -286,22 +286,23 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     if action == "reopened":
         return ThreadReopened(repository, thread, at)
     if event != "pull_request" or _at(fields, key, "head") is None:
-        return ThreadClosed(repository, thread, at)
+        return ThreadClosed(repository, thread, at, is_gone=action != "closed")
     try:
         pull = _part(_Pull, fields, key)
     except _MalformedError:
         return ThreadClosed(repository, thread, at)  # what became of it is not counted, and all else is done
     merged_at = pull.merged_at or (at if pull.merged is True else None)
     told = ClosedPull(pull.number, pull.branch, pull.head, pull.created_at, merged_at)
-    reverts = _REVERTS.match(pull.body) if merged_at else None
-    names = (None, repository.full_name.lower())
-    return ThreadClosed(
-        repository,
-        thread,
-        at,
-        told if pull.head_repository == repository.id else None,
-        int(reverts["number"]) if reverts and (reverts["name"] and reverts["name"].lower()) in names else None,
-    )
+    reverts = reverted_by(pull.body, repository) if merged_at else None
+    is_own = pull.head_repository == repository.id
+    return ThreadClosed(repository, thread, at, pull=told if is_own else None, reverts=reverts)
+
+
+def reverted_by(text: str, repository: Repository) -> int | None:
+    """Return the pull request of the repository that one with this text takes back, None where it takes none back."""
+    found = _REVERTS.match(text)
+    is_here = found is not None and (found["name"] or repository.full_name).lower() == repository.full_name.lower()
+    return int(found["number"]) if found is not None and is_here else None
 
 
 def _written(event: str, action: str, fields: Json, where: tuple[Repository, Actor, Thread]) -> Written:

@@ -22,7 +22,7 @@ from bot.github.thread import (
     Text,
     WholeThread,
 )
-from bot.model import Actor, Repository, Target, TargetKind
+from bot.model import Actor, Repository, Target, TargetKind, Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ query($ids: [ID!]!) {
   nodes(ids: $ids) {
     ... on Comment { lastEditedAt editor { ...account } }
     ... on Issue {
-      timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
+      timelineItems(last: 100, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT]) {
         nodes { ...labeled ...assigned }
       }
     }
     ... on PullRequest {
-      timelineItems(last: 50, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT, REVIEW_REQUESTED_EVENT]) {
+      timelineItems(last: 100, itemTypes: [LABELED_EVENT, ASSIGNED_EVENT, REVIEW_REQUESTED_EVENT]) {
         nodes { ...labeled ...assigned ...requested }
       }
     }
@@ -220,15 +220,48 @@ async def _head_at(
 
 
 @dataclass(frozen=True, slots=True)
-class WhoAsked:
-    """Who changed a text last, and who asked by gestures: the label's name in lower case, the assignee's id, or the
-    reviewer's, negated. `of_text` are the gestures that nobody else's edit came after.
+class Given:
+    """A label, an assignment or a request for a review, by GitHub's id of that event. `what`: the label's name in lower
+    case, the assignee's id, or the reviewer's, negated.
     """
 
+    id: str
+    by: Actor
+    what: str | int | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAsked:
+    """Who changed a text last, where it was edited, and what people gave its thread, oldest first."""
+
     edited_at: datetime | None
-    editor: int | None
-    gestures: frozenset[tuple[int | None, str | int | None]]
-    of_text: frozenset[tuple[int | None, str | int | None]]
+    editor: Actor
+    gestures: tuple[Given, ...]
+
+    def writer(self, author: Actor) -> Actor:
+        """Return who wrote the words as they stand, which the `author` began."""
+        return author if self.edited_at is None else self.editor
+
+    def stands_for(self, given: Given) -> bool:
+        """Return whether the gesture was made for the text as it stands: nobody else edited that later."""
+        return self.edited_at is None or given.by.id == self.editor.id or given.at >= self.edited_at
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A text that may address the bot, as GitHub shows it. `updated_at` is also that of other changes of a thread, and
+    the time of its creation for a review, whose edits are not told.
+
+    `thread` is told with the thread's own text. `code`, `review_id` and `approves` as in `Written`.
+    """
+
+    text: Text
+    updated_at: datetime
+    thread: Thread | None = None
+    code: str = ""
+    review_id: int | None = None
+    approves: bool = False
 
 
 _PLACES: dict[TargetKind, tuple[str, str]] = {
@@ -240,8 +273,8 @@ _PLACES: dict[TargetKind, tuple[str, str]] = {
 }
 
 
-async def read_asked(github: GitHub, repository: Repository, number: int, target: Target) -> Text | None:
-    """Return the text that addressed the bot; None where this thread has no such text. Its edits are not told.
+async def read_asked(github: GitHub, repository: Repository, number: int, target: Target) -> Shown | None:
+    """Return the text that addressed the bot; None where this thread has no such text. Who edited it is not told.
 
     https://docs.github.com/rest/issues/comments#get-an-issue-comment and its siblings
     """
@@ -249,10 +282,20 @@ async def read_asked(github: GitHub, repository: Repository, number: int, target
     found = await github.get_if_there(repository, path, number=number, id=target.id)
     if found is None or found[place].rpartition("/")[2] != str(number):
         return None
-    author = Actor(found["user"]["login"], found["user"]["id"]) if found["user"] else NOBODY
+    user = found["user"]
+    author = Actor(user["login"], user["id"], user.get("type") == "Bot") if user else NOBODY
     created_at = datetime.fromisoformat(found.get("created_at") or found["submitted_at"])
     body = (found["body"] or "").replace("\0", "")
-    return Text(author, body, created_at, id=target.id, node_id=found["node_id"])
+    line = found.get("line")
+    is_review = target.kind == "review"
+    return Shown(
+        Text(author, body, created_at, id=target.id, node_id=found["node_id"]),
+        created_at if is_review else datetime.fromisoformat(found["updated_at"]),
+        answers.thread(found) if target.id is None else None,
+        f"{found['path']}{f':{line}' if line else ''}\n\n{found['diff_hunk']}" if "diff_hunk" in found else "",
+        target.id if is_review else found.get("pull_request_review_id"),
+        approves=is_review and found["state"].casefold() == "approved",
+    )
 
 
 async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[str]) -> tuple[WhoAsked, ...]:
@@ -263,26 +306,25 @@ async def who_asked(github: GitHub, repository: Repository, node_ids: Sequence[s
 
 def _who_asked(node: Any) -> WhoAsked:
     edited_at = datetime.fromisoformat(node["lastEditedAt"]) if node["lastEditedAt"] else None
-    editor, gestures, of_text = _account(node["editor"]), set(), set()
-    for item in answers.nodes(node.get("timelineItems")):
-        given = actor, _ = _account(item["actor"]), _given(item)
-        gestures.add(given)
-        if edited_at is None or actor == editor or datetime.fromisoformat(item["createdAt"]) >= edited_at:
-            of_text.add(given)
-    return WhoAsked(edited_at, editor, frozenset(gestures), frozenset(of_text))
+    gestures = tuple(
+        Given(item["id"], _account(item["actor"]), _given(item), datetime.fromisoformat(item["createdAt"]))
+        for item in answers.nodes(node.get("timelineItems"))
+    )
+    return WhoAsked(edited_at, _account(node["editor"]), gestures)
 
 
 def _given(item: Any) -> str | int | None:
-    """Return the label, the assignee or the reviewer of an item of a timeline, as in `WhoAsked`."""
+    """Return the label, the assignee or the reviewer of an item of a timeline, as in `Given`."""
     if "label" in item:
         return str(item["label"]["name"]).casefold()
     if "requestedReviewer" in item:
-        return -(_account(item["requestedReviewer"]) or 0) or None
-    return _account(item["assignee"])
+        return -_account(item["requestedReviewer"]).id or None
+    return _account(item["assignee"]).id or None
 
 
-def _account(node: Any) -> int | None:
-    return node.get("databaseId") if node else None
+def _account(node: Any) -> Actor:
+    """Return the account of a GraphQL answer; one that is gone, or that has no id here, is nobody: it may not write."""
+    return Actor(node["login"], node.get("databaseId") or 0, node["__typename"] == "Bot") if node else NOBODY
 
 
 async def read_comments(
@@ -463,10 +505,9 @@ def _review_thread(node: Any, comments: Sequence[Any], is_whole: bool) -> Review
 
 
 def _text(node: Any) -> Text:
-    edited, author = node["lastEditedAt"], node["author"]
+    edited = node["lastEditedAt"]
     return Text(
-        # An account that is gone, or that has no id here, is nobody: it may not write.
-        Actor(author["login"], author.get("databaseId") or 0, author["__typename"] == "Bot") if author else NOBODY,
+        _account(node["author"]),
         node["body"] or "",
         datetime.fromisoformat(node["createdAt"]),
         datetime.fromisoformat(edited) if edited else None,

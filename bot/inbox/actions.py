@@ -1,8 +1,7 @@
 """From an event to what it asks of the bot, before its author's permission is looked up. Pure."""
 
-import hashlib
 from dataclasses import dataclass, replace
-from typing import TypeGuard, assert_never
+from typing import TypeGuard
 
 from bot.ask import Ask
 from bot.github.events import (
@@ -120,37 +119,26 @@ def _addressed(event: Written | Gesture) -> Addressed:
 
 
 def _request(event: Written | Gesture, parsed: ParsedComment, agent: str | None, *, on_own_pull: bool) -> Request:
-    remark, author = event.remark, _speaker(event)
-    match event:
-        case Gesture():
-            # A gesture is one by who made it, and when: its text may be another one by now.
-            whom = event.assignee_id if event.reviewer_id is None else f"review/{event.reviewer_id}"
-            what = f"{remark.node_id}/{event.label.casefold()}/{whom}\0{author.id}"
-            asked_at = remark.updated_at
-        case Written():
-            own = "/text" if remark.target.id is None else ""
-            what = f"{remark.node_id}{own}\0{remark.body}"
-            asked_at = event.written_at
-        case _:
-            assert_never(event)
-    identity = f"{what}\0{remark.updated_at.isoformat()}".encode("utf-8", "surrogatepass")
+    remark, gesture = event.remark, event.event_id if isinstance(event, Gesture) else None
     return Request(
         repository=event.repository,
         thread=event.thread,
         ask=Ask(
             text=parsed.request or "",
-            by=author,
-            at=asked_at,
+            by=_speaker(event),
+            at=event.written_at if isinstance(event, Written) else remark.updated_at,
             target=remark.target,
             verb=parsed.verb,
             agent=agent,
             context=event.code if isinstance(event, Written) else "",
+            gesture=gesture,
         ),
-        identity=hashlib.sha256(identity).digest(),
+        identity=remark.node_id if gesture is None else gesture,
         commands=parsed.commands,
+        names=parsed.names,
         asks=parsed.request is not None,
+        mentions=parsed.mentions,
         review_id=event.review_id if isinstance(event, Written) else None,
-        is_gesture=isinstance(event, Gesture),
         on_own_pull=on_own_pull,
         is_remark=parsed.is_remark,
     )

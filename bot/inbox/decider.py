@@ -1,11 +1,9 @@
 """One stored delivery: read it, decide what it asks, and write the consequences in one transaction."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import assert_never
 
 import orjson
@@ -19,6 +17,7 @@ from bot.github.events import (
     Addressed,
     ChecksEnded,
     Event,
+    Gesture,
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
@@ -27,12 +26,13 @@ from bot.github.events import (
 )
 from bot.github.payloads import read
 from bot.inbox import decider_rows as rows
-from bot.inbox import outcomes
+from bot.inbox import gate, outcomes
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.decider_rows import Delivery
 from bot.inbox.repository import in_its_repository
 from bot.inbox.review import whole_review
 from bot.json_values import parse
+from bot.markdown import MarkdownError
 from bot.model import Repository, Thread
 from bot.node.repository_names import of_this_minute, stored
 from bot.node.repository_rules import known_rules
@@ -48,9 +48,9 @@ from bot.thread.authority import Allowed, Denied
 from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.turn.choose_worktree import PullRequestHead
-from bot.turn.confirm import RETRY
+from bot.turn.confirm import RETRY, NotConfirmedError
 from bot.turn.may_ask import may_ask
-from bot.turn.parsing import Command, CommentParser, Request
+from bot.turn.parsing import Command, CommentParser, ParsedComment, Request
 from bot.turn.pull_request_rows import check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
@@ -61,6 +61,8 @@ from bot.verbs.stop import close, close_all, reopen
 _RETRIED: tuple[type[BaseException], ...] = (Transient, Unauthenticated, *DATABASE_AWAY)
 _PATIENCE = timedelta(seconds=RETRY_FOR_SECONDS)
 REFUSED_TRIES = 3
+FORGOTTEN_AFTER = timedelta(days=365)
+"""So long the keys of effects are kept: what is older may have been done."""
 _log = structlog.get_logger()
 
 
@@ -89,6 +91,19 @@ class GitHubFacts:
     thread: Thread | None = None
     permission: Permission | None = None
     """The author's, None of a bot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What GitHub confirms of a delivery, and who may ask it. `denied`: why the person may not.
+
+    `permission` is the author's, None of a bot; `standing` is known of a request.
+    """
+
+    action: Action | ChecksEnded | CreateWorktree
+    denied: Denied | None = None
+    permission: Permission | None = None
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True)
@@ -139,9 +154,14 @@ class Decider(Parts):
         """Carry out what the delivery asks, or end it as failed. Raises RetryLaterError for a problem that passes."""
         asked: Request | None = None
         try:
-            action = await in_its_repository(self.pool, self.github, await self._action(delivery))
+            event, action = await self._action(delivery)
+            action = await in_its_repository(self.pool, self.github, action)
+            if event is not None and isinstance(action, Request):
+                event = replace(event, repository=action.repository)
             asked = action if isinstance(action, Request) else None
-            outcome = await retry_on_unique_violation(self._carry_out, delivery, action)
+            confirmed = await self._confirmed(event, action)
+            asked = confirmed.action if isinstance(confirmed.action, Request) else None
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, confirmed)
             _log.info("decided", outcome=outcome or "handled already")
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
@@ -167,21 +187,119 @@ class Decider(Parts):
             return None
         return getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
 
-    async def _action(self, delivery: Delivery) -> Action | ChecksEnded | CreateWorktree:
+    async def _action(self, delivery: Delivery) -> tuple[Event | None, Action | ChecksEnded | CreateWorktree]:
+        """Return what the delivery says that happened, None of what an operator asks, and what that asks."""
         if delivery.event == rows.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
-                return await _read_operator(connection, delivery)
+                return None, await _read_operator(connection, delivery)
         event = await asyncio.to_thread(lambda: read(delivery.event, parse(delivery.body), self.platform))
         if event is None:
-            return Ignore("unused")
+            return None, Ignore("unused")
+        if isinstance(event, Unreadable):
+            return None, failure_of(event, self.policy, self._parser)
+        return event, await self._asked(event)
+
+    async def _asked(self, event: Event) -> Action | ChecksEnded:
         on_own_pull = is_remark(event) and await self._is_on_own_pull(event)
         # The worst Markdown of a full comment takes a second, and any account can write it.
-        action = await asyncio.to_thread(self._asked, event, self._parser, on_own_pull=on_own_pull)
+        asked = partial(action_of, event, self.policy, on_own_pull=on_own_pull)
+        action = await asyncio.to_thread(asked, self._parser)
         if isinstance(action, Request) and action.commands:
             parser = await self._parser_for(action.repository)
             if parser is not self._parser:
-                return await asyncio.to_thread(self._asked, event, parser, on_own_pull=on_own_pull)
+                return await asyncio.to_thread(asked, parser)
         return action
+
+    async def _confirmed(self, event: Event | None, action: Action | ChecksEnded | CreateWorktree) -> Confirmed:
+        """Compare with GitHub what is asked, and whether the person may ask it. Raises GitHubError.
+
+        What GitHub does not confirm is nothing, and nobody hears of it: the person who is named did nothing.
+        """
+        try:
+            match action:
+                case Request() if event is not None:
+                    return await self._confirmed_request(event, action)
+                case ThreadClosed():
+                    if action.thread.kind == "pull" or await self._is_known(action):
+                        action = await gate.confirmed_close(self.github, self.sleep, action)
+                case ThreadReopened():
+                    if action.thread.kind == "pull" or await self._is_known(action):
+                        action = await gate.confirmed_reopening(self.github, self.sleep, action)
+                case Unreadable(addressed=Addressed() as found):
+                    async with concurrently(self._may_ask(found)) as verdict:
+                        found, node_id = await gate.confirmed_addressed(self.github, self.sleep, found)
+                        may = await verdict
+                    if not await self._is_news(found, node_id):
+                        raise NotConfirmedError("the text asks nothing, or another delivery of it was handled")
+                    denied = may if isinstance(may, Denied) else None
+                    return Confirmed(replace(action, addressed=found), denied)
+                case _:
+                    pass
+        except NotConfirmedError as problem:
+            _log.warning("not-confirmed", problem=problem.reason)
+            if not isinstance(action, Unreadable):
+                return Confirmed(Ignore(f"not confirmed: {problem.reason}"))
+            return Confirmed(replace(action, addressed=None))
+        if isinstance(action, Request):
+            may = await self._may_ask(action)
+            async with self.pool.acquire() as connection:
+                standing = await conversations.standing(connection, action.repository, action.thread.number)
+            return _judged(action, may, standing)
+        return Confirmed(action)
+
+    async def _is_news(self, found: Addressed, node_id: str) -> bool:
+        """Return whether the text addresses the bot, and nothing that it asks was done or refused."""
+        if not await asyncio.to_thread(self._parser.addresses, found.body):
+            return False
+        try:
+            parsed = await asyncio.to_thread(self._parser.parse, found.body)
+        except MarkdownError:
+            parsed = ParsedComment()
+        ask = Ask(found.body, found.author, self.clock(), found.target)
+        place = found.repository, found.thread
+        request = Request(*place, ask, node_id, names=parsed.names, mentions=parsed.mentions)
+        return not await rows.any_seen(self.pool, [*request.effects, *request.asking])
+
+    async def _is_known(self, event: ThreadClosed | ThreadReopened) -> bool:
+        """Return whether the bot was ever addressed on the thread: else its state is nothing to the bot."""
+        async with self.pool.acquire() as connection:
+            place = event.repository, event.thread.number
+            return await conversations.find_conversation(connection, *place) is not None
+
+    async def _confirmed_request(self, event: Event, said: Request) -> Confirmed:
+        """Return the request as GitHub shows it, while the permission of who is said to ask is looked up.
+
+        What is known of the thread is from GitHub, too: where its row does not tell it, the thread is read.
+        """
+        async with self.pool.acquire() as connection:
+            standing = await conversations.standing(connection, said.repository, said.thread.number)
+        async with concurrently(self._may_ask(said)) as verdict, concurrently(self._names(said)) as names:
+            if isinstance(event, Gesture):
+                shown: Event = await gate.confirmed_gesture(self.github, self.sleep, event)
+            elif isinstance(event, Written):
+                is_known = (standing.kind, standing.title) == (said.thread.kind, said.thread.title)
+                is_open = not said.asks or _is_open(said, standing)
+                own_by_row = not said.on_own_pull or await is_own_pull(self.pool, *_place(said))
+                with_thread = not (is_known and is_open and own_by_row)
+                shown = await gate.confirmed_written(self.github, self.sleep, event, with_thread=with_thread)
+            else:
+                raise TypeError(event)
+            action = said if shown == event else await self._asked(shown)
+            if isinstance(action, Request) and not said.asks:
+                action = replace(action, asks=False)  # what an edit has added since is asked by its own delivery
+            if not isinstance(action, Request):
+                return Confirmed(action if isinstance(action, Ignore) else Ignore("not confirmed: another text"))
+            if action.author.id != said.author.id:
+                raise NotConfirmedError("somebody else asks")
+            if action.ask.at < self.clock() - FORGOTTEN_AFTER:
+                raise NotConfirmedError("it was asked too long ago")
+            if action.is_remark and action.thread.closed_at is not None:
+                return Confirmed(Ignore("a remark on a closed pull request"))
+            may = await verdict
+            await names
+        if action.author != said.author:
+            may = await self._may_ask(action)
+        return _judged(action, may, standing)
 
     async def _is_on_own_pull(self, event: Written) -> bool:
         """Return whether the bot opened the pull request, as rows know, or by GitHub's word."""
@@ -193,16 +311,12 @@ class Decider(Parts):
         rules = await known_rules(self.pool, self.rules, repository)
         return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
-    def _asked(self, event: Event | Unreadable, parser: CommentParser, *, on_own_pull: bool) -> Action | ChecksEnded:
-        if isinstance(event, Unreadable):
-            return failure_of(event, self.policy, parser)
-        return action_of(event, self.policy, parser, on_own_pull=on_own_pull)
-
-    async def _carry_out(self, delivery: Delivery, action: Action | ChecksEnded | CreateWorktree) -> str | None:
+    async def _carry_out(self, delivery: Delivery, confirmed: Confirmed) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
         """
+        action, denied = confirmed.action, confirmed.denied
         if isinstance(action, CreateWorktree):
             return await self._create(delivery, action)
         if isinstance(action, ChecksEnded):
@@ -211,22 +325,10 @@ class Decider(Parts):
             action = Ignore("the repository is there")
         # Anybody's closing counts.
         asked = action.addressed if isinstance(action, Unreadable) else action if isinstance(action, Request) else None
-        denied, facts = None, GitHubFacts()
-        if isinstance(action, Request):
-            async with self.pool.acquire() as connection:
-                standing = await conversations.standing(connection, action.repository, action.thread.number)
-            async with concurrently(self._state(action, standing)) as state, concurrently(self._names(action)) as names:
-                verdict = await self._may_ask(action)
-                if isinstance(verdict, Denied):
-                    denied = verdict
-                elif action.is_remark and (now := await state) is not None and now.closed_at is not None:
-                    action = Ignore("a remark on a closed pull request")
-                else:
-                    facts = replace(await self._look_up(action, standing, state), permission=verdict.permission)
-                    await names
-        elif asked is not None:
-            verdict = await self._may_ask(asked)
-            denied = verdict if isinstance(verdict, Denied) else None
+        facts = GitHubFacts()
+        if isinstance(action, Request) and confirmed.standing is not None and denied is None:
+            facts = await self._look_up(action, confirmed.standing)
+            facts = replace(facts, permission=confirmed.permission)
         error = action.why if isinstance(action, Unreadable) else None
         async with self.pool.acquire() as connection, connection.transaction():
             if not await deliveries.end(connection, delivery.guid, error):
@@ -304,10 +406,10 @@ class Decider(Parts):
         thread = (connection, self.nodes, thread_ref, request.thread.number, folder, facts.pull)
         of = (self.policy, rules, self.server_url, now, self.verbs)
         ctx = RequestContext(*thread, request, *of, facts.permission, silent_until)
-        for index, command in enumerate(request.commands):
-            if await conversations.first_seen(connection, request.effect(index)):
+        for command, effect in zip(request.commands, request.effects, strict=True):
+            if await conversations.first_seen(connection, effect):
                 await self.verbs.run(ctx, command)
-        if facts.ask is not None and await conversations.first_seen(connection, request.effect(len(request.commands))):
+        if facts.ask is not None and await _is_first(connection, request):
             await request_agent(ctx, facts.ask, facts.part)
 
     async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
@@ -319,8 +421,8 @@ class Decider(Parts):
         """Tell a person who turned to the bot and may not; a bot hears nothing at all."""
         if isinstance(asked, Request):
             # Once denied, always denied: what arrives again under another GUID asks for nothing.
-            for index in range(len(asked.commands) + 1):
-                await conversations.first_seen(connection, asked.effect(index))
+            for effect in (*asked.effects, *asked.asking):
+                await conversations.first_seen(connection, effect)
         if denied.visible and (not isinstance(asked, Request) or asked.addresses_bot):
             thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
             person, words = asked.author, replies.may_not_ask(asked.author.login, denied.why)
@@ -339,15 +441,7 @@ class Decider(Parts):
         if request.asks or _queues_turn(self.verbs, request):
             await of_this_minute(self.pool, self.github, request.repository)
 
-    async def _state(self, request: Request, standing: Standing) -> Thread | None:
-        """Return the thread as it is now, None where it is surely open, or does not matter, or is gone."""
-        if request.asks and not _is_open(request, standing):
-            # The payload may be older than a close that was handled before it.
-            with contextlib.suppress(NotFound):
-                return await self.github.thread(request.repository, request.thread.number)
-        return None
-
-    async def _look_up(self, request: Request, standing: Standing, state: Awaitable[Thread | None]) -> GitHubFacts:
+    async def _look_up(self, request: Request, standing: Standing) -> GitHubFacts:
         """Ask GitHub what the request's turn needs. A request to the agent gets its 👀 before."""
         if not request.asks and not _queues_turn(self.verbs, request):
             return GitHubFacts()  # other commands are answered at once and wait for nothing
@@ -357,7 +451,8 @@ class Decider(Parts):
                 await thread_comments.acknowledge(connection, thread_ref, request.target, request.author.id)
         async with concurrently(self._pull(request, standing)) as pull:
             ask, part = await self._ask(request) if request.asks else (None, None)
-            return GitHubFacts(ask, part, await pull, await state)
+            is_news = request.asks and not _is_open(request, standing)
+            return GitHubFacts(ask, part, await pull, request.thread if is_news else None)
 
     async def _pull(self, request: Request, standing: Standing) -> PullRequestHead | None:
         if request.thread.kind != "pull":
@@ -373,7 +468,7 @@ class Decider(Parts):
         if ask.target.id is not None:
             return ask, None
         # A label or an assignment asks for what a person sees already.
-        shown = ask.text if request.is_gesture else await asyncio.to_thread(strip_hidden, ask.text)
+        shown = ask.text if ask.gesture is not None else await asyncio.to_thread(strip_hidden, ask.text)
         return replace(ask, seen=seen(shown)), None
 
 
@@ -391,8 +486,9 @@ async def _read_operator(connection: Connection, delivery: Delivery) -> Request 
         turn.thread_ref.repository,
         Thread(about.number, about.kind, about.title, about.closed_at),
         Ask("", turn.ask.by, delivery.received_at, turn.ask.target),
-        identity=delivery.guid.encode(),
+        identity=delivery.guid,
         commands=(Command(RETRY),),
+        names=(RETRY,),
         is_operators=True,
     )
 
@@ -405,6 +501,26 @@ async def _decline(connection: Connection, asked: Request | Addressed, words: st
     """Tell the thread that the request cannot be done: 😕 and one sentence."""
     thread_ref, _ = await save_thread(connection, asked.repository, asked.thread)
     await thread_comments.decline(connection, thread_ref, asked.target, words)
+
+
+async def _is_first(connection: Connection, request: Request) -> bool:
+    """Return whether the text never asked for a turn before, or an edit has added a mention since."""
+    *fewer, own = request.asking
+    if not await conversations.first_seen(connection, own):
+        return False
+    for effect in fewer:
+        await conversations.first_seen(connection, effect)
+    return True
+
+
+def _judged(request: Request, verdict: Allowed | Denied, standing: Standing) -> Confirmed:
+    if isinstance(verdict, Denied):
+        return Confirmed(request, denied=verdict)
+    return Confirmed(request, permission=verdict.permission, standing=standing)
+
+
+def _place(request: Request) -> tuple[Repository, int]:
+    return request.repository, request.thread.number
 
 
 def _is_open(request: Request, standing: Standing) -> bool:

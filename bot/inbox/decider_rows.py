@@ -1,6 +1,6 @@
 """Rows of deliveries as the decider reads and changes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,7 +10,7 @@ import lz4.block
 import orjson
 
 from bot.model import Target, ThreadRef
-from bot.store.database import Connection, statement
+from bot.store.database import Connection, Pool, statement
 from bot.store.deliveries import NewDelivery
 
 LOAD = """
@@ -83,3 +83,8 @@ async def thread_of(connection: Connection, guid: str) -> tuple[ThreadRef, Targe
 @statement("update deliveries set attempts = attempts + 1, error = $2 where guid = $1 and state = 'received'")
 async def record_attempt(connection: Connection, guid: str, problem: str) -> None:
     """Record a failed attempt and its problem; the delivery will be tried again."""
+
+
+@statement("select exists (select from effects where key = any ($1::bytea[]))")
+async def any_seen(connection: Connection | Pool, effects: Sequence[bytes]) -> bool:
+    """Return whether one of these effect keys is recorded."""

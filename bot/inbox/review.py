@@ -50,7 +50,7 @@ async def whole_review(
     found[part] = found.get(part) or own_text
     found = {key: words for key, words in found.items() if words}
     own = Part(part, own_text, places.get(part, ""))
-    review = Review(review_id, tuple(found))
+    review = Review(tuple(found), review_id)
     if len(found) > 1:
         target, text = _answer_at(review_id, addressing), "\n\n".join(found.values())
         context = "\n\n".join(places[key] for key in found if key in places)

@@ -43,6 +43,25 @@ def rewritten(branch: str, ahead: int, behind: int) -> Told:
     )
 
 
+def followed(branch: str, commits: int) -> Told:
+    """The branch was force-pushed on GitHub, and the worktree is where it is now."""
+    return (
+        "The branch ",
+        Foreign(branch),
+        f" was rewritten on GitHub by people, and the worktree is at its new head. {commits} commit(s) from before are "
+        "not there any more: somebody took them off. Do not bring them back.",
+    )
+
+
+def branch_gone(branch: str) -> Told:
+    """The head branch of a pull request was deleted."""
+    return (
+        "The branch ",
+        Foreign(branch),
+        " of the pull request is no longer on GitHub. You are at its last commit; what you change is shown as a patch.",
+    )
+
+
 def branch_deleted(branch: str) -> Told:
     """The branch was deleted on GitHub."""
     return ("The branch ", Foreign(branch), " was deleted on GitHub. It is made there again if you change something.")

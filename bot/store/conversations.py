@@ -58,11 +58,13 @@ class Standing:
     """What is known of a thread before a request is decided.
 
     `is_surely_open`: no close of it was handled, also none from before the bot knew it. `has_worktree`:
-    `own_live_worktree` would find one.
+    `own_live_worktree` would find one. `kind` and `title` are None of a thread that the bot does not know.
     """
 
     is_surely_open: bool
     has_worktree: bool
+    kind: ThreadKind | None
+    title: str | None
 
 
 async def save_codebase(connection: Connection, repository: Repository) -> str:
@@ -169,7 +171,8 @@ select coalesce(c.state = 'open', false) and exists (select from turns where con
                where w.id = c.worktree_id
                  and (w.is_live
                       or (w.state = 'removing' and not w.removal_began and w.removal is distinct from 'lost')
-                      or (w.state = 'removed' and w.removal = 'purged'))) as has_worktree
+                      or (w.state = 'removed' and w.removal = 'purged'))) as has_worktree,
+       c.kind, c.title
 from (values (null)) as asked left join conversations c on (c.platform, c.repository_id, c.number) = ($1, $2, $3)
 """)
 async def standing(connection: Connection, repository: Repository, number: int) -> Standing:

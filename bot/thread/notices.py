@@ -22,7 +22,25 @@ from bot.thread.formatting import (
 from bot.thread.reasons import OF_CAP
 from bot.thread.worktree_replies import restored_clause
 
-PushRule = Literal["protected-branch", "workflow-files", "secret", "submodule", "filter", "lfs-object", "too-much"]
+_LONGEST_REFUSAL = 3000
+PushRule = Literal[
+    "protected-branch",
+    "update",
+    "creation",
+    "pull_request",
+    "merge_queue",
+    "required_linear_history",
+    "required_signatures",
+    "workflow-files",
+    "secret",
+    "submodule",
+    "filter",
+    "lfs-object",
+    "too-much",
+]
+"""What forbids a push: the bot's own rules, and GitHub's by the names that it gives them."""
+Elsewhere = Literal["excluded", "taken-off", "conflict"]
+"""Why commits are on another branch than that of the thread."""
 LeftOut = Literal["large", "filter", "product"]
 
 RECORD_RESTORED = (
@@ -31,6 +49,10 @@ RECORD_RESTORED = (
 CONTEXT_LOST = "The agent could not resume its earlier conversation and started without that context."
 VARIABLES_WITHHELD = (
     "The repository's variables were withheld: the code, or the words of the request, are of somebody who may not ask."
+)
+TAKES_NO_PUSHES = (
+    "The branch of this pull request takes no pushes of the bot: it is the default branch, or a rule protects it. So "
+    "the edits are below as a patch."
 )
 NOTHING_CHANGED = "No file was changed."
 CONTEXT_ENDED = "The agent started without its earlier context."
@@ -143,11 +165,33 @@ def diverged(branch: str) -> str:
 
 
 def rewritten(branch: str) -> str:
-    """The branch was force-pushed on GitHub."""
+    """The branch was force-pushed on GitHub, and there is work here that was never published."""
     return (
         f"{inline_code(branch)} was rewritten on GitHub. The agent worked on the commits from before that. "
-        "Commits that were removed on GitHub are not pushed to it again."
+        "Commits that were removed on GitHub are not pushed again."
     )
+
+
+def followed(branch: str, commits: int, ref: str) -> str:
+    """The branch was force-pushed on GitHub, and nothing here was never published: `commits` were taken off."""
+    return (
+        f"{inline_code(branch)} was rewritten on GitHub, and this request worked on what is there now. What was taken "
+        f"off it ({format_count(commits, 'commit')}) is kept on the bot's machine as {inline_code(ref)}, and is not "
+        "pushed again."
+    )
+
+
+def branch_gone(branch: str) -> str:
+    """The head branch of a pull request was deleted; GitHub has its last commit."""
+    return (
+        f"{inline_code(branch)} is no longer on GitHub, so this request worked on the last commit of the pull request. "
+        "What it changed is not pushed, and shown as a patch. Once the branch is restored, the next request pushes it."
+    )
+
+
+def renamed(before: str, after: str) -> str:
+    """The head branch of the pull request was renamed on GitHub."""
+    return f"{inline_code(before)} is called {inline_code(after)} on GitHub now, and this thread's files are on it."
 
 
 def branch_deleted(branch: str) -> str:
@@ -184,14 +228,19 @@ def unfinished(operation: str) -> str:
     return f"An earlier request left a {operation} unfinished."
 
 
-def pushed_elsewhere(branch: str, url: str, instead_of: str, *, excluded: bool = False) -> str:
-    """`excluded`: a branch on GitHub is named like the folder of `instead_of`, or the other way round."""
-    why = (
-        f"GitHub has a branch whose name excludes {inline_code(instead_of)}"
-        if excluded
-        else f"{inline_code(instead_of)} has changes on GitHub that do not merge with this work"
-    )
-    return f"{why}, so the commits are on [{inline_code(branch)}]({url_target(url)})."
+def pushed_elsewhere(branch: str, url: str, instead_of: str, why: Elsewhere = "conflict") -> str:
+    """`excluded`: a branch on GitHub is named like the folder of `instead_of`, or the other way round. `taken-off`:
+    commits were taken off it on GitHub, and these were made anew without them.
+    """
+    because = _ELSEWHERE[why].format(branch=inline_code(instead_of))
+    return f"{because}, so the commits are on [{inline_code(branch)}]({url_target(url)})."
+
+
+_ELSEWHERE: dict[Elsewhere, str] = {
+    "excluded": "GitHub has a branch whose name excludes {branch}",
+    "taken-off": "Commits were taken off {branch} on GitHub, and this work was made on top of them",
+    "conflict": "{branch} has changes on GitHub that do not merge with this work",
+}
 
 
 def other_name(branch: str, folder: str) -> str:
@@ -203,11 +252,39 @@ def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
     """Name the rule that forbids the push, and the files or submodules that break it."""
     are = "is at a commit" if len(names) == 1 else "are at commits"
     why = _PUSH_RULES[rule].format(branch=inline_code(branch), names=format_list(names), are=are)
+    if rule in SHOWN_AS_PATCH:
+        return f"Not pushed: {why}. {AS_PATCH}"
     return f"Not pushed: {why}. The work is kept on the bot's machine."
 
 
+SHOWN_AS_PATCH: frozenset[PushRule] = frozenset(
+    {
+        "protected-branch",
+        "update",
+        "creation",
+        "pull_request",
+        "merge_queue",
+        "required_linear_history",
+        "required_signatures",
+    }
+)
+"""Rules of the branch, which the work itself cannot meet."""
+AS_PATCH = (
+    "The work is kept on the bot's machine, and its edits are below as a patch. Once that is allowed, the next request "
+    "pushes it; `/undo` drops it after a rescue."
+)
 _PUSH_RULES: dict[PushRule, str] = {
     "protected-branch": "{branch} is protected or the default branch",
+    "update": "a rule of this repository (`update`) does not let the bot change {branch}",
+    "creation": "a rule of this repository (`creation`) does not let the bot make {branch}",
+    "pull_request": "a rule of this repository (`pull_request`) takes changes of {branch} by pull requests only",
+    "merge_queue": "a rule of this repository (`merge_queue`) takes changes of {branch} from its merge queue only",
+    "required_linear_history": (
+        "a rule of this repository (`required_linear_history`) takes no merge commits on {branch}, and there is one"
+    ),
+    "required_signatures": (
+        "a rule of this repository (`required_signatures`) takes only signed commits on {branch}, and the bot's are not"
+    ),
     "workflow-files": (
         "the commits change {names}, and changes of workflows and actions need `ALLOW_WORKFLOW_CHANGES=true`"
     ),
@@ -220,6 +297,30 @@ _PUSH_RULES: dict[PushRule, str] = {
     ),
     "too-much": "there is more in the commits (data, merges or submodules) than the bot examines before a push",
 }
+
+
+def push_refused(branch: str, said: str) -> str:
+    """`said` are the words of the remote; their end names the rule, the file, and the address that unblocks."""
+    lines = [line.removeprefix("remote:").strip() for line in said.splitlines()]
+    told = "\n".join(line for line in lines if any(map(str.isalnum, line)))
+    if len(told) > _LONGEST_REFUSAL:
+        told = "…" + told[-_LONGEST_REFUSAL:]
+    return f"GitHub refused the push to {inline_code(branch)}:\n\n{code_block(told)}\n\n{AS_PATCH}"
+
+
+def earlier_work_pushed(branch: str, url: str) -> str:
+    """The request itself changed nothing."""
+    return f"Work of an earlier request that was not on GitHub is on [{inline_code(branch)}]({url_target(url)}) now."
+
+
+def needs_taken(branch: str, names: Sequence[str]) -> str:
+    """The work changes the files `names` where commits changed them that were taken off the branch on GitHub."""
+    where = f" ({format_list(names)})" if names else ""
+    return (
+        f"Not pushed: commits were taken off {inline_code(branch)} on GitHub, and this work changes the same lines"
+        f"{where}. It is kept on the bot's machine. `/reset` starts from what GitHub has, after a rescue. If the "
+        "commits are put back on GitHub, the next request pushes it."
+    )
 
 
 def push_failed(branch: str | None, why: str) -> str:

@@ -35,6 +35,7 @@ WaitReason = Literal[
     "git-killed",
     "disk-full",
     "disk-short",
+    "branch-not-there",
     "usage-limit",
     "model-busy",
 ]
@@ -52,6 +53,7 @@ _WAITS: dict[WaitReason, str] = {
     "git-killed": "The bot's machine ended git, as it does when memory is short.",
     "disk-full": "The disk of the bot's machine is full. Its operator must free space.",
     "disk-short": f"{DISK_SHORT} What was not used for long goes first.",
+    "branch-not-there": "GitHub does not show the branch of this pull request yet.",
     "usage-limit": "The usage limit of the agent's model is reached.",
     "model-busy": "The agent's model takes no requests at the moment.",
 }

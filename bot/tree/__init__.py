@@ -14,6 +14,7 @@ from bot.tree.git.runner import Git, Identity
 from bot.tree.guard import Guard
 from bot.tree.moved import move_in
 from bot.tree.proposal import Proposal
+from bot.tree.push import Push
 from bot.tree.remove import NotRemoved, Removed
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.restore import RestoreRefusedError
@@ -40,6 +41,7 @@ __all__ = [
     "OpenClone",
     "OpenTree",
     "Proposal",
+    "Push",
     "Removed",
     "RescueLabel",
     "Rescued",

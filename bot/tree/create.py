@@ -150,7 +150,8 @@ async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> 
     if branch is not None:
         theirs = await clone.commit_at(refs.remote(branch))
         holds_theirs = theirs is not None and await clone.is_ancestor(theirs, point.commit)
-        if holds_theirs or point.moves_from is None:
+        is_new = point.moves_from is None
+        if is_new or (holds_theirs and not await branch_history.taken_off(clone, branch, point.commit)):
             await branch_history.record_pushed(lock, branch, theirs if holds_theirs else None)
     return Created(branch, point.base_branch, point.commit, kept)
 

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from bot import refs
@@ -31,6 +31,9 @@ _MOST_MERGES = 100
 _MOST_POINTERS = 100
 _GITLINK = b"160000"
 _REGULAR = "100"
+_FORBID: tuple[PushRule, ...] = ("pull_request", "merge_queue")
+_FORBID_CREATION: tuple[PushRule, ...] = ("creation",)
+_FORBID_UPDATES: tuple[PushRule, ...] = ("update",)
 _EMPTY_BLOB = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 
 
@@ -51,14 +54,20 @@ class _TooMuchError(Exception):
 class Guard:
     """The rules of this bot: the `protected` branches that it never pushes to; `redactor` knows the secrets.
 
-    `bases` are the branches on GitHub whose workflows a branch may have. `passed` is set once a push may go.
+    `bases` are the branches on GitHub whose workflows a branch may have. `rules` are the types of GitHub's own for the
+    branch that is pushed.
     """
 
     protected: frozenset[str]
     redactor: Redactor
     bases: tuple[str, ...]
     allow_workflow_changes: bool
-    passed: asyncio.Event = field(default_factory=asyncio.Event)
+    rules: frozenset[str] = frozenset()
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the branch takes no merges."""
+        return "required_linear_history" in self.rules
 
     async def check(self, checkout: Checkout, branch: str, commit: str, target: str) -> None:
         """Raise PushWithheldError if `commit` of the local `branch` must not go to the branch `target` on GitHub.
@@ -69,6 +78,8 @@ class Guard:
         clone = checkout.clone
         if not self.protected.isdisjoint((branch, target)):
             raise PushWithheldError("protected-branch")
+        if target == branch and (rule := await self._forbidding(clone, branch, commit)) is not None:
+            raise PushWithheldError(rule)
         published = partial(_published, clone, branch, self.bases)
         try:
             known = await published(commit)
@@ -84,6 +95,23 @@ class Guard:
             await _send_objects(checkout, pointers, self.redactor)
         except _TooMuchError as error:
             raise PushWithheldError("too-much") from error
+
+    async def _forbidding(self, clone: Clone, branch: str, commit: str) -> PushRule | None:
+        """Return the rule of GitHub under which the branch does not take the commit; all others it judges itself."""
+        of_its_state = _FORBID_UPDATES if await clone.tip(branch) is not None else _FORBID_CREATION
+        if (rule := next((one for one in (*of_its_state, *_FORBID) if one in self.rules), None)) is not None:
+            return rule
+        new = (commit, "--not", "--remotes=origin")
+        if self.is_linear and await clone.listed("--min-parents=2", *new):
+            return "required_linear_history"
+        if "required_signatures" in self.rules and await _has_unsigned(clone, new):
+            return "required_signatures"
+        return None
+
+
+async def _has_unsigned(clone: Clone, commits: Sequence[str]) -> bool:
+    shown = (await clone.run("rev-list", "--header", *commits)).fields
+    return any("\ngpgsig" not in one.partition("\n\n")[0] for one in shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Commits are merged into a branch, or taken back from it, in the clone: an agent can write nothing there."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Literal
 
 from bot.tree.clone.check_out import check_out
@@ -8,6 +8,9 @@ from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone
 from bot.tree.clone.importing import LIMITED, import_commits, lend
 from bot.tree.git.runner import Identity, Options, failure
+
+_OF_COMMIT = "%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"
+_PEOPLE = [f"GIT_{role}_{what}" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE")]
 
 
 async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, ...]:
@@ -27,11 +30,43 @@ async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, 
 
 async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], message: str, identity: Identity) -> str:
     """Make a commit in the clone, which the worktree's sandbox gets too; return it. Raises GitError, OSError."""
-    clone, named = checkout.clone, [word for one in parents for word in ("-p", one)]
-    more: Options = {"input": message.encode(), "environment": identity.environment}
-    made = (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text
-    await lend(clone, checkout.view, made)
+    made = await _commit(checkout.clone, tree, parents, message, identity.environment)
+    await lend(checkout.clone, checkout.view, made)
     return made
+
+
+async def _commit(clone: Clone, tree: str, parents: Sequence[str], message: str, environment: Mapping[str, str]) -> str:
+    named = [word for one in parents for word in ("-p", one)]
+    more: Options = {"input": message.encode(), "environment": environment}
+    return (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text
+
+
+async def make_anew(
+    checkout: Checkout, onto: str, commits: Sequence[str], kept_parents: Container[str] = ()
+) -> str | tuple[str, ...]:
+    """Make these commits anew, the oldest first, on top of `onto`: each with what it changed against its first parent,
+    its message and its people. Return the last, or the files where that conflicts. Raises GitError, OSError.
+
+    Of a merge only those further parents stay that are in `kept_parents`. The same commits give the same names again.
+    """
+    clone, last = checkout.clone, onto
+    for one in commits:
+        (shown,) = await clone.log(_OF_COMMIT, "--date=raw", "--max-count=1", one)
+        known, *people, message = shown.split("\n", 7)
+        if not known:
+            return ()  # nothing comes before it
+        first, *more = known.split()
+        environment = dict(zip(_PEOPLE, (*people[:2], f"@{people[2]}", *people[3:5], f"@{people[5]}"), strict=True))
+        # A merge of these two begins at the first parent.
+        beside = await _commit(clone, await clone.tree_of(last), (first,), "As it is\n", environment)
+        tree = await merged_tree(clone, beside, one)
+        if not isinstance(tree, str):
+            return tree
+        if tree != await clone.tree_of(last):
+            parents = (last, *(parent for parent in more if parent in kept_parents))
+            last = await _commit(clone, tree, parents, message, environment)
+    await lend(clone, checkout.view, last)
+    return last
 
 
 async def merge(

@@ -30,13 +30,16 @@ class Synced:
     """How a worktree is to the remote's branch, by `ahead` and `behind` commits.
 
     `fast-forwarded`: clean, by so many as it was behind. `diverged`: clean, but both branches have commits of their
-    own, or an ignored file is in the way; `rewritten`: the remote's has lost commits that it had, by a force push.
+    own, or an ignored file is in the way; `rewritten`: the remote's has lost commits that it had, by a force push, and
+    there is work here that was never published. `followed`: there is none, so it is where the remote's branch is.
     `dirty`: left as it is, with uncommitted `files`. `off-branch`: left on another `branch`, None when detached.
     `branch-deleted`: left as it is; its commits are not in the base. `continued`: its branch was merged, so it is on
     `branch` now, which starts at `base_branch`.
     """
 
-    how: Literal["fast-forwarded", "diverged", "rewritten", "dirty", "off-branch", "branch-deleted", "continued"]
+    how: Literal[
+        "fast-forwarded", "diverged", "rewritten", "followed", "dirty", "off-branch", "branch-deleted", "continued"
+    ]
     ahead: int = 0
     behind: int = 0
     files: int = 0
@@ -52,10 +55,11 @@ class OfIssue:
     base_branch: str | None
 
 
-async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None) -> Synced | None:
+async def sync(checkout: Checkout, branch: str | None, rescue: str, of: OfIssue | None = None) -> Synced | None:
     """Compare with the remote's branch, after a fetch; fast-forward when clean and behind. None: clean, and at it or
     ahead of it, or there is nothing to compare with: never pushed, detached. Raises GitError.
 
+    A rewritten branch is followed where nothing here was never published; what was here is kept under the ref `rescue`.
     With `of`, a branch that was merged is left for the issue's next, and one without a commit follows the base.
     """
     clone, current = checkout.clone, checkout.branch
@@ -76,6 +80,10 @@ async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None
             return Synced("branch-deleted")
         return Synced("dirty", files=files) if files else None
     ahead, behind = await clone.ahead_behind(mine, theirs)
+    if ahead and (taken := await branch_history.taken_off(clone, branch, mine)):
+        if files or not await _follow_rewritten(checkout, branch, (mine, theirs), rescue):
+            return Synced("rewritten", ahead, behind, files)
+        return Synced("followed", len(taken), behind)
     if files:
         return Synced("dirty", behind=behind, files=files)
     if ahead and behind:
@@ -85,6 +93,19 @@ async def sync(checkout: Checkout, branch: str | None, of: OfIssue | None = None
         return Synced("diverged", 0, behind)
     await branch_history.record_pushed(checkout.lock, branch, theirs)
     return Synced("fast-forwarded", behind=behind) if behind else None
+
+
+async def _follow_rewritten(checkout: Checkout, branch: str, tips: tuple[str, str], rescue: str) -> bool:
+    """Move a clean worktree from its commit to the remote's, and keep the former; False where work would be lost."""
+    clone, (mine, theirs) = checkout.clone, tips
+    if await branch_history.never_published(clone, branch, mine):
+        return False
+    await clone.run("update-ref", rescue, mine)
+    reached("rewritten-kept")
+    if not await check_out(checkout, branch, theirs):
+        return False
+    await branch_history.record_pushed(checkout.lock, branch, theirs)
+    return True
 
 
 async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced | None:
@@ -103,6 +124,24 @@ async def sync_detached(checkout: Checkout, onto: str, rescue: str) -> Synced | 
         await clone.run("update-ref", rescue, head)
     is_forwarded = await check_out(checkout, None, onto)
     return Synced("fast-forwarded" if is_forwarded else "diverged", behind=commits)
+
+
+async def detach(checkout: Checkout, branch: str, onto: str, rescue: str) -> Synced | None:
+    """Take a worktree off its branch, which the remote has no more: to `onto`, the last commit that GitHub has of it.
+
+    It stays on its own commit where that goes on from there, or files are uncommitted. Commits that are left are kept
+    under the ref `rescue`. Raises GitError, OSError.
+    """
+    clone, head = checkout.clone, checkout.commit
+    await import_readable_commits(checkout, branch)
+    files = len(await checkout.work())
+    stays = head is not None and (files or await clone.is_ancestor(onto, head))
+    if head is not None and not stays and await clone.unpublished(head):
+        await clone.run("update-ref", rescue, head)
+    target = head if head is not None and stays else onto
+    if (checkout.branch is not None or head != target) and not await check_out(checkout, None, target):
+        return Synced("diverged", 0, await clone.count(onto, f"^{head}"))
+    return Synced("dirty", files=files) if files else None
 
 
 async def import_readable_commits(checkout: Checkout | None, branch: str | None = None) -> bool:

@@ -54,14 +54,14 @@ from bot.tree.lfs import objects as lfs
 from bot.tree.lfs.pointers import LFS, filter_lines
 from bot.tree.merge import merge, merged_tree, revert
 from bot.tree.proposal import Proposal, proposal_of, template_on
-from bot.tree.push import Pushed, push, push_beside
+from bot.tree.push import Push, Pushed, has_to_push, push, push_beside
 from bot.tree.remove import NotRemoved, Remote, Removed, Unlinked, git_folders, remove, rescue_first, unlink_worktree
 from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, rescue_bytes, rescued_tip
 from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
 from bot.tree.summary import last_change
-from bot.tree.sync import OfIssue, Synced, obstacle, switch, sync, sync_detached
+from bot.tree.sync import OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
 
 _log = structlog.get_logger()
 
@@ -282,17 +282,21 @@ class OpenTree(OpenClone):
         return found
 
     async def sync(
-        self, branch: str | None, issue: IssueBranch | None = None, base: str | None = None
+        self, branch: str | None, rescue: str, issue: IssueBranch | None = None, base: str | None = None
     ) -> Synced | None:
         """Follow the remote's branch, after a fetch: see `sync`. Raises GitError.
 
         A branch of `issue` that was merged into its base is left for the issue's next.
         """
-        return await sync(await self._moving(), branch, OfIssue(issue, base) if issue is not None else None)
+        return await sync(await self._moving(), branch, rescue, OfIssue(issue, base) if issue is not None else None)
 
     async def sync_detached(self, onto: str, rescue: str) -> Synced | None:
         """Move a clean detached worktree to a commit: see `sync_detached`. Raises GitError, OSError."""
         return await sync_detached(await self._moving(), onto, rescue)
+
+    async def detach(self, branch: str, onto: str, rescue: str) -> Synced | None:
+        """Take the worktree off a branch that GitHub has no more: see `detach`. Raises GitError, OSError."""
+        return await detach(await self._moving(), branch, onto, rescue)
 
     async def obstacle(self, before: str, after: str) -> Misfit | None:
         """Return why the worktree of the branch `before` cannot be switched to `after`, None if it can. Raises
@@ -321,27 +325,24 @@ class OpenTree(OpenClone):
         self._checkout = replace(checkout, commit=made.sha or checkout.commit)
         return made
 
-    async def push(
-        self,
-        branch: str,
-        park_as: str,
-        identity: Identity,
-        guard: Guard,
-        may_go: Callable[[], Awaitable[None]],
-        *,
-        is_new: bool = False,
-    ) -> Pushed:
+    async def has_to_push(self, wanted: Push) -> bool:
+        """Return whether there is anything to push, as of the last fetch: see `has_to_push`. Raises GitError,
+        InvalidNameError, OSError.
+        """
+        return await has_to_push(await self.checkout(), wanted)
+
+    async def push(self, wanted: Push, guard: Guard, may_go: Callable[[], Awaitable[None]]) -> Pushed:
         """Push the branch only, without force, if the guard lets it: see `push`. `may_go` is asked last, and raises to
         prevent it. Raises GitError, InvalidNameError, OSError.
         """
         checkout = await self._moving()
 
         async def check(commit: str, target: str) -> None:
-            await guard.check(checkout, branch, commit, target)
+            await guard.check(checkout, wanted.branch, commit, target)
             await may_go()
 
         try:
-            return await push(checkout, branch, park_as, identity, check, is_new=is_new)
+            return await push(checkout, replace(wanted, bases=guard.bases, is_linear=guard.is_linear), check)
         except PushWithheldError as withheld:
             return Pushed("withheld", rule=withheld.rule, names=withheld.names)
 

@@ -7,6 +7,7 @@ from typing import assert_never
 import structlog
 
 from bot import refs
+from bot.github.answers import Pull
 from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
 from bot.node import rescue_rows as rescues
 from bot.node.room import require_room
@@ -15,12 +16,13 @@ from bot.prompt.foreign import Told
 from bot.store import worktrees
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices, reasons
-from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, Synced
+from bot.tree import CheckoutRefused, Created, GitError, Missing, OpenTree, RescueLabel, Synced
 from bot.turn.assign_worktree import closed_issues
 from bot.turn.context import TurnContext
 from bot.turn.kind import Ready, Seen
 from bot.turn.switching import join_worktree_on_branch, share_by_now, switch_if_needed
 from bot.turn.turn_run import TurnRun
+from bot.turn.waiting import NotThereYetError
 
 _log = structlog.get_logger()
 Words = tuple[tuple[Told, ...], tuple[str, ...]]
@@ -64,12 +66,21 @@ async def prepare(
             ready = await _prepare(ctx, tree, turn, on_progress)
         if isinstance(ready, NotReady):
             return ready
+        ready = await _with_base(tree, ready)
         if turn.so_far.answer is None and ready.head:
             ready = await _with_content(tree, ready)
         if tree.clone.is_shallow:
             ready = replace(ready, remarks=(*ready.remarks, remarks.history_arriving()))
     words = (notices.clone_replaced(replaced),) if replaced is not None else ()
     return replace(ready, notices=(*words, *shares, *ready.notices))
+
+
+async def _with_base(tree: OpenTree, ready: Ready) -> Ready:
+    """Take the default branch for the base where that is no longer on GitHub: it was renamed, or merged and deleted."""
+    if ready.base_branch is None or await tree.clone.tip(ready.base_branch) is not None:
+        return ready
+    default = await tree.default_branch()
+    return ready if isinstance(default, CheckoutRefused) else replace(ready, base_branch=default.name)
 
 
 async def _with_content(tree: OpenTree, ready: Ready) -> Ready:
@@ -153,9 +164,12 @@ async def _made(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | 
     await _note_kept(ctx, turn, rescue_ref(ctx, turn), made)
     words: tuple[str, ...] = ()
     start = turn.worktree.start
+    if isinstance(start, HeadBranch) and made.branch is None:
+        return _off_branch(Ready(None, None, made.tip, edits_since=made.tip), start.branch)
     if isinstance(start, IssueBranch) and made.branch is not None and refs.is_flat(made.branch, start):
         words = (notices.other_name(made.branch, await tree.taken_folder(start)),)
-    return Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
+    ready = Ready(made.branch, made.base_branch or turn.worktree.base_branch, made.tip, notices=words)
+    return await _in_step(ctx, tree, turn, ready)
 
 
 async def _make(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Created | CheckoutRefused:
@@ -165,6 +179,10 @@ async def _make(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Created 
     made = await tree.make(start, rescue)
     if isinstance(made, CheckoutRefused) and made.why == "no-remote-branch" and turn.switch_to is None:
         start = _at_pinned_head(turn.worktree.start, turn)
+        made = await tree.make(start, rescue)
+    if isinstance(made, CheckoutRefused) and made.why == "no-remote-branch" and isinstance(start, HeadBranch):
+        now = await _head_now(ctx, tree, turn, start.branch)
+        start = HeadBranch(now.head_ref) if now.is_open else DetachedHead(await _last_head(tree, turn), _head_ref(turn))
         made = await tree.make(start, rescue)
     if isinstance(made, CheckoutRefused) and made.why == "branch-in-use":
         await join_worktree_on_branch(ctx, tree, turn, start)
@@ -209,26 +227,95 @@ async def _made_again(
     clone_words = (notices.clone_replaced(replaced),) if replaced else ()
     words = (*clone_words, notices.worktree_remade(made.branch, made.kept))
     base = made.base_branch or turn.worktree.base_branch
-    return Ready(made.branch, base, made.tip, missing.why, notices=words)
+    ready = Ready(made.branch, base, made.tip, missing.why, notices=words)
+    gone = await _head_gone(ctx, tree, turn)
+    return (
+        await _in_step(ctx, tree, turn, ready)
+        if gone is None
+        else replace(gone, made_again=missing.why, notices=(*words, *gone.notices))
+    )
+
+
+async def _in_step(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, ready: Ready) -> Ready:
+    """Let a worktree that was made of the branch in the clone follow what people did to it on GitHub since."""
+    if ready.branch is None or await tree.clone.tip(ready.branch) in (None, ready.head):
+        return ready
+    rescue = rescue_ref(ctx, turn)
+    told, said = _words(ctx, await tree.sync(ready.branch, rescue), turn, None, rescue)
+    head = (await tree.checkout()).commit or ready.head
+    return replace(ready, head=head, remarks=(*ready.remarks, *told), notices=(*ready.notices, *said))
+
+
+# The head branch of a pull request, which may be anywhere
+
+
+def _head_ref(turn: ClaimedTurn) -> str:
+    """Return the ref under which GitHub keeps the last head of the worktree's pull request."""
+    return f"refs/pull/{turn.worktree.owner}/head"
+
+
+async def _last_head(tree: OpenTree, turn: ClaimedTurn) -> str:
+    return await tree.fetch_ref(_head_ref(turn))
+
+
+async def _head_now(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, branch: str) -> Pull:
+    """Return the pull request of a branch that was not fetched. Raises NotThereYetError where GitHub will show it soon:
+    it closes a pull request whose branch is deleted.
+    """
+    async with tree.let_go():
+        pull = await ctx.github.pull(turn.worktree.repository, turn.worktree.owner)
+    if pull.is_open and pull.head_ref != branch:
+        await tree.fetch(pull.head_ref)
+    if pull.is_open and await tree.clone.tip(pull.head_ref) is None:
+        raise NotThereYetError(pull.head_ref)
+    return pull
+
+
+async def _head_gone(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | None:
+    """Return the worktree off its pull request's branch, or on that of its new name, where GitHub has it no more."""
+    row, branch, rescue = turn.worktree, refs.head_branch(turn.worktree), rescue_ref(ctx, turn)
+    if branch is None or await tree.clone.tip(branch) is not None:
+        return None
+    now = await _head_now(ctx, tree, turn, branch)
+    if now.is_open and await tree.switch(branch, now.head_ref) is None:
+        head = (await tree.checkout()).commit or ""
+        return Ready(now.head_ref, row.base_branch, head, notices=(notices.renamed(branch, now.head_ref),))
+    onto = await _last_head(tree, turn)
+    told, said = _words(ctx, await tree.detach(branch, onto, rescue), turn, None, rescue)
+    ready = Ready(None, row.base_branch, (await tree.checkout()).commit or onto, edits_since=onto)
+    return _off_branch(replace(ready, remarks=told, notices=said), branch)
+
+
+def _off_branch(ready: Ready, branch: str) -> Ready:
+    told, said = (*ready.remarks, remarks.branch_gone(branch)), (*ready.notices, notices.branch_gone(branch))
+    return replace(ready, remarks=told, notices=said)
 
 
 async def _synced(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn) -> Ready | CheckoutRefused:
     """Bring the worktree up to date, after a fetch."""
     row, checkout = turn.worktree, await tree.checkout()
-    branch = row.branch if isinstance(row.start, HeadBranch) else None
-    if branch and await tree.clone.tip(branch) is None:
-        return CheckoutRefused(reasons.branch_gone(branch))
+    if (gone := await _head_gone(ctx, tree, turn)) is not None:
+        return gone
+    stray: tuple[str, ...] = ()
+    branch = refs.head_branch(row) or row.branch
+    if isinstance(row.start, HeadBranch) and branch is not None and checkout.branch is None:
+        # Its branch was away, and is there again.
+        left = await tree.return_to_branch(branch, RescueLabel(row.id, branch, row.conversations, ctx.clock()))
+        stray = (notices.stray_work(left.ref, left.uncovered),) if left is not None else ()
+    rescue = rescue_ref(ctx, turn)
     if turn.ask.pinned_sha is not None:
-        synced = await tree.sync_detached(turn.ask.pinned_sha, rescue_ref(ctx, turn))
+        synced = await tree.sync_detached(turn.ask.pinned_sha, rescue)
     else:
         # A pull request that shares the issue's worktree stays on its own branch.
         issue = row.start if isinstance(row.start, IssueBranch) and turn.conversation.kind == "issue" else None
-        synced = await tree.sync(row.branch, issue, row.base_branch)
-    told, said = _words(ctx, synced, turn, checkout.operation_in_progress())
+        synced = await tree.sync(branch, rescue, issue, row.base_branch)
+    told, said = _words(ctx, synced, turn, checkout.operation_in_progress(), rescue)
     restored = (notices.RECORD_RESTORED,) if checkout.restored else ()
-    now = synced if synced is not None and synced.how == "continued" else row
+    base = row.base_branch
+    if synced is not None and synced.how == "continued":
+        branch, base = synced.branch, synced.base_branch
     head = (await tree.checkout()).commit or ""
-    return Ready(now.branch, now.base_branch, head, remarks=told, notices=(*restored, *said))
+    return Ready(branch, base, head, remarks=told, notices=(*restored, *stray, *said))
 
 
 async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Created) -> None:
@@ -237,9 +324,10 @@ async def _note_kept(ctx: TurnContext, turn: ClaimedTurn, rescue: str, made: Cre
         await rescues.record(ctx.pool, turn.worktree.id, refs.rescue_time(rescue), kept=made.kept)
 
 
-def _words(ctx: TurnContext, synced: Synced | None, turn: ClaimedTurn, unfinished: str | None) -> Words:
+def _words(ctx: TurnContext, synced: Synced | None, turn: ClaimedTurn, unfinished: str | None, rescue: str) -> Words:
+    """Describe the sync; `rescue` is the ref for what it left."""
     kind, branch, resumes = ctx.verbs.kind_of(turn.ask), turn.worktree.branch or "", turn.so_far.resuming
-    told, said = _of_sync(synced, branch, by_itself=resumes) if synced is not None else ((), ())
+    told, said = _of_sync(synced, branch, rescue, by_itself=resumes) if synced is not None else ((), ())
     if synced is not None and not kind.tells_dirty and synced.how in ("dirty", "diverged", "rewritten"):
         said = ()
     if unfinished is not None:
@@ -248,7 +336,7 @@ def _words(ctx: TurnContext, synced: Synced | None, turn: ClaimedTurn, unfinishe
     return told, said
 
 
-def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
+def _of_sync(synced: Synced, branch: str, rescue: str, *, by_itself: bool) -> Words:
     """Describe the sync. `by_itself`: the changes in the worktree are this turn's own, from before it was cut off."""
     ahead, behind, now = synced.ahead, synced.behind, synced.branch
     match synced.how:
@@ -258,7 +346,10 @@ def _of_sync(synced: Synced, branch: str, *, by_itself: bool) -> Words:
             said = () if by_itself and not behind else (notices.uncommitted(synced.files, behind),)
             return (remarks.dirty(synced.files, behind),), said
         case "rewritten":
-            return (remarks.rewritten(branch, ahead, behind),), (notices.rewritten(branch),)
+            dirty = (remarks.dirty(synced.files, 0),) if synced.files else ()
+            return (remarks.rewritten(branch, ahead, behind), *dirty), (notices.rewritten(branch),)
+        case "followed":
+            return (remarks.followed(branch, ahead),), (notices.followed(branch, ahead, rescue),)
         case "diverged":
             return (remarks.diverged(ahead, behind),), (notices.diverged(branch),)
         case "off-branch":

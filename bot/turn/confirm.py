@@ -1,19 +1,18 @@
-"""Before the agent starts: who asks may ask, and a request is what GitHub shows, not what a delivery said.
+"""Before the agent starts: who asks may still ask, and a request is what GitHub shows by now (DESIGN.md §4, Authority).
 
-DESIGN.md §4, Authority.
-
-One webhook secret is known to the admins of all repositories: each of them can sign any text in anybody's name.
+What a delivery said was confirmed before it was written down (`bot/inbox/gate.py`); a request may wait for hours.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from bot.ask import Ask
 from bot.github.thread import Text
 from bot.github.thread_parts import read_asked, who_asked
+from bot.github.transport import Sleep
 from bot.markdown import MarkdownError
 from bot.model import Actor, Target
 from bot.store import turns
@@ -28,6 +27,7 @@ from bot.turn.parsing import Command, CommentParser
 from bot.turn.pull_request_rows import is_own_pull
 from bot.turn.queueing import named_part
 
+T = TypeVar("T")
 RETRY: Final = "retry"
 """The command that repeats a request."""
 LOOK_AGAIN_SECONDS = 2.0
@@ -40,6 +40,20 @@ class NotConfirmedError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+async def twice(sleep: Sleep, look: Callable[[], Awaitable[T]], settles: Callable[[T], bool] = lambda _: True) -> T:
+    """Return what `look` finds; it looks again where GitHub does not show it, or what that shows does not settle it.
+
+    Raises what the second look raises.
+    """
+    try:
+        if settles(found := await look()):
+            return found
+    except NotConfirmedError:
+        pass
+    await sleep(LOOK_AGAIN_SECONDS)
+    return await look()
 
 
 async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
@@ -76,11 +90,7 @@ async def _request(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     """
     first = None if turn.ask.retry_of is None else await turns.ask_of(ctx.pool, turn.ask.retry_of)
     first = first or turn.ask
-    try:
-        return await _confirm(ctx, turn, first)
-    except NotConfirmedError:
-        await ctx.sleep(LOOK_AGAIN_SECONDS)
-    return await _confirm(ctx, turn, first)
+    return await twice(ctx.sleep, lambda: _confirm(ctx, turn, first))
 
 
 async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed:
@@ -109,24 +119,21 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
         pull = await ctx.github.pull(turn.worktree.repository, turn.conversation.number)
         if ctx.policy.is_own(Actor("", pull.author_id or 0), pull.body):
             asked, verbs = await asyncio.to_thread(read, on_own_pull=True)
-    is_own = shown(turn.ask.text) in map(shown, asked) and all(text.author.id == person for text in texts)
-    if is_own and turn.ask.agent is None:
-        return Confirmed(replace(turn.ask, text=asked[0]) if parts else turn.ask, authors, verbs)
-    known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
-    # A label is long there, perhaps: it asks for the text that stood there then. A review is asked without its words.
-    given = known[0].of_text if kind.gesture_says is None else known[0].gestures
-    gestures = {what for by, what in given if by == person and kind.gesture(ctx.policy, what)}
-    agents = [ctx.policy.agent_of_label(what) for what in gestures if isinstance(what, str)]
-    if turn.ask.agent not in (None, *agents):
-        raise NotConfirmedError(reasons.NOT_CONFIRMED)
-    if gestures and kind.gesture_says is not None:
-        asked = (*asked, kind.gesture_says)
-    elif gestures and (labelled := await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)):
-        asked = (*asked, labelled.request or "")
-    last = [who.editor if who.edited_at else text.author.id for text, who in zip(texts, known, strict=True)]
     is_same = shown(turn.ask.text) in map(shown, asked)
+    if is_same and first.gesture is None and all(text.author.id == person for text in texts):
+        return Confirmed(turn.ask, authors, verbs)
+    known = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or "" for text in texts])
+    if first.gesture is not None:
+        given = next((one for one in known[0].gestures if one.id == first.gesture), None)
+        if kind.gesture_says is not None:
+            return Confirmed(turn.ask, authors, verbs)  # it asks whatever the text says
+        if given is None or not known[0].stands_for(given):
+            raise NotConfirmedError(reasons.NOT_CONFIRMED)
+        labelled = await asyncio.to_thread(ctx.parser.parse_labeled, texts[0].body)
+        return Confirmed(replace(turn.ask, text=labelled.request or ""), authors, verbs)
+    last = [who.writer(text.author).id for text, who in zip(texts, known, strict=True)]
     if is_same:
-        is_theirs = bool(gestures) or all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
+        is_theirs = all(person in (one.author.id, by) for one, by in zip(texts, last, strict=True))
     else:
         is_edited = any(who.edited_at is not None and who.edited_at >= first.at for who in known)
         is_theirs = (is_edited or len(there) < len(places)) and all(by == person for by in last)
@@ -144,7 +151,7 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
         raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
     if text.author.id != person:
         (who,) = await who_asked(ctx.github, turn.worktree.repository, [text.node_id or ""])
-        if who.editor != person:
+        if who.writer(text.author).id != person:
             raise NotConfirmedError(reasons.NOT_CONFIRMED)
     commands = (await asyncio.to_thread(ctx.parser.parse, text.body)).commands
     if not any(isinstance(one, Command) and wanted in (one.name, one.words) for one in commands):
@@ -152,7 +159,8 @@ async def _confirm_command(ctx: TurnContext, turn: ClaimedTurn, target: Target, 
 
 
 async def _shown(ctx: TurnContext, turn: ClaimedTurn, target: Target) -> Text | None:
-    return await read_asked(ctx.github, turn.worktree.repository, turn.conversation.number, target)
+    found = await read_asked(ctx.github, turn.worktree.repository, turn.conversation.number, target)
+    return None if found is None else found.text
 
 
 def _asked(

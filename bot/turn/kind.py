@@ -11,7 +11,6 @@ from bot.prompt.collect import Collected
 from bot.prompt.foreign import Told
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn
-from bot.thread.authority import Policy
 from bot.thread.commit_message import split_subject
 from bot.thread.tracking import Changes, TurnResult
 
@@ -25,12 +24,16 @@ Post = Callable[[Connection, Sequence[str]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread."""
+    """The worktree is ready. `made_again`: the reason for that. `remarks` go to the agent, `notices` to the thread.
+
+    Without a `branch` nothing is pushed: the edits since a commit, `edits_since` if that is known, are a patch.
+    """
 
     branch: str | None
     base_branch: str | None
     head: str
     made_again: str | None = None
+    edits_since: str | None = None
     remarks: tuple[Told, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -80,11 +83,6 @@ def _no_checks(ask: Ask) -> None:
     return None
 
 
-def asks_in_general(policy: Policy, gesture: str | int | None) -> bool:
-    """Return whether a label or an assignment (an account's id) asks the bot for work."""
-    return policy.agent_of_label(gesture) is not None if isinstance(gesture, str) else gesture == policy.bot_id
-
-
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
     """One kind of turn: what the machine asks where turns differ. All else is the machine's.
@@ -99,10 +97,8 @@ class Kind(Generic[R]):
     """The command that asks; empty where that is the request, word by word."""
     only_on_pulls: str = ""
     """What is said where it is asked on what is no pull request; empty where it may be."""
-    gesture: Callable[[Policy, str | int | None], bool] = asks_in_general
-    """Whether a label, an assignment or a request for review asks for this; see `WhoAsked.gestures`."""
     gesture_says: str | None = None
-    """The request that such a gesture makes; None where it asks in the words of the text."""
+    """The request that a label, an assignment or a request for review makes; None where it asks in the text's words."""
     of_outsider: Callable[[Any, ClaimedTurn], Awaitable[bool]] = _no
     """Return whether somebody without write access has a say in what a turn asks, beside the authors of its words."""
     may_begin: Callable[[R, Ready], Awaitable[str | None]] = _nothing_first

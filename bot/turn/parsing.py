@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from bot.ask import Ask
 from bot.markdown import MENTION, MarkdownError, Node, PageLine, attribute, mention_of, page_lines
@@ -19,6 +19,8 @@ from bot.prompt.hidden import strip_hidden
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q", "img"))
 REVIEW = "/review"
 """The request of a review without further words; a label or a request for a review stands for it."""
+MOST_MENTIONS = 10
+"""So many edits of one text can ask again."""
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z-]{0,39})(?![\w/.-])")
 # Between a mention and what follows it; full width forms are written in Chinese and Japanese.
 _BETWEEN = re.compile(r"[\s,:;.!?\-–—、。，：；．！？]*")
@@ -86,8 +88,9 @@ class CommandSyntax:
 class ParsedComment:
     """The content of one text. `request` is the text for the agent without the lines of commands, or None.
 
-    `is_remark`: it is a request only because it stands on a pull request of the bot. `keeps_command`: the request
-    begins with the command that asks.
+    `names`: each of the commands by its words and its place among equal ones of the whole text, `mentions`: how often
+    the text asks, both also of what was there before an edit. `is_remark`: it is a request only because it stands on a
+    pull request of the bot. `keeps_command`: the request begins with the command that asks.
     """
 
     commands: tuple[Command | UnknownCommand, ...] = ()
@@ -95,6 +98,8 @@ class ParsedComment:
     verb: str = "work"
     is_remark: bool = False
     keeps_command: bool = False
+    names: tuple[str, ...] = field(default=(), compare=False)
+    mentions: int = field(default=0, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.commands) or self.request is not None
@@ -104,19 +109,20 @@ class ParsedComment:
 class Request:
     """A person asks for something: the `commands`, then a turn where `asks`. All are made of the one `ask`.
 
-    `identity` is the text's: node id, content, time (DESIGN.md §3.2). `is_gesture`: a label or an assignment asks, on
-    the thread's own text. `review_id`: it is a part of that review. `on_own_pull`: a review or an inline comment on the
-    bot's pull request, where `is_remark` asks without a mention. `is_operators`: an operator asks it again.
+    `identity` is GitHub's id of the text, or of the gesture; `names` and `mentions` as in `ParsedComment`. `review_id`:
+    it is a part of that review. `on_own_pull`: a review or an inline comment on the bot's pull request, where
+    `is_remark` asks without a mention. `is_operators`: an operator asks it again.
     """
 
     repository: Repository
     thread: Thread
     ask: Ask
-    identity: bytes
+    identity: str
     commands: tuple[Command | UnknownCommand, ...] = ()
+    names: tuple[str, ...] = ()
     asks: bool = False
+    mentions: int = 0
     review_id: int | None = None
-    is_gesture: bool = False
     on_own_pull: bool = False
     is_remark: bool = False
     is_operators: bool = False
@@ -136,9 +142,20 @@ class Request:
         """Whether the person turned to the bot: who only remarks hears nothing where they may not ask."""
         return bool(self.commands) or not self.is_remark
 
-    def effect(self, index: int) -> bytes:
-        """Return the key under which the text's command or request number `index` is acted on only once."""
-        return hashlib.sha256(self.identity + index.to_bytes(4, "big")).digest()
+    @property
+    def effects(self) -> list[bytes]:
+        """The key under which each of the commands is acted on only once, whatever the text says around it by then."""
+        return [self._effect(name) for name in self.names]
+
+    @property
+    def asking(self) -> list[bytes]:
+        """The keys of the request, the last one its own: a text asks again where an edit adds a mention, and not where
+        one goes.
+        """
+        return [self._effect(f"request {number}") for number in range(min(self.mentions, MOST_MENTIONS) + 1)]
+
+    def _effect(self, what: str) -> bytes:
+        return hashlib.sha256(f"{self.identity}\0{what}".encode("utf-8", "surrogatepass")).digest()
 
 
 class CommentParser:
@@ -159,16 +176,18 @@ class CommentParser:
         """
         new, old = self._read(text), self._read(before)
         known = Counter(old.commands)
-        commands = []
+        found: Counter[Command | UnknownCommand] = Counter()
+        commands, names = [], []
         for command in new.commands:
-            if known[command]:
-                known[command] -= 1
-            else:
+            found[command] += 1
+            if found[command] > known[command]:
                 commands.append(command)
+                names.append(f"{found[command]} {command.words}")
+        what = ParsedComment(tuple(commands), names=tuple(names), mentions=new.asks)
         if on_own_pull and new.is_remark:
-            return ParsedComment(tuple(commands), new.rest, is_remark=True)
+            return replace(what, request=new.rest, is_remark=True)
         request, keeps_command = new.request if new.asks > old.asks else None, new.kept is not None
-        return ParsedComment(tuple(commands), request, new.verb, keeps_command=keeps_command)
+        return replace(what, request=request, verb=new.verb, keeps_command=keeps_command)
 
     def addresses(self, text: str) -> bool:
         """Return whether the text asks for something; of one that no parser reads, whether it names the bot."""

@@ -7,6 +7,7 @@ from functools import partial
 
 import structlog
 
+from bot import refs
 from bot.node.repository_names import of_this_minute
 from bot.node.rescue_rows import pending_restore
 from bot.node.variables import know_variables
@@ -110,7 +111,9 @@ async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Rea
 
 async def _save_worktree(connection: Connection, turn: ClaimedTurn, ready: Ready) -> tuple[str, bool]:
     """Return the commit at which the turn began, and whether the thread's session ended with its files."""
-    before = await turns.save_worktree(connection, turn.claim, ready.branch, ready.base_branch, ready.head)
+    # A pull request's branch that is away may be there again.
+    branch = ready.branch or refs.head_branch(turn.worktree)
+    before = await turns.save_worktree(connection, turn.claim, branch, ready.base_branch, ready.head)
     if ready.made_again or not turn.worktree.is_made:
         await worktrees.forget_setup(connection, turn.worktree.id)
     ended = ready.made_again and await conversations.end_session(connection, turn.conversation.id, "worktree-missing")

@@ -1,7 +1,6 @@
 """After the agent: commit what it left, prove it, push the worktree's branch, and end the turn with its answer."""
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from typing import assert_never
@@ -9,7 +8,8 @@ from typing import assert_never
 import structlog
 
 from bot import refs
-from bot.model import WorktreeRow
+from bot.github.client import CLASSIC
+from bot.model import DetachedHead, WorktreeRow
 from bot.node.transactions import persist
 from bot.node.variables import values_of
 from bot.store import turns
@@ -17,7 +17,7 @@ from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
 from bot.thread.tracking import Changes, TurnResult
-from bot.tree import Clone, Committed, Guard, Identity, OpenTree, RescueLabel, StoppedError
+from bot.tree import Clone, Committed, Guard, Identity, OpenTree, Push, RescueLabel, StoppedError
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext
 from bot.turn.kind import Ready, Seen
@@ -32,9 +32,7 @@ NOREPLY_HOST = "users.noreply"
 """https://docs.github.com/account-and-profile/reference/email-addresses-reference#your-noreply-email-address"""
 
 
-async def deliver(
-    run: TurnRun, ready: Ready, answer: str, guard: Awaitable[Guard] | None, seen: Seen | None
-) -> TurnResult:
+async def deliver(run: TurnRun, ready: Ready, answer: str, seen: Seen | None) -> TurnResult:
     """Commit and push what a turn that works changed. Raises StoppedError if a stop was accepted before the push.
 
     `seen` are the files before a turn that does not write.
@@ -43,19 +41,19 @@ async def deliver(
         # The agent had them in an earlier run, and the check needs them too.
         with suppress(NotConfirmedError):
             await give_variables(run, await confirm(run.ctx, run.turn))
-    turn, ctx = run.turn, run.ctx
+    turn = run.turn
     text, subject = commit_message.split_subject(answer)
     if await run.write(turns.stop_requested, turn.claim) is not None:
         raise StoppedError
     kind = run.kind
     if not kind.writes:
         return await kind.answered(run, answer, seen)
-    rules, proof = await run.unless_stopped(guard or guard_of(ctx, turn, ready)), Proof(run, ready, subject)
-    async with concurrently(pulls_while_pushed(run, ready.branch, rules.passed)) as pulls:
-        changes, told = await publish(ctx, turn, ready, run.head_before, proof, rules, run.stop)
+    may_go = asyncio.Event()
+    async with concurrently(pulls_while_pushed(run, ready.branch, may_go)) as pulls:
+        changes, told = await publish(run, ready, Proof(run, ready, subject), may_go)
         run.notices += told
         if isinstance(changes, Changes):
-            rules.passed.set()
+            may_go.set()
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
     if changes is None and not told and subject is not None:
         run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
@@ -63,35 +61,31 @@ async def deliver(
     return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
 
 
-async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, *, fetched: bool = False) -> Guard:
-    """Return the rules for this push. The default branch and protected branches are among them. Raises GitHubError.
-
-    `fetched`: the branch was fetched just now. One that GitHub does not have is not protected there.
+async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, branch: str) -> Guard:
+    """Return the rules for a push, as GitHub has them now: its default branch, and the rules of the branch. Raises
+    GitHubError.
     """
-    protected = {name for name in (turn.worktree.repository.default_branch, ready.base_branch) if name}
-    branch = ready.branch
-    is_there = branch and not (fetched and await ctx.clone(turn.worktree.folder).tip(branch) is None)
-    if branch and is_there and await ctx.github.is_protected(turn.worktree.repository, branch):
-        protected.add(branch)
-    bases = dict.fromkeys(filter(None, (ready.base_branch, turn.worktree.repository.default_branch)))
-    return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes)
+    known = turn.worktree.repository
+    # One that GitHub does not have is not protected there.
+    is_there = await ctx.clone(turn.worktree.folder).tip(branch) is not None
+    async with concurrently(ctx.github.as_named_now(known)) as asking:
+        rules = await ctx.github.branch_rules(known, branch, is_there=is_there)
+        default = (await asking).default_branch
+    bases = dict.fromkeys(filter(None, (ready.base_branch, default)))
+    protected = {*bases, branch} if CLASSIC in rules else {*bases}
+    return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes, rules)
 
 
 async def publish(
-    ctx: TurnContext,
-    turn: ClaimedTurn,
-    ready: Ready,
-    head_before: str,
-    proof: Proof,
-    guard: Guard,
-    stop: asyncio.Event,
+    run: TurnRun, ready: Ready, proof: Proof, may_go: asyncio.Event
 ) -> tuple[Changes | str | None, list[str]]:
-    """Commit, check and push; return what changed and the notices for the thread.
+    """Commit, check and push; return what changed, or a patch of it, and the notices for the thread.
 
-    Raises StoppedError if a stop was accepted before the push, ClaimLostError, GitError, GitHubError, OSError.
+    `may_go` is set once the push may go. Raises StoppedError if a stop was accepted before the push, ClaimLostError,
+    GitError, GitHubError, OSError.
     """
-    told, is_new = list[str](), False
-    async with ctx.tree(turn.worktree).open(stop, history=True) as tree:
+    ctx, turn, told = run.ctx, run.turn, list[str]()
+    async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
         tree.lets_go = True
         while True:
             if ready.branch is not None:
@@ -105,7 +99,6 @@ async def publish(
                 await tree.adopt(None)
             elif committed.unresolved:
                 return None, told
-            is_new = is_new or committed.sha is not None
             head = committed.sha or (await tree.checkout()).commit
             script = None if committed.unresolved else await proof.script(tree.clone, head)
             if head is None or script is None:
@@ -113,19 +106,33 @@ async def publish(
             await tree.adopt(ready.branch)
             async with tree.let_go():
                 ends = await proof.ends(head, script)
-                guard = replace(await guard_of(ctx, turn, ready), passed=guard.passed)
             if ends:
                 break
         if ready.branch is None:
-            base = turn.ask.pinned_sha or turn.worktree.start_sha or head_before
-            return (await tree.patch(base)).decode("utf-8", "replace") or None, told
-        branch, merged = await _push(ctx, tree, turn, ready.branch, guard, told, is_new=is_new)
-        changed = await _changes(ctx, tree.clone, turn, branch, head_before, merged=merged) if branch else None
-        if changed is not None:
+            since = ready.edits_since or turn.ask.pinned_sha or turn.worktree.start_sha or run.head_before
+            patch = await _patch(tree, since)
+            if patch and isinstance(turn.worktree.start, DetachedHead) and turn.ask.pinned_sha is None:
+                told.append(notices.TAKES_NO_PUSHES)
+            return patch, told
+        rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
+        parked = f"{ready.branch}-turn-{turn.id}"
+        wanted = Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue)
+        changed: Changes | str | None
+        if not await tree.has_to_push(wanted):
+            changed = await _changes(ctx, tree.clone, turn, ready.branch, run.head_before)
+        else:
+            async with tree.let_go():
+                guard = await run.unless_stopped(guard_of(ctx, turn, ready, ready.branch))
+            changed = await _push(run, tree, wanted, guard, told, may_go)
+        if isinstance(changed, Changes):
             await proof.show_pictures(tree, ready.branch)
-        if changed is not None and (names := await _live_commits(tree.clone, turn, changed.head, head_before)):
-            told.append(notices.live_commits(names))
+            if names := await _live_commits(tree.clone, turn, changed.head, run.head_before):
+                told.append(notices.live_commits(names))
         return changed, told
+
+
+async def _patch(tree: OpenTree, since: str) -> str | None:
+    return (await tree.patch(since)).decode("utf-8", "replace") or None
 
 
 async def _commit(
@@ -140,39 +147,48 @@ async def _commit(
 
 
 async def _push(
-    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, branch: str, guard: Guard, told: list[str], *, is_new: bool
-) -> tuple[str | None, bool]:
-    """Push; return the branch on GitHub that now has the work, or None if nothing was pushed; and whether what people
-    pushed meanwhile was merged.
-    """
-    park_as = f"{branch}-turn-{turn.id}"
+    run: TurnRun, tree: OpenTree, wanted: Push, guard: Guard, told: list[str], may_go: asyncio.Event
+) -> Changes | str | None:
+    """Push; return what changed on GitHub, or the patch of what it does not take."""
+    ctx, turn, clone, branch = run.ctx, run.turn, tree.clone, wanted.branch
+    theirs = await clone.tip(branch) or next(filter(None, [await clone.tip(base) for base in guard.bases]), None)
 
-    async def may_go() -> None:
+    async def let_go() -> None:
         # Last, because the search takes its time (DESIGN.md §2: the row is checked right before the push).
         if await persist(ctx.pool, turns.stop_requested, turn.claim) is not None:
             raise StoppedError
-        guard.passed.set()
+        may_go.set()
 
-    result = await tree.push(branch, park_as, ctx.author, guard, may_go, is_new=is_new)
+    result = await tree.push(wanted, guard, let_go)
     match result.how:
         case "nothing" | "pushed" | "merged":
-            return branch, result.how == "merged"
+            changed = await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
+            if changed is None and result.how != "nothing":
+                told.append(notices.earlier_work_pushed(branch, links.branch_page(_web(ctx, turn), branch)))
+            return changed
         case "parked" | "name-taken":
             page = links.branch_page(_web(ctx, turn), result.branch)
-            told.append(notices.pushed_elsewhere(result.branch, page, branch, excluded=result.how == "name-taken"))
-            return result.branch, False
+            why: notices.Elsewhere = "conflict" if result.onto is None else "taken-off"
+            why = "excluded" if result.how == "name-taken" else why
+            told.append(notices.pushed_elsewhere(result.branch, page, branch, why))
+            return await _changes(ctx, clone, turn, result.branch, result.onto or run.head_before)
         case "rejected":
             _log.warning("push-rejected", branch=branch, detail=result.detail)
-            told.append(notices.push_failed(branch, result.detail))
+            told.append(notices.push_refused(branch, result.detail))
+            return await _patch(tree, theirs or run.head_before)
         case "withheld":
             told += [notices.not_pushed(result.rule, branch, result.names)] if result.rule else []
+            is_shown = result.rule in notices.SHOWN_AS_PATCH
+            return await _patch(tree, theirs or run.head_before) if is_shown else None
+        case "needs-taken":
+            told.append(notices.needs_taken(branch, result.names))
+            return None
         case _:
             assert_never(result.how)
-    return None, False
 
 
 async def _changes(
-    ctx: TurnContext, clone: Clone, turn: ClaimedTurn, branch: str, head_before: str, *, merged: bool
+    ctx: TurnContext, clone: Clone, turn: ClaimedTurn, branch: str, head_before: str, *, merged: bool = False
 ) -> Changes | None:
     """Return what the turn changed on GitHub since the commit it began at, also where an earlier run of it pushed."""
     after = await clone.tip(branch)

@@ -164,8 +164,3 @@ where (platform, repository_id, number) = ($1, $2, $3) and not told returning nu
 """)
 async def tell_once(connection: Connection, repository: Repository, number: int) -> int | None:
     """Return the number if people were not told yet that the description is theirs, and record that they are."""
-
-
-@statement("select kind = 'pull', worktree_id from conversations where id = $1")
-async def thread_to_open_for(connection: Connection, conversation_id: int) -> tuple[bool, int | None]:
-    """Return whether the thread is a pull request itself, and its worktree, live or not."""

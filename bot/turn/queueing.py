@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from bot.ask import Ask, Part
+from bot.ask import Ask, Part, Review
 from bot.node import rescue_rows as rescues
 from bot.store import conversations, worktrees
 from bot.thread import agent_choice, notices, reasons, thread_comments, tracking
@@ -25,11 +25,17 @@ def named_part(comment_id: int | None, text: str) -> str:
 
 async def queue_on_branch(ctx: RequestContext, verb: str, nothing: str, *, needs_agent: bool = True) -> None:
     """Queue a turn of the verb that a command is named after; say that there is `nothing` without a branch."""
-    if await conversations.own_live_worktree(ctx.connection, ctx.conversation_id) is None and ctx.pull is None:
+    if ctx.pull is None and not await has_branch(ctx):
         await ctx.reply(nothing)
         return
     await ctx.acknowledge()
     await queue_turn(ctx, ctx.asks(f"/{verb}", verb), needs_agent=needs_agent)
+
+
+async def has_branch(ctx: RequestContext) -> bool:
+    """Return whether an issue has a worktree, or had one whose branch was pushed: then it is made again from that."""
+    live = await conversations.own_live_worktree(ctx.connection, ctx.conversation_id)
+    return live is not None or await requests.last_pushed_to(ctx.connection, ctx.conversation_id) is not None
 
 
 async def queue_alone(ctx: RequestContext, verb: str, words: str, worktree_id: int) -> None:
@@ -61,14 +67,15 @@ async def request_agent(ctx: RequestContext, ask: Ask, part: Part | None = None)
         ctx.connection, ctx.conversation_id, ask.seen, ask.at, ask.agent, ask.by.id
     ):
         return
-    if part is not None and ask.review is not None:
-        joined = await requests.join_turn_of_review(ctx.connection, ctx.conversation_id, ask.review.id, part)
+    if part is not None and ask.review is not None and (review_id := ask.review.id) is not None:
+        joined = await requests.join_turn_of_review(ctx.connection, ctx.conversation_id, review_id, part)
         if joined is None and ask.review.collects:
             joined = await requests.join_remarks(ctx.connection, ctx.conversation_id, ask.by.id, part) or None
         if joined:
             return
         if joined is False:
-            ask = replace(own, text=part.text, title=ask.title, context=part.context)
+            # The part stays with it: GitHub's text is compared in the same form.
+            ask = replace(own, text=part.text, title=ask.title, context=part.context, review=Review((part.id,)))
     await queue_turn(ctx, ask)
 
 

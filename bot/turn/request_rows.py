@@ -192,6 +192,13 @@ async def is_repeated(
 
 
 @statement("""
+select pushed_to from turns where conversation_id = $1 and pushed_to is not null order by id desc limit 1
+""")
+async def last_pushed_to(connection: Connection | Pool, conversation_id: int) -> str | None:
+    """Return the branch that a turn of the conversation pushed last, in whichever worktree; None without one."""
+
+
+@statement("""
 -- Whether work of a thread with this number, in any repository, was rescued; and how many turns with an agent the
 -- person $2 got in the last 24 hours.
 -- Rescues are counted, for `exists` would not be asked by their index.

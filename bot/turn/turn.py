@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 from dataclasses import replace
-from datetime import timedelta
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -22,14 +21,12 @@ from bot.turn.confirm import NotConfirmedError
 from bot.turn.ending import finish, hand_back, put_back, stopped
 from bot.turn.preparing import confirm_request, fetch_the_rest, get_ready, take_up
 from bot.turn.prompting import read_thread
-from bot.turn.publishing import deliver, guard_of
+from bot.turn.publishing import deliver
 from bot.turn.switching import TurnMovedError
 from bot.turn.turn_run import TurnRun
 from bot.turn.waiting import Wait, after, passing
 
 DISK_FULL_BELOW_BYTES = 4 << 20
-RULES_VALID_FOR = timedelta(minutes=1)
-"""How old an answer of GitHub may be that tells whether a branch is protected, when the agent is done."""
 FEW_THREADS = 1000
 """GitHub has one or two refs for each pull request: to list so many takes less time than a request more."""
 _log = structlog.get_logger()
@@ -98,19 +95,14 @@ async def work(run: TurnRun) -> TurnResult | Wait:
         ready = await run.unless_stopped(get_ready(run, confirmed))
         if isinstance(ready, TurnResult):
             return ready
-        began, clone = run.ctx.clock(), run.tree.clone
-        async with concurrently(guard_of(run.ctx, run.turn, ready, fetched=True)) as guard:
-            # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
-            lacks_history, seen = clone.is_shallow, await files_seen(run)
-            async with concurrently(fetch_the_rest(run)) as arriving:
-                begun = run.turn.so_far.answer or await run.kind.begin(run, ready)
-                answer = begun or await ask_agent(run, ready, thread)
-                if isinstance(answer, str) and lacks_history:
-                    await run.unless_stopped(arriving)
-            if not isinstance(answer, str):
-                return answer
-            is_fresh = run.ctx.clock() - began < RULES_VALID_FOR
-            return await deliver(run, ready, answer, guard if is_fresh else None, seen)
+        # With a saved answer the agent was done before the run was cut off or put back: it does not run again.
+        lacks_history, seen = run.tree.clone.is_shallow, await files_seen(run)
+        async with concurrently(fetch_the_rest(run)) as arriving:
+            begun = run.turn.so_far.answer or await run.kind.begin(run, ready)
+            answer = begun or await ask_agent(run, ready, thread)
+            if isinstance(answer, str) and lacks_history:
+                await run.unless_stopped(arriving)
+        return await deliver(run, ready, answer, seen) if isinstance(answer, str) else answer
 
 
 def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:

@@ -24,8 +24,17 @@ LIMIT_PATIENCE = timedelta(days=8)
 BUSY_PATIENCE = timedelta(hours=1)
 """After so long in a row a model that takes no requests, and names no time, fails the turn."""
 
-_KNOWN = (GitError, GitHubError, InvalidNameError, UnsafeCommandError, OSError)
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class NotThereYetError(Exception):
+    """GitHub does not show a branch that it has."""
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(f"GitHub does not show the branch {branch}")
+
+
+_KNOWN = (GitError, GitHubError, InvalidNameError, NotThereYetError, UnsafeCommandError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,8 @@ def passing(problem: BaseException) -> WaitReason | None:
             return "disk-full"
         case DiskShortError():
             return "disk-short"
+        case NotThereYetError():
+            return "branch-not-there"
         case OSError(errno=code) if code in _DISK_FULL:
             return "disk-full"
         case _:

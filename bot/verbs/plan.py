@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -90,6 +91,7 @@ def carry_out(plan: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A turn that plans, or asks back. `is_kept`: its answer is there, and neither context nor files were reset since.
+    `posted_at`: when all of it was on the thread, None before.
 
     `followed_by` is a later request that changes files and did not fail: it carries the plan out, as it is where
     `is_approved`.
@@ -100,14 +102,21 @@ class Plan:
     state: TurnState
     answer: str
     is_kept: bool
+    posted_at: datetime | None
     followed_by: int | None
     is_approved: bool
+
+    def is_unread(self, at: datetime) -> bool:
+        """Return whether nobody could read the plan when something was written, in GitHub's whole seconds."""
+        return self.state != "done" or self.posted_at is None or at + timedelta(seconds=1) <= self.posted_at
 
 
 @statement("""
 select p.id as turn_id, asked.ask, p.state, coalesce(p.answer, '') as answer,
        p.answer <> '' and (s.active or s.end_reason in ('worktree-missing', 'agent-lost', 'agent-changed', 'node-lost'))
            is true as is_kept,
+       (select case when bool_and(o.state = 'sent') then max(o.sending_at) end from outbox o
+        where o.turn_id = p.id and o.kind = 'comment' and o.waits_for is null) as posted_at,
        later.turn_id as followed_by, later.is_approved is true as is_approved
 from requests asked
 join turns p on p.id = asked.turn_id
@@ -157,7 +166,7 @@ async def _plan(ctx: RequestContext, _: str | None) -> None:
 
 async def _approve(ctx: RequestContext, _: str | None) -> None:
     plan = await newest(ctx.connection, ctx.conversation_id)
-    if plan is not None and plan.state != "done":
+    if plan is not None and plan.is_unread(ctx.request.ask.at):
         await ctx.reply(PLAN_NOT_THERE)
     elif plan is None or not plan.is_kept or asks_back(plan):
         await ctx.reply(NOTHING_TO_APPROVE)

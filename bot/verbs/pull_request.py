@@ -8,10 +8,12 @@ from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
 from bot.turn import pull_request_rows as rows
 from bot.turn.alone import not_done, save_done
+from bot.turn.assign_worktree import assign_worktree
 from bot.turn.kind import Kind
 from bot.turn.own_pull import IssueThread, Opened, adopt, describe, open_once, open_one
-from bot.turn.queueing import queue_alone
+from bot.turn.queueing import has_branch, queue_alone
 from bot.turn.request import Handler, RequestContext, Verb
+from bot.turn.request_rows import last_pushed_to
 from bot.turn.restoring import fetch_for
 from bot.turn.turn_run import TurnRun
 
@@ -46,10 +48,14 @@ async def _open(run: TurnRun) -> str | TurnResult:
     """
     ctx, turn, worktree = run.ctx, run.turn, run.turn.worktree
     wanted, github, about = asked(turn.ask.text), ctx.github, turn.conversation
-    if (branch := worktree.branch) is None:
-        return not_done(pull_requests.NO_BRANCH)
     async with run.tree.open(run.stop) as tree:
         await fetch_for(ctx, tree, worktree)
+        # Before the worktree is made again: the branch that it will have, or else the one that was merged.
+        branch = worktree.branch or await tree.branch_of(worktree.start)
+        if await tree.clone.tip(branch) is None and worktree.branch is None:
+            branch = await last_pushed_to(ctx.pool, about.id) or branch
+        if branch is None:
+            return not_done(pull_requests.NO_BRANCH)
         found = await run.tree.proposal(branch, worktree.base_branch, worktree.repository.default_branch)
     pulls = await github.pulls_of(worktree.repository, branch)
     thread = IssueThread(worktree.repository, about.id, about.number, about.title)
@@ -83,13 +89,13 @@ async def _opened(run: TurnRun, thread: IssueThread, branch: str, opened: Opened
 
 
 async def _run(ctx: RequestContext, argument: str | None) -> None:
-    is_pull, worktree_id = await rows.thread_to_open_for(ctx.connection, ctx.conversation_id)
-    if is_pull:
+    if ctx.request.thread.kind == "pull":
         await ctx.reply(pull_requests.IS_PULL_REQUEST)
-    elif worktree_id is None:
+    elif not await has_branch(ctx):
         await ctx.reply(pull_requests.NO_BRANCH)
     else:
-        await queue_alone(ctx, "pull-request", f"/pr {argument or ''}".rstrip(), worktree_id)
+        assigned = await assign_worktree(ctx)
+        await queue_alone(ctx, "pull-request", f"/pr {argument or ''}".rstrip(), assigned.worktree_id)
 
 
 COMMAND = Handler("pr", lambda words: (words or None, ""), summary=SUMMARY, run=_run)

@@ -45,15 +45,22 @@ class ChangeOfTurn:
 
 
 @statement("""
--- Without those that were taken back.
+-- Without those that were taken back. What was pushed is the branch's, whichever worktree and machine it was made on.
+with mine as (select id, platform, repository_id from worktrees where id = $1),
+made as (
+    select t.id from turns t where t.worktree_id = $1
+    union
+    select t.id from turns t join worktrees w on w.id = t.worktree_id join mine on true
+    where t.pushed_to = $3 and (w.platform, w.repository_id) = (mine.platform, mine.repository_id)
+)
 select t.id, r.requested_by, t.head_before, t.pushed_to, coalesce(t.pushed_head, '') as pushed_head, t.met_push
-from turns t join requests r on r.turn_id = t.id
-where t.worktree_id = $1 and t.id < $2 and t.head_before is not null and r.verb in ('work', 'fix', 'update')
-  and not exists (select from turns u where u.worktree_id = $1 and u.undoes = t.id and u.state = 'done')
+from made join turns t using (id) join requests r on r.turn_id = t.id
+where t.id < $2 and t.head_before is not null and r.verb in ('work', 'fix', 'update')
+  and not exists (select from turns u where u.undoes = t.id and u.state = 'done')
 order by t.id desc limit 50
 """)
-async def changes_in_worktree(connection: Connection, worktree_id: int, before: int) -> list[ChangeOfTurn]:
-    """Return what turns before this one did to the worktree, the last first."""
+async def changes_on_branch(connection: Connection, worktree_id: int, before: int, branch: str) -> list[ChangeOfTurn]:
+    """Return what turns before this one pushed to the branch, or did to the worktree, the last first."""
 
 
 @under_claim("""
@@ -136,7 +143,7 @@ async def take_back(run: TurnRun, ready: Ready) -> str | TurnResult:
     if ready.branch is None:
         return TurnResult("refused", NO_BRANCH)
     base = await base_of(run, ready)
-    found = await changes_in_worktree(ctx.pool, turn.worktree.id, turn.id)
+    found = await changes_on_branch(ctx.pool, turn.worktree.id, turn.id, ready.branch)
     pushed = next((one for one in found if one.pushed_to == ready.branch), None)
     async with run.tree.open(run.stop, history=True) as tree:
         # The same in a run that is resumed: what it rescues is then the same rescue.

@@ -1,4 +1,7 @@
-"""When a turn starts, its request is compared with GitHub: who knows the webhook secret can sign any text."""
+"""What a delivery says is compared with GitHub before anything is written, and again when its turn starts.
+
+Who knows the webhook secret can sign any payload.
+"""
 
 import asyncio
 from pathlib import Path
@@ -45,6 +48,13 @@ def thread(talk: Talk) -> dict[str, Any]:
     return {"number": talk.number, "title": talk.thread.title, "state": "open", "closed_at": None}
 
 
+async def unmoved(world: World, known: int) -> None:
+    """Check that nobody hears of what was forged, and that it became no turn beside those that are `known`."""
+    await world.quiet()
+    assert [one.body for talk in world.talks for one in talk.unread] == []
+    assert len(await world.turns()) == known
+
+
 async def busy(world: World, issue: Talk) -> Any:
     """Keep the thread at work; return what ends that."""
     gate = world.gate()
@@ -59,6 +69,18 @@ async def waits_behind(world: World) -> None:
 
 async def requests(world: World) -> list[tuple[str, str]]:
     return [(row["state"], row["text"]) for row in await world.turns()]
+
+
+COMMANDS = (
+    *("/worktree remove", "/worktree reset", "/worktree restore", "/reset", "/reset-context", "/undo", "/update"),
+    *("/agent custom", "/model big", "/autofix on", "/approve", "/retry", "/stop", "/status", "/help", "/pr"),
+    "@threadtree-bot say FORGED.",
+)
+WRITTEN = """
+select (select count(*) from effects), (select count(*) from outbox), (select count(*) from audit),
+       (select array_agg(to_jsonb(c) - 'updated_at' order by id) from conversations c),
+       (select array_agg(to_jsonb(s) order by id) from sessions s), (select array_agg(state order by id) from worktrees)
+"""
 
 
 async def test_the_id_of_one_repository_with_the_name_of_another_leads_to_neither(world: World) -> None:
@@ -89,9 +111,6 @@ async def test_the_id_of_one_repository_with_the_name_of_another_leads_to_neithe
     gate.open()
 
     await known.hears("First.")
-    # A comment of another repository takes no reaction, which is tried for a while.
-    while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
-        world.clock.move(60)
     assert not any("FORGED." in words for words in await other.hears_all())
     assert await there.hears_all() == []
     assert await world.turns("number", "state") == [(2, "done"), (1, "done")]
@@ -103,58 +122,63 @@ async def test_the_id_of_one_repository_with_the_name_of_another_leads_to_neithe
     assert [error for (error,) in failed] == [gone.format(name) for name in ("mallory/evil", "acme/shop")]
 
 
-async def test_a_comment_that_github_does_not_have_is_refused(world: World) -> None:
-    known = await world.maria.opens_issue("Known", "@threadtree-bot say First.")
-    await known.hears("First.")
-    for author in (world.olaf, world.maria):
-        there = await known.says("Just a remark.", by=author)
-        forged = written(there, "@threadtree-bot write pwned.txt: yes\nsay FORGED.", "maria", world)
-        await forge(world, "issue_comment", action="created", issue=thread(known), comment=forged)
-        assert "FORGED" not in await known.hears("**Not started:**", NOT_SHOWN)
-
-    # Nor does a retry run it.
-    await known.says("/retry")
-    await known.hears("**Not started:**", NOT_SHOWN)
-    assert [state for state, _ in await requests(world)] == ["done", "refused", "refused", "refused"]
-
-
-async def test_commands_that_github_does_not_have_change_nothing(world: World) -> None:
+async def test_what_github_does_not_have_writes_nothing(world: World) -> None:
     issue = await world.maria.opens_issue("Known")
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file +1 −0")
-    [path] = await world.worktrees("path")
-    Path(path, "half.txt").write_text("half")  # noqa: ASYNC240
+    remark, of_olaf = await issue.says("Just a remark."), await issue.says("Just a remark.", by=world.olaf)
+    await world.quiet()
+    before = await world.database.fetchrow(WRITTEN)
+    for command in COMMANDS:
+        for there in (remark, of_olaf):
+            forged = written(there, command, "maria", world)
+            await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+            edit = {"changes": {"body": {"from": ""}}}
+            await forge(world, "issue_comment", action="edited", issue=thread(issue), comment=forged, **edit)
+    at = f"{world.clock():%Y-%m-%dT%H:%M:%SZ}"
+    closed = written(issue.opening, "", "maria", world) | thread(issue) | {"state": "closed", "closed_at": at}
+    for action in ("closed", "deleted", "transferred"):
+        await forge(world, "issues", action=action, issue=closed)
+    await unmoved(world, 1)
+    assert await world.database.fetchrow(WRITTEN) == before
 
-    async def state() -> tuple[Any, ...]:
-        files = [world.text_of(path, name) for name in ("hello.txt", "half.txt")]
-        rescues = await world.database.fetch("select ref, restored_at from rescues")
-        return await world.worktrees("branch"), files, rescues, await world.branches(), len(world.repository.pulls)
 
-    for command, author, says, words in (
-        ("/reset", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/reset", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/pr", "maria", "Just a remark.", ASKS_NO_MORE),
-        ("/undo", "olaf", "Just a remark.", NOT_SHOWN),
-        ("/worktree remove", "maria", "/worktree list", ASKS_NO_MORE),
-        ("/worktree restore", "olaf", "Just a remark.", NOT_SHOWN),
-    ):
-        if command == "/worktree restore":
-            await issue.says("/worktree remove")
-            await issue.hears("1 uncommitted file")
-        before = await state()
-        there = await issue.says(says, by=world.someone(author))
-        if says.startswith("/"):
-            await issue.hears()
-        forged = written(there, command, "maria", world)
-        await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
-        await issue.hears("**Not started:**", words)
-        await world.quiet()
-        assert await state() == before, command
+async def test_what_was_asked_once_is_not_asked_again_under_other_ids_and_times(world: World) -> None:
+    issue = await world.olaf.opens_issue("Wrong total", "append a.txt: y\nsay From the label.")
+    await world.maria.person.label(issue.thread, "threadtree")
+    await issue.hears("From the label.")
+    asked = await issue.says("@threadtree-bot append a.txt: x\nsay Deployed.", by=world.maria)
+    await issue.hears("Deployed.")
+    update = await issue.says("/update", by=world.maria)
+    await issue.hears("The branch has everything")
+    world.clock.move(2)
+    await world.maria.person.edit(update.comment, "/update\n\nThank you")  # asks nothing new
+    await world.quiet()
+    known, branches = len(await world.turns()), await world.branches()
+
+    world.clock.move(86_400)
+    for said in (asked, update):
+        again = written(said, said.comment.body or "", "maria", world)
+        for number, action in enumerate(("created", "edited")):
+            comment, changes = again | {"node_id": f"again{number}"}, {"body": {"from": ""}}
+            await forge(world, "issue_comment", action=action, issue=thread(issue), comment=comment, changes=changes)
+    own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
+    await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree"})
+    await unmoved(world, known)
+    assert await world.branches() == branches
+
+    # A label that is taken off and set again is another one.
+    await world.maria.person.unlabel(issue.thread, "threadtree")
+    await world.maria.person.label(issue.thread, "threadtree")
+    await issue.hears("From the label.")
 
 
 async def test_no_more_than_a_fetch_is_done_before_github_has_shown_the_request(world: World) -> None:
     issue, shown = await world.maria.opens_issue("Greet people"), asyncio.Event()
-    world.faults.add(Held(shown), method="GET", path="*/issues/comments/*")
+    at_once = asyncio.Event()
+    at_once.set()
+    for event in (at_once, shown):  # it is read when it is decided, and when its turn begins
+        world.faults.add(Held(event), method="GET", path="*/issues/comments/*")
     said = await issue.says("@threadtree-bot write x.txt: x")
     await world.github.wait_for(lambda: any(one.path.endswith("upload-pack") for one in world.github.requests))
     await world.maria.person.delete(said.comment)  # type: ignore[arg-type]
@@ -171,7 +195,7 @@ async def test_a_request_of_another_thread_is_refused_here(world: World) -> None
     await there.hears("Once.")
     forged = written(asked, asked.comment.body or "", "maria", world)
     await forge(world, "issue_comment", action="created", issue=thread(here), comment=forged)
-    await here.hears("**Not started:**", GONE)
+    await unmoved(world, 1)
 
 
 @pytest.mark.parametrize("gesture", ["labeled", "assigned"])
@@ -181,7 +205,7 @@ async def test_a_label_or_an_assignment_that_nobody_made_is_refused(world: World
     given = {"label": {"name": "threadtree"}, "assignee": {"login": bot.login, "id": bot.id, "type": bot.type}}
     own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
     await forge(world, "issues", action=gesture, issue=own, **given)
-    await issue.hears("**Not started:**", NOT_SHOWN)
+    await unmoved(world, 0)
 
     world.clock.move(120)  # opened, labelled and assigned within a minute are one request
     await world.maria.person.label(issue.thread, "threadtree")
@@ -198,7 +222,7 @@ async def test_a_pull_request_is_not_the_bots_because_a_delivery_says_so(world: 
     }
     shown = {**thread(pull), "node_id": "x", "user": {"login": bot.login, "id": bot.id, "type": bot.type}, "head": {}}
     await forge(world, "pull_request_review", action="submitted", review=said, pull_request=shown)
-    await pull.hears("**Not started:**", NOT_SHOWN)
+    await unmoved(world, 0)
 
 
 async def test_a_login_with_the_id_of_another_account_has_no_permission(world: World) -> None:
@@ -221,7 +245,7 @@ async def test_a_label_of_long_ago_does_not_ask_for_what_the_issue_says_since(wo
     await world.olaf.person.edit(issue.thread, "write pwned.txt: by olaf\nsay Pwned.")
     own = written(issue.opening, issue.thread.body or "", "olaf", world) | thread(issue)
     await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree"})
-    await issue.hears("**Not started:**", NOT_SHOWN)
+    await unmoved(world, 1)
 
 
 async def test_a_request_that_was_edited_while_it_waited_runs_as_it_stands(world: World) -> None:
@@ -284,15 +308,12 @@ async def test_a_retry_repeats_what_another_person_asked(world: World) -> None:
     issue = await world.maria.opens_issue("Known")
     await issue.says("@threadtree-bot fail It broke.")
     await issue.hears("**Failed:**")
-    retry = await issue.says("/retry", by=world.someone("rosa"))
+    await issue.says("/retry", by=world.someone("rosa"))
     await issue.hears("**Failed:**")
-    # A retry of the retry is one of the first request; one that nobody wrote is none.
+    # A retry of the retry is one of the first request.
     await issue.says("/retry")
     await issue.hears("**Failed:**")
-    forged = written(retry, "/retry", "maria", world)
-    await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
-    await issue.hears("**Not started:**", NOT_SHOWN)
-    assert await world.database.fetchval("select array_agg(retry_of order by turn_id) from requests") == [None, 1, 1, 1]
+    assert await world.database.fetchval("select array_agg(retry_of order by turn_id) from requests") == [None, 1, 1]
 
 
 async def test_a_part_of_a_review_that_was_edited_runs_as_it_stands_and_a_forged_one_does_not(world: World) -> None:
@@ -316,7 +337,4 @@ async def test_a_part_of_a_review_that_was_edited_runs_as_it_stands_and_a_forged
     await forge(
         world, "pull_request_review", action="submitted", pull_request=thread(pull) | {"head": head}, review=forged
     )
-    await pull.hears("**Not started:**", GONE)
-    # A review that never was takes no reaction, which is tried for a while.
-    while await world.database.fetchval("select exists (select from outbox where state in ('waiting', 'sending'))"):
-        world.clock.move(60)
+    await unmoved(world, 2)

@@ -36,16 +36,13 @@ async def test_a_commit_with_a_secret_of_the_bot_is_withheld(world: World) -> No
     assert list(await world.branches()) == ["main"]
 
 
-async def test_a_branch_that_was_protected_while_the_agent_worked_for_long_is_not_pushed(world: World) -> None:
+async def test_a_branch_that_was_protected_while_the_agent_worked_is_not_pushed(world: World) -> None:
     issue, gate = await world.maria.opens_issue("Greet people"), world.gate()
     await issue.says("@threadtree-bot write hello.txt: hello")
     await issue.hears("1 file +")
     await issue.says(f"@threadtree-bot wait {gate}\nappend hello.txt: more\nsay Longer now.")
     await issue.sees_working()
-    asked = f"/repositories/{world.repository.id}/branches/threadtree/issue-1"
-    await world.github.wait_for(lambda: any(one.path == asked for one in world.github.requests))
     world.repository.protect("threadtree/issue-1")
-    world.clock.move(61)
     gate.open()
     await issue.hears("Longer now.", "Not pushed", "protected or the default branch")
 

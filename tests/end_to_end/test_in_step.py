@@ -21,19 +21,21 @@ async def with_a_pull(world: World, issue: Talk, body: str = "") -> Talk:
 
 async def test_amended_commits_are_not_pushed_back(world: World) -> None:
     issue = await an_issue_with_work(world)
+    await issue.says("@threadtree-bot write half.txt: half\nfail at first")
+    await issue.hears("**Failed:**")
     amended = await world.maria.person.amend(world.repository, BRANCH, {"hello.txt": None, "hi.txt": "hi\n"})
 
     await issue.says("@threadtree-bot write more.txt: more")
 
     await issue.hears(
         "`threadtree/issue-1` was rewritten on GitHub. The agent worked on the commits from before that. Commits that "
-        "were removed on GitHub are not pushed to it again.",
-        "`threadtree/issue-1` has changes on GitHub that do not merge with this work, so the commits are on "
-        "[`threadtree/issue-1-turn-2`]",
+        "were removed on GitHub are not pushed again.",
+        "Commits were taken off `threadtree/issue-1` on GitHub, and this work was made on top of them, so the commits "
+        "are on [`threadtree/issue-1-turn-3`]",
     )
     assert (await world.branches())[BRANCH] == amended, "no branch is force-moved"
     assert (await world.files(BRANCH)).keys() == {"README.md", "hi.txt"}
-    assert (await world.files(f"{BRANCH}-turn-2")).keys() == {"README.md", "hello.txt", "more.txt"}
+    assert (await world.files(f"{BRANCH}-turn-3")).keys() == {"README.md", "hi.txt", "half.txt", "more.txt"}
 
 
 async def test_an_unmerged_deleted_branch_is_pushed_again_only_with_new_work(world: World) -> None:
@@ -118,23 +120,6 @@ async def test_a_pull_request_is_updated_retargeted_and_made_a_draft_between_its
     await pull.says("@threadtree-bot append feature.txt: 4")
     await pull.hears("1 file +")
     assert (await world.files("feature"))["feature.txt"] == "1\n2\n3\n4"
-
-
-async def test_a_pull_request_whose_branch_is_gone_is_refused_with_advice(world: World) -> None:
-    await world.maria.pushes("feature", {"feature.txt": "1\n"})
-    pull = await world.maria.opens_pull("Feature", head="feature")
-    await pull.says("@threadtree-bot append feature.txt: 2")
-    await pull.hears("**Changed** [`feature`]")
-    await world.maria.person.delete_branch(world.repository, "feature")
-    await world.quiet()
-
-    await pull.says("@threadtree-bot append feature.txt: 3")
-
-    await pull.hears(
-        "**Not started:** The bot could not prepare the files for this thread. Nothing was changed. "
-        "The branch `feature` is no longer on GitHub. Restore it there, then ask again."
-    )
-    assert "feature" not in await world.branches()
 
 
 async def test_a_moved_repository_keeps_its_worktrees_and_its_old_name_is_a_new_repository(world: World) -> None:

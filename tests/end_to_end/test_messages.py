@@ -1,11 +1,13 @@
 """A message while the agent works: told to it where its protocol takes one, a turn of its own elsewhere."""
 
+import asyncio
 import sys
 
 import pytest
 
+from bot.simulated.github.faults import Held
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.test_confirmed_requests import NOT_SHOWN, busy, forge, thread, written
+from tests.end_to_end.test_confirmed_requests import NOT_SHOWN, busy
 from tests.support.patience import eventually
 
 TAKES_MESSAGES = {"AGENT_COMMAND": f"{sys.executable} -m bot.simulated.agent --resume --steering"}
@@ -147,10 +149,16 @@ async def test_what_github_does_not_confirm_is_told_to_no_agent(a_world: Worlds)
     async with a_world(TAKES_MESSAGES) as world:
         issue = await world.maria.opens_issue("Greeting")
         gate = await busy(world, issue)
-        there = await issue.says("Just a remark.", by=world.olaf)
-        forged = written(there, "@threadtree-bot say FORGED.", "maria", world)
-        await forge(world, "issue_comment", action="created", issue=thread(issue), comment=forged)
+        world.repository.allow(world.github.person("rosa"), "write")
+        at_once, shown = asyncio.Event(), asyncio.Event()
+        at_once.set()
+        for event in (at_once, shown):  # it is read when it is decided, and before the agent is told
+            world.faults.add(Held(event), method="GET", path="*/issues/comments/*")
+        asked = await issue.says("@threadtree-bot say Mine, too.")
         await world.until("exists (select from requests where joins is not null)")
+        world.clock.move(2)
+        await world.github.person("rosa").edit(asked.comment, "@threadtree-bot say FORGED.")
+        shown.set()
         await issue.says("@threadtree-bot say Mine.")
         await issue.sees("Queued. 2 requests are ahead of this one.")
         gate.open()

@@ -16,12 +16,12 @@ from tests.support.world import Said, World
 Payload = dict[str, Any]
 
 
-async def receives(world: World, said: Said, change: Callable[[Payload], object]) -> str:
-    """Send the comment's payload again, changed and with a new GUID; return the GUID."""
+async def receives(world: World, said: Said, change: Callable[[Payload], object], before: str | None) -> str:
+    """Send the comment's first payload again, changed and with a new GUID; return the GUID."""
     await world.quiet()
     sent = next(one for one in reversed(world.github.deliveries) if one.event == "issue_comment")
     payload = json.loads(sent.request_body)
-    assert payload["comment"]["body"] == said.comment.body
+    assert payload["comment"]["body"] == before
     change(payload)
     body, guid = json.dumps(payload).encode(), str(uuid4())
     headers = {
@@ -36,6 +36,20 @@ async def receives(world: World, said: Said, change: Callable[[Payload], object]
     return guid
 
 
+async def receives_broken(world: World, said: Said) -> str:
+    """Let the comment ask the bot, and tell that in a payload that lacks a field alone."""
+
+    def break_it(payload: Payload) -> None:
+        payload["comment"]["body"] = said.comment.body
+        del payload["comment"]["node_id"]
+
+    await world.quiet()
+    before = said.comment.body
+    world.faults.hold_webhooks("issue_comment", "edited")
+    await world.maria.person.edit(said.comment, "@threadtree-bot say hello")
+    return await receives(world, said, break_it, before)
+
+
 async def delivery(world: World, guid: str) -> tuple[str, str | None]:
     await world.quiet()
     row = await world.database.fetchrow("select state, error from deliveries where guid = $1", guid)
@@ -43,13 +57,9 @@ async def delivery(world: World, guid: str) -> tuple[str, str | None]:
 
 
 async def test_an_unreadable_request_fails_with_its_reason_and_the_thread_is_told(world: World) -> None:
-    def break_it(payload: Payload) -> None:
-        payload["comment"]["body"] = "@threadtree-bot say hello"
-        del payload["comment"]["node_id"]
-
     issue = await world.maria.opens_issue("Broken")
     said = await issue.says("nothing for the bot")
-    guid = await receives(world, said, break_it)
+    guid = await receives_broken(world, said)
 
     await issue.hears("could not read what GitHub sent", f"threadtree deliveries replay {guid}")
     await said.gets("😕")
@@ -60,13 +70,9 @@ async def test_an_unreadable_request_fails_with_its_reason_and_the_thread_is_tol
 
 
 async def test_an_unreadable_request_without_permission_is_turned_away(world: World) -> None:
-    def break_it(payload: Payload) -> None:
-        payload["comment"]["body"] = "@threadtree-bot say hello"
-        del payload["comment"]["node_id"]
-
     issue = await world.maria.opens_issue("Broken")
     said = await issue.says("nothing for the bot", by=world.olaf)
-    guid = await receives(world, said, break_it)
+    guid = await receives_broken(world, said)
 
     assert await delivery(world, guid) == ("failed", "comment.node_id: Field required")
     await issue.hears("Nothing was done for `olaf`")

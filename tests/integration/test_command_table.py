@@ -87,7 +87,7 @@ SITUATIONS: dict[str, Situation] = {
 
 def context(db: Connection, thread: ThreadRef, folder: str, silent_until: datetime | None) -> RequestContext:
     ask = Ask("", Actor("ada", 7), NOON + timedelta(minutes=1), Target("comment", 99))
-    asked = Request(repository(), Thread(1, "issue", "A title", None), ask, b"")
+    asked = Request(repository(), Thread(1, "issue", "A title", None), ask, "")
     policy = Policy(99, "bot[bot]", "bot", "threadtree")
     rules = Rules(agents=("custom",), agent="custom")
     server, of = "https://github.example", (db, Nodes(NODE), thread, 1, folder, None)

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> GitRepositories:
 async def synced(world: GitRepositories, branch: str | None = "threadtree/issue-1") -> Synced | None:
     async with world.open() as tree:
         await tree.fetch()
-        return await tree.sync(branch)
+        return await tree.sync(branch, RESCUE)
 
 
 def is_forwarded(found: Synced | None) -> bool:
@@ -129,7 +129,7 @@ async def test_no_git_of_a_turn_but_the_fetch_reads_all_registered_worktrees(
 async def followed(world: GitRepositories) -> Synced | None:
     async with world.open() as tree:
         await tree.fetch()
-        return await tree.sync("threadtree/issue-1", IssueBranch(1), "main")
+        return await tree.sync("threadtree/issue-1", RESCUE, IssueBranch(1), "main")
 
 
 async def with_published_work(world: GitRepositories) -> str:
@@ -215,7 +215,7 @@ async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(wor
 async def test_a_force_push_is_distinguished_from_a_push(world: GitRepositories) -> None:
     await with_published_work(world)
     amended(world)
-    assert await followed(world) == Synced("rewritten", 1, 1)
+    assert await followed(world) == Synced("followed", 1, 1)
 
 
 async def test_an_ignored_file_is_not_overwritten_by_following(world: GitRepositories) -> None:
@@ -237,19 +237,6 @@ def amended(world: GitRepositories) -> str:
     git(world.person, "commit", "-q", "--amend", "-m", "another message")
     git(world.person, "push", "-q", "--force", "origin", "HEAD:threadtree/issue-1")
     return world.remote_tip("threadtree/issue-1")
-
-
-@pytest.mark.parametrize("seen", [True, False])
-async def test_commits_removed_on_github_are_not_brought_back(world: GitRepositories, seen: bool) -> None:
-    await with_published_work(world)
-    theirs = amended(world)
-    if seen:
-        await followed(world)
-    mine = world.agent_commits({"more": "1"})
-    result = await world.pushed()
-    assert result.how == "parked"
-    assert world.remote_tip("threadtree/issue-1") == theirs
-    assert world.remote_tip("threadtree/issue-1-turn-7") == mine
 
 
 async def test_an_agent_that_takes_over_a_force_push_pushes_to_the_branch_again(world: GitRepositories) -> None:

@@ -18,10 +18,7 @@ from bot.tree.clone.published import publish
 from bot.tree.commit import Committed, StrayWork, commit_all
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Git, Identity, Options
-from bot.tree.push import (
-    Pushed,
-    push,
-)
+from bot.tree.push import Push, Pushed, push
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import BOT, LABEL, RESCUE, GitRepositories, git, unchecked
 
@@ -386,7 +383,7 @@ async def test_a_merge_that_is_cut_off_is_no_work_and_is_done_again(world: GitRe
         checkout = await tree.checkout()
         (world.state / "index.lock").touch()
         with pytest.raises(GitError):
-            await push(checkout, BRANCH, "x", BOT, unchecked)
+            await push(checkout, Push(BRANCH, "x", BOT), unchecked)
     (world.path / "theirs").write_text("1")
     (world.path / "README.md").unlink()
 
@@ -464,7 +461,7 @@ async def test_others_have_the_clone_while_a_commit_is_made_where_its_lock_lets_
         checkout = await require_checkout(replace(tree, lets_go=lets_go), world.path)
         monkeypatch.setattr(Git, "run", run)
         assert (await commit_all(checkout, "x", BOT, None)).sha
-        assert (await push(checkout, BRANCH, f"{BRANCH}-turn-7", BOT, unchecked)).how == "pushed"
+        assert (await push(checkout, Push(BRANCH, f"{BRANCH}-turn-7", BOT), unchecked)).how == "pushed"
 
     assert [free[one] for one in ("status", "update-index", "commit")] == [lets_go] * 3
     assert (free["push"], free["update-ref"]) == (False, False)

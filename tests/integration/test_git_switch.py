@@ -11,7 +11,7 @@ from bot.sharing_rules import Misfit
 from bot.tree.clone.checkout import require_checkout
 from bot.tree.sync import switch
 from tests.support import damage
-from tests.support.git_repositories import GitRepositories, entry_of, git
+from tests.support.git_repositories import RESCUE, GitRepositories, entry_of, git
 
 ISSUE, HEAD = "threadtree/issue-1", "feature"
 
@@ -60,7 +60,7 @@ async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitRepositori
     assert world.agent("status", "--short", "--branch").startswith(f"## {HEAD}...origin/{HEAD}")
     commit = world.agent_commits({"mine.txt": "mine\n"})
     async with world.open() as tree:
-        await tree.sync(HEAD)
+        await tree.sync(HEAD, RESCUE)
     assert git(world.clone.path, "rev-parse", refs.local(HEAD)) == commit
     assert world.remote_tip(ISSUE) != commit
 

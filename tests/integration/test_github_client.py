@@ -167,6 +167,17 @@ async def test_a_person_who_renamed_the_account_keeps_what_they_may(
     assert await github.permission(ours(shop), zoe) == ("write", "zoe-2")
 
 
+async def test_a_permission_that_a_new_token_is_denied_is_asked_for_twice(
+    simulated_app: SimulatedGitHub, http: httpx.AsyncClient, time: Time
+) -> None:
+    repository = await simulated_app.create_repository("acme/shop")
+    repository.allow(simulated_app.person("maria"), "write")
+    simulated_app.faults.add(FailBefore(404, "Not Found"), path="*/permission")
+    github = client(simulated_app, http, time, app_of(simulated_app))
+    maria = someone(simulated_app, "maria")
+    assert await github.permission(ours(repository, INSTALLATION), maria) == ("write", "maria")
+
+
 @pytest.mark.parametrize(
     ("whose", "permission"),
     [
@@ -282,14 +293,34 @@ async def test_an_error_inside_a_graphql_answer_is_an_error(
         await github.closing_issues(ours(shop), 4711)
 
 
-async def test_protected_branches_are_known_and_missing_ones_are_not_protected(
-    github: GitHub, shop: SimulatedRepository, maria: Person
+async def test_a_branch_is_protected_by_what_forbids_a_plain_push_alone(
+    github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub
 ) -> None:
     await maria.push(shop, "release/1.0", {"a.txt": "a\n"}, "Add a")
     shop.protect("release/1.0")
     assert await github.is_protected(ours(shop), "release/1.0")
     assert not await github.is_protected(ours(shop), "main")
     assert not await github.is_protected(ours(shop), "no/such")
+    for forbids_nothing in ("deletion", "non_fast_forward", "branch_name_pattern", "creation"):
+        shop.rule(forbids_nothing)
+        assert not await github.is_protected(ours(shop), "main"), forbids_nothing
+    assert await github.is_protected(ours(shop), "release/1.0"), "the classic rule counts beside the others"
+    for forbids in ("update", "pull_request", "merge_queue"):
+        shop.rule(forbids, f"{forbids}/*")
+        assert await github.is_protected(ours(shop), f"{forbids}/new"), forbids
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_where_github_does_not_tell_its_rules_the_classic_answer_has_to_do(
+    github: GitHub, shop: SimulatedRepository, maria: Person, simulated: SimulatedGitHub, time: Time, status: int
+) -> None:
+    await maria.push(shop, "release", {"a.txt": "a\n"}, "Add a")
+    shop.protect("release")
+    await github.thread(ours(shop), (await maria.open_issue(shop, "One")).number)
+    time.now += timedelta(minutes=1)
+    simulated.faults.add(FailBefore(status, "{}"), path="*/rules/branches/*", times=None)
+    assert await github.branch_rules(ours(shop), "release") == {"protected"}
+    assert await github.branch_rules(ours(shop), "main") == frozenset()
 
 
 async def test_a_comment_is_posted_edited_and_found_by_its_marker(
@@ -354,6 +385,11 @@ async def test_the_inline_comments_of_a_review_are_read(
     assert comment.author.login == "maria"
 
 
+async def one_read(github: GitHub, repository: Repository) -> None:
+    """Make one request."""
+    await github.get(repository, "/branches/{branch}", branch="main")
+
+
 async def test_the_comments_of_a_review_that_is_gone_are_none(github: GitHub, shop: SimulatedRepository) -> None:
     assert await github.review_comments(ours(shop), 1, 4711) == ()
 
@@ -363,7 +399,7 @@ async def test_reads_survive_a_broken_gateway_and_a_dropped_connection(
 ) -> None:
     simulated.faults.add(FailBefore(502))
     simulated.faults.add(DropBefore())
-    assert not await github.is_protected(ours(shop), "main")
+    await one_read(github, ours(shop))
     assert time.slept == [0.5, 2.0]
 
 
@@ -430,7 +466,7 @@ async def test_no_log_line_holds_the_token(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
-        await github.is_protected(ours(shop), "main")
+        await one_read(github, ours(shop))
     assert lines[0]["path"] == f"/repositories/{shop.id}/branches/main"
     assert simulated.bot_token not in caplog.text + repr(lines)
 
@@ -448,10 +484,10 @@ async def test_concurrent_requests_of_an_app_share_one_token_until_shortly_befor
 ) -> None:
     github = client(simulated_app, http, time, app_of(simulated_app))
     shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
-    await asyncio.gather(*(github.is_protected(shop, "main") for _ in range(5)))
+    await asyncio.gather(*(one_read(github, shop) for _ in range(5)))
     assert tokens_asked(simulated_app) == 1
     time.now += timedelta(minutes=56)
-    await github.is_protected(shop, "main")
+    await one_read(github, shop)
     assert tokens_asked(simulated_app) == 2
 
 
@@ -460,9 +496,9 @@ async def test_an_app_whose_token_was_revoked_gets_one_new_one(
 ) -> None:
     github = client(simulated_app, http, time, app_of(simulated_app))
     shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
-    await github.is_protected(shop, "main")
+    await one_read(github, shop)
     simulated_app.world.tokens.clear()
-    assert not await github.is_protected(shop, "main")
+    await one_read(github, shop)
     assert tokens_asked(simulated_app) == 2
 
 
@@ -472,7 +508,7 @@ async def test_a_refusal_of_a_new_credential_passes(
 ) -> None:
     # Of 404 the repository itself is asked for, too: what does not exist is not waited for.
     simulated.faults.add(FailBefore(status), times=times)
-    assert not await github.is_protected(ours(shop), "main")
+    await one_read(github, ours(shop))
     assert time.slept == [2, 4, 8]
 
 
@@ -498,7 +534,7 @@ async def test_a_refusal_of_an_old_credential_is_final(
     time.now += timedelta(seconds=11)
     simulated.faults.add(FailBefore(403))
     with pytest.raises(Refused):
-        await github.is_protected(ours(shop), "main")
+        await one_read(github, ours(shop))
     assert time.slept == []
 
 
@@ -509,7 +545,7 @@ async def test_each_new_token_of_an_app_may_be_refused_for_some_seconds(
     shop = ours(await simulated_app.create_repository("acme/shop"), INSTALLATION)
     for _ in range(2):
         simulated_app.faults.add(FailBefore(401), path="/repositories/*", times=2)
-        await github.is_protected(shop, "main")
+        await one_read(github, shop)
         time.now += timedelta(minutes=56)
     assert time.slept == [2, 4] * 2
     assert tokens_asked(simulated_app) == 2
@@ -523,7 +559,7 @@ async def test_a_limit_is_waited_for_by_githubs_clock(
     github = client(simulated, http, wrong, TokenCredentials(simulated.bot_token))
     simulated.faults.add(PrimaryRateLimit(60), times=None)
     with capture_logs() as logs, pytest.raises(Transient) as problem:
-        await github.is_protected(ours(shop), "main")
+        await one_read(github, ours(shop))
     assert problem.value.retry_after_seconds is not None
     assert 58 <= problem.value.retry_after_seconds <= 62
     assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["clock-is-wrong"]
@@ -598,7 +634,7 @@ async def test_an_answer_that_trickles_ends(
     monkeypatch.setattr(transport, "LONGEST_ANSWER_SECONDS", 0.2)
     simulated.faults.add(Trickle(1, 0.05), times=None)
     with pytest.raises(Transient, match="TimeoutError"):
-        await github.is_protected(ours(shop), "main")
+        await one_read(github, ours(shop))
 
 
 def test_every_answer_can_be_classified() -> None:

@@ -14,7 +14,7 @@ from bot.thread.notices import PushRule
 from bot.tree import guard
 from bot.tree.commit import Committed
 from bot.tree.guard import Guard
-from bot.tree.push import Pushed
+from bot.tree.push import Push, Pushed
 from tests.support.git_repositories import BOT, GitRepositories, git
 
 BRANCH = "threadtree/issue-1"
@@ -55,7 +55,7 @@ async def nobody_stops() -> None:
 
 async def pushed(world: GitRepositories, guard: Guard | None = None, target: str = BRANCH) -> Pushed:
     async with world.open() as tree:
-        return await tree.push(target, f"{target}-turn-7", BOT, guard or guard_with(), nobody_stops)
+        return await tree.push(Push(target, f"{target}-turn-7", BOT), guard or guard_with(), nobody_stops)
 
 
 async def committed(world: GitRepositories) -> Committed:
@@ -142,7 +142,7 @@ async def test_a_merge_of_simultaneous_work_is_checked_again(small: GitRepositor
         asked.append(small.remote_tip(BRANCH))
 
     async with small.open() as tree:
-        assert await tree.push(BRANCH, "x", BOT, guard_with(), may_go) == Pushed("merged")
+        assert await tree.push(Push(BRANCH, "x", BOT), guard_with(), may_go) == Pushed("merged")
     assert asked == [theirs, theirs]
 
 

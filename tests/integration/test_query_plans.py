@@ -27,6 +27,7 @@ from bot.turn import claims
 from bot.turn import message_rows as messages
 from bot.turn import pull_request_rows as pull_requests
 from bot.turn import request_rows as requests
+from bot.verbs import undo
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -147,6 +148,8 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ask soon about those of a repository": (pull_requests.check_soon.sql, ("github.com", 5, NOON, None)),
     "ask soon about one": (pull_requests.check_soon.sql, ("github.com", 5, NOON, 44)),
     "whether a conflict is new": (pull_requests.is_new_conflict.sql, ("github.com", 5, 44, "0" * 40, True)),
+    "changes on a branch": (undo.changes_on_branch.sql, (7, 1000, "threadtree/issue-44")),
+    "what a thread pushed last": (requests.last_pushed_to.sql, (7,)),
     "turns on a branch": (pull_requests.turns_on_branch.sql, ("github.com", 5, "threadtree/issue-44")),
     "the description left for a branch": (pull_requests.description_left.sql, ("github.com", 5, "threadtree/issue-44")),
     "read a removal": (removals.decided.sql, (NODE, 50)),

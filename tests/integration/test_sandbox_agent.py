@@ -18,6 +18,7 @@ from tests.support.git_repositories import (
     BOT,
     GIT,
     LABEL,
+    RESCUE,
     SEARCH_PATH,
     GitRepositories,
     git,
@@ -64,7 +65,7 @@ async def test_two_turns_of_one_session_are_committed_pushed_and_brought_up_to_d
     world.someone_pushes(BRANCH, {"theirs": "1"})
     async with world.open() as tree:
         await tree.fetch()
-        assert await tree.sync(BRANCH) == Synced("fast-forwarded", behind=1)
+        assert await tree.sync(BRANCH, RESCUE) == Synced("fast-forwarded", behind=1)
     again = await turn(world, session.assistant_session_id, "write c: 3", "commit Add c", "write d: 4")
     assert again.resumed
     subjects = git(world.remote, "log", "--format=%s", "--reverse", BRANCH).splitlines()

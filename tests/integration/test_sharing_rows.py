@@ -51,7 +51,7 @@ async def asks(db: Connection, number: int, *, head: str | None = None, closes: 
         number=number,
         folder=folder,
         pull=pull,
-        request=Request(repository(), thread, ask, b"", asks=True),
+        request=Request(repository(), thread, ask, "", asks=True),
         policy=Policy(99, "tree-bot[bot]", "tree-bot", "threadtree"),
         rules=Rules(agents=("custom",), agent="custom"),
         server_url="https://github.example",

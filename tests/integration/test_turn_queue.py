@@ -72,7 +72,7 @@ async def test_a_claimed_turn_brings_everything_its_run_needs(world: TurnRows) -
     asked = request(
         "fix\n\nit",
         target=Target("review-comment", 12),
-        review=Review(3, (12,)),
+        review=Review((12,), 3),
         pinned_sha="abc",
         context="about a.py",
         of={"plan": 7},
@@ -438,7 +438,7 @@ async def test_whatever_happens_every_turn_runs_to_its_end_once_and_in_order(
 async def test_the_comments_of_one_review_are_one_turn(world: TurnRows) -> None:
     conversation, worktree = await world.home()
     elsewhere, _ = await world.home()
-    changes: dict[str, Any] = {"target": Target("review", 500), "review": Review(500, ())}
+    changes: dict[str, Any] = {"target": Target("review", 500), "review": Review((), 500)}
 
     await requests.enqueue(world.db, conversation, worktree, request(**changes), NOON)
     with pytest.raises(asyncpg.UniqueViolationError):
@@ -453,7 +453,7 @@ async def test_a_part_of_a_review_joins_its_turn_until_the_agent_was_asked(world
         return await requests.join_turn_of_review(world.db, conversation, 500, Part(part, text, f"code of {part}"))
 
     assert await join(11, "rename x") is None
-    turn_id = await world.ask(conversation, "rename x", review=Review(500, (11,)))
+    turn_id = await world.ask(conversation, "rename x", review=Review((11,), 500))
     assert await join(11, "rename x") is True
     assert await join(-500, "and test it") is True
     assert await join(-500, "and test it") is True

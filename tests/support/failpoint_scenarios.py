@@ -253,6 +253,47 @@ class Moved(WithWork):
         assert await self.live() == {"issue-1": "threadtree/issue-1"}
 
 
+class Followed(Answered):
+    """A person took the commit off the issue's branch: the worktree follows."""
+
+    failpoints = ("rewritten-kept",)
+
+    async def take_off(self) -> None:
+        await self.here.repository.git.run("update-ref", "refs/heads/threadtree/issue-1", "refs/heads/main")
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.take_off()
+
+    async def act(self) -> None:
+        await self.here.ask(HELLO, self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine=None)
+
+
+class ParkedAnew(Followed):
+    """The commit was taken off while the agent worked on top of it."""
+
+    failpoints = ("parked-anew",)
+
+    async def prepare(self) -> None:
+        await Answered.prepare(self)
+
+    async def act(self) -> None:
+        gate = self.here.data_dir.with_name("gate")
+        await self.here.ask(f"wait {gate}\n{HELLO}", self.issue)
+        await self.here.until("select count(*) = 1 from turns where state = 'running' and session_id is not null")
+        await self.take_off()
+        gate.touch()
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "`threadtree/issue-1-turn-2`")
+        await self.pushed("threadtree/issue-1", hello=None, mine=None)
+        await self.pushed("threadtree/issue-1-turn-2", hello="hello", mine=None)
+
+
 class Switch(Answered):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 

@@ -29,7 +29,7 @@ from bot.tree.clone.checkout import Entry, Seen, all_entries, look_at
 from bot.tree.clone.clone import CheckoutRefused, Clone
 from bot.tree.create import Created
 from bot.tree.git.runner import Git, Identity
-from bot.tree.push import Pushed, push
+from bot.tree.push import Push, Pushed, push
 from bot.tree.rescue.message import RescueLabel
 
 BOT = Identity("threadtree[bot]", "bot@example.com")
@@ -251,10 +251,13 @@ class GitRepositories:
         await self.bring_home(branch)
         git(self.clone.path, "push", "-q", "origin", f"refs/heads/{branch}")
 
-    async def pushed(self, branch: str = "threadtree/issue-1") -> Pushed:
-        """Push the worktree's branch, without the rules of a guard."""
+    async def pushed(
+        self, branch: str = "threadtree/issue-1", *, began: str | None = None, is_linear: bool = False
+    ) -> Pushed:
+        """Push the worktree's branch, without the rules of a guard, for a turn that began at this commit."""
         async with self.open() as tree:
-            return await push(await tree.checkout(), branch, f"{branch}-turn-7", BOT, unchecked)
+            wanted = Push(branch, f"{branch}-turn-7", BOT, began, ("main",), is_linear, RESCUE)
+            return await push(await tree.checkout(), wanted, unchecked)
 
     async def seen(self, path: Path | None = None) -> tuple[str | None, str | None, int | None] | Missing:
         """Return commit, branch and number of uncommitted files of a finished worktree."""

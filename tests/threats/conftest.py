@@ -16,9 +16,9 @@ from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.fetch import fetch
 from bot.tree.commit import commit_all, return_to_branch
 from bot.tree.git.errors import GitError
-from bot.tree.push import push
+from bot.tree.push import Push, push
 from bot.tree.sync import sync
-from tests.support.git_repositories import BOT, LABEL, PERSON, SEARCH_PATH, GitRepositories, git, unchecked
+from tests.support.git_repositories import BOT, LABEL, PERSON, RESCUE, SEARCH_PATH, GitRepositories, git, unchecked
 from tests.support.patience import PATIENCE_SECONDS
 
 BRANCH, OTHER_BRANCH = "threadtree/issue-1", "threadtree/issue-2"
@@ -92,11 +92,13 @@ class Machine:
                 results.append(await return_to_branch(await require_checkout(lock, world.path), BRANCH, LABEL))
                 results.append(await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None))
                 results.append(
-                    await push(await require_checkout(lock, world.path), BRANCH, f"{BRANCH}-turn-1", BOT, unchecked)
+                    await push(
+                        await require_checkout(lock, world.path), Push(BRANCH, f"{BRANCH}-turn-1", BOT), unchecked
+                    )
                 )
                 await fetch(lock)
                 if isinstance(await inspect(world.clone, world.path), Seen):
-                    results.append(await sync(await require_checkout(lock, world.path), BRANCH))
+                    results.append(await sync(await require_checkout(lock, world.path), BRANCH, RESCUE))
             except GitError as error:
                 results.append(error)
         return results

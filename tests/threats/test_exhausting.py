@@ -18,6 +18,7 @@ from bot.tree.clone.checkout import require_checkout
 from bot.tree.clone.clone import clone_lock
 from bot.tree.push import Pushed
 from bot.tree.sync import sync
+from tests.support.git_repositories import RESCUE
 from tests.support.patience import PATIENCE_SECONDS
 from tests.threats.conftest import BRANCH, LIMITS, Machine
 
@@ -160,7 +161,7 @@ git("commit", "-q", "-m", "huge", check=True)
     assert any("maximum allowed size" in str(result) for result in results), results
     assert await machine.world.clone.commit_at(f"refs/heads/{BRANCH}") == before
     async with clone_lock(machine.world.clone) as lock:
-        assert await sync(await require_checkout(lock, machine.world.path), BRANCH) is None
+        assert await sync(await require_checkout(lock, machine.world.path), BRANCH, RESCUE) is None
     machine.attack("git('reset', '-q', '--hard', 'HEAD~1', check=True); (worktree / 'small').write_text('1')")
     assert any(isinstance(result, Pushed) for result in await machine.after_the_turn())
 

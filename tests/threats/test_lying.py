@@ -23,7 +23,7 @@ from bot.tree.commit import commit_all, return_to_branch
 from bot.tree.git.errors import GitError
 from bot.tree.guard import Guard
 from bot.tree.merge import commit_tree, merged_tree
-from bot.tree.push import Pushed, push
+from bot.tree.push import Push, Pushed, push
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.restore import restore
 from bot.tree.reset import WasReset, reset
@@ -32,6 +32,7 @@ from bot.tree.sync import sync
 from tests.support.git_repositories import (
     BOT,
     LABEL,
+    RESCUE,
     SANDBOXES,
     SEARCH_PATH,
     GitRepositories,
@@ -101,9 +102,9 @@ async def deliver(victim: Victim, lock: CloneLock) -> None:
 
     await return_to_branch(await require_checkout(lock, world.path), branch, LABEL)
     await commit_all(await require_checkout(lock, world.path), "the turn", BOT, None)
-    await push(await require_checkout(lock, world.path), branch, f"{branch}-turn-1", BOT, check)
+    await push(await require_checkout(lock, world.path), Push(branch, f"{branch}-turn-1", BOT), check)
     await fetch(lock)
-    await sync(await require_checkout(lock, world.path), branch)
+    await sync(await require_checkout(lock, world.path), branch, RESCUE)
 
 
 async def the_host_survives(victim: Victim, *, delivered: bool = True) -> None:
@@ -265,9 +266,9 @@ async def test_trees_that_stand_for_endless_files_are_not_let_in(
     (victim.worktree / "small").write_text("1")
     async with clone_lock(victim.world.clone) as lock:
         await commit_all(await require_checkout(lock, victim.worktree), "the turn", BOT, None)
-        assert await push(await require_checkout(lock, victim.worktree), victim.branch, "x", BOT, unchecked) == Pushed(
-            "pushed"
-        )
+        assert await push(
+            await require_checkout(lock, victim.worktree), Push(victim.branch, "x", BOT), unchecked
+        ) == Pushed("pushed")
 
 
 @pytest.mark.parametrize("victim", ["bwrap"], indirect=True)

@@ -16,7 +16,7 @@ from bot.tree.clone.clone import clone_lock
 from bot.tree.clone.packing import pack, pack_whole
 from bot.tree.commit import commit_all
 from bot.tree.git.errors import GitError
-from bot.tree.push import push
+from bot.tree.push import Push, push
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.save import save_rescue
 from tests.support.git_repositories import BOT, git, unchecked
@@ -206,7 +206,7 @@ async def test_what_another_conversation_has_not_published(machine: Machine) -> 
     assert "embargoed" not in machine.attack(ALL_OBJECTS)
 
     async with clone_lock(world.clone) as lock:
-        done = await push(await require_checkout(lock, path), branch, "parked", BOT, unchecked)
+        done = await push(await require_checkout(lock, path), Push(branch, "parked", BOT), unchecked)
     assert done.how == "pushed"
     told = machine.attack(f'{ALL_OBJECTS}\nprint(git("show", "origin/{branch}:fix.txt", check=True).stdout)')
     assert told.rstrip().endswith("embargoed fix")

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bot.github.events import (
     Addressed,
@@ -174,8 +176,7 @@ def test_a_label_and_a_request_for_a_review_stand_for_the_command() -> None:
     label, request = request_of(labeled(ASK, "ThreadTree-Review")), request_of(asked_to_review(BOT))
     for one in (label, request):
         assert what(one) == ("/review", "review")
-        assert (one.author, one.is_gesture, one.ask.at) == (ADA, True, LATER)
-    assert request.effect(0) not in (label.effect(0), request_of(assigned(ASK, BOT)).effect(0))
+        assert (one.author, one.ask.at) == (ADA, LATER)
 
 
 def test_closing_and_reopening_need_no_mention() -> None:
@@ -246,45 +247,37 @@ def test_a_person_may_label_what_the_bot_wrote() -> None:
 # Identities
 
 
-def test_one_comment_under_two_deliveries_has_one_identity() -> None:
-    assert request_of(comment()).effect(0) == request_of(comment()).effect(0)
+@given(
+    st.lists(st.sampled_from(["/status", "/stop", "@tree-bot do it", "some words"]), min_size=1, max_size=6), st.data()
+)
+def test_what_a_text_asks_counts_once_whatever_a_payload_says_of_its_time_and_its_words_before(
+    lines: list[str], data: st.DataObject
+) -> None:
+    text, at = "\n\n".join(lines), data.draw(st.datetimes(NOON.replace(tzinfo=None), timezones=st.just(UTC)))
+    before = "\n\n".join(data.draw(st.lists(st.sampled_from(lines), max_size=6)))
+    first, again = decide(comment(text)), decide(replace(comment(text, updated_at=at), body_before=before))
+    if isinstance(again, Request):
+        assert isinstance(first, Request)
+        assert set(again.effects) <= set(first.effects)
+        assert not again.asks or again.asking[-1] in first.asking
 
 
-def test_every_command_of_a_comment_has_an_effect_of_its_own() -> None:
-    request = request_of(comment("/status\n/status"))
-
-    assert request.effect(0) != request.effect(1)
-
-
-def test_another_text_time_or_comment_is_another_identity() -> None:
-    first = request_of(comment())
-    others = [
-        request_of(comment(f"{ASK} now")),
-        request_of(comment(updated_at=LATER)),
-        request_of(replace(comment(), remark=replace(remark(), node_id="IC_12"))),
-    ]
-
-    assert len({request.effect(0) for request in (first, *others)}) == 4
+def test_what_an_edit_adds_is_new() -> None:
+    first = request_of(comment(f"/status\n\n{ASK}"))
+    added = request_of(replace(comment(f"/status\n\n/status\n\n{ASK}\n\n{ASK}"), body_before=first.ask.text))
+    assert added.asks
+    assert not {*added.effects[1:], added.asking[-1]} & {*first.effects, *first.asking}
 
 
-def test_a_label_is_one_by_who_added_it_and_when_whatever_the_text_says_by_now() -> None:
-    first = request_of(labeled("do this"))
-    assert request_of(labeled("do that")).effect(0) == first.effect(0)
-    assert request_of(labeled("do this", sender=Actor("bob", 8))).effect(0) != first.effect(0)
-
-
-def test_opening_labelling_and_assigning_are_told_apart() -> None:
-    events: list[Event] = [
-        opened(ASK),
-        labeled(ASK),
-        assigned(ASK, BOT),
-    ]
-
-    assert len({request_of(event).effect(0) for event in events}) == 3
+def test_another_comment_and_another_gesture_are_another_identity() -> None:
+    one, other = request_of(comment()), request_of(replace(comment(), remark=replace(remark(), node_id="IC_12")))
+    assert not {*one.asking} & {*other.asking}
+    gestures = [request_of(replace(labeled("do this"), event_id=name)) for name in ("LE_1", "LE_1", "LE_2")]
+    assert gestures[0].asking == gestures[1].asking != gestures[2].asking
 
 
 def test_a_text_with_half_a_surrogate_pair_has_an_identity() -> None:
-    assert request_of(comment(f"{ASK} \ud83d")).effect(0)
+    assert request_of(comment(f"{ASK} \ud83d")).asking
 
 
 # Malformed payloads

@@ -42,7 +42,7 @@ async def asked_of(lists: Lists, target: Target, text: str) -> tuple[Ask, Part]:
     context = CONTEXT if target.kind == "review-comment" else ""
     ask = Ask(text, ADA, datetime(2026, 5, 1, tzinfo=UTC), target, context=context)
     of = Repository("github.com", 1, "octo", "hello"), Thread(4, "pull", "A title", None)
-    request = Request(*of, ask, b"", asks=True, review_id=REVIEW_ID)
+    request = Request(*of, ask, "", asks=True, review_id=REVIEW_ID)
     parser = CommentParser("bot", VERBS.commands.values())
     return await whole_review(cast("GitHub", lists), lists.sleep, parser, request, REVIEW_ID)
 

@@ -131,6 +131,28 @@ def status(
     return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, waits=waits)
 
 
+SECRET_REFUSED = """\
+[remote rejected] (push declined due to repository rule violations)
+remote: error: GH013: Repository rule violations found for refs/heads/threadtree/issue-7.
+remote:
+remote: - GITHUB PUSH PROTECTION
+remote:   —————————————————————————————————————————
+remote:     Resolve the following violations before pushing again
+remote:
+remote:     - Push cannot contain secrets
+remote:
+remote:      (?) Learn how to resolve a blocked push
+remote:      https://docs.github.com/code-security/secret-scanning/pushing-a-branch-blocked-by-push-protection
+remote:
+remote:       —— GitHub Personal Access Token ——————————————————————
+remote:        locations:
+remote:          - commit: 5477a7dd26384ed3c8b3814ee677f755ad27a597
+remote:            path: .env:34
+remote:
+remote:        (?) To push, remove secret from commit(s) or follow this URL to allow the secret.
+remote:        https://github.com/acme/shop/security/secret-scanning/unblock-secret/2gakJrAududURpxlhIZdNlX14ZZ
+remote:"""
+"""What GitHub says of a push with a secret: the file and the address that unblocks come last."""
 COMMENTS: dict[str, str | TurnResult] = {
     "agent-shown": agent_choice.agent_shown(("claude", None), ("claude", "codex", "gemini"), is_chosen=False),
     "agent-chosen": agent_choice.agent_chosen(("claude", "claude-opus-4-5"), ("codex", None), "claude-opus-4-5"),
@@ -284,6 +306,25 @@ COMMENTS: dict[str, str | TurnResult] = {
         asked=ASKED,
         duration=timedelta(seconds=40),
         model="opencode",
+    ),
+    "answer-that-github-refused": TurnResult(
+        "done",
+        answer="The key is in the settings now.",
+        changes="diff --git a/.env b/.env\n",
+        notices=(notices.push_refused("threadtree/issue-7", SECRET_REFUSED),),
+        asked=ASKED,
+    ),
+    "answer-on-a-rewritten-branch": TurnResult(
+        "done",
+        answer="It reads a file.",
+        notices=(notices.followed("threadtree/issue-7", 2, "refs/threadtree/rescue/1/20250102T030405.000000Z"),),
+        asked=ASKED,
+    ),
+    "answer-that-needs-what-was-taken-off": TurnResult(
+        "done",
+        answer="The key is another one now.",
+        notices=(notices.needs_taken("threadtree/issue-7", ["src/key.py"]),),
+        asked=ASKED,
     ),
     "answer-with-a-patch": TurnResult(
         "done",

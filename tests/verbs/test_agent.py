@@ -9,7 +9,7 @@ import pytest
 
 from bot.demo.pair import SCRIPTED_AGENT
 from tests.end_to_end.conftest import Worlds
-from tests.end_to_end.test_confirmed_requests import NOT_SHOWN, forge, thread, written
+from tests.end_to_end.test_confirmed_requests import forge, thread, unmoved, written
 from tests.support.world import World
 
 
@@ -110,4 +110,4 @@ async def test_a_label_for_an_agent_that_nobody_added_is_refused(world: World) -
     world.clock.move(120)
     own = written(issue.opening, issue.thread.body or "", "maria", world) | thread(issue)
     await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree:claude-acp"})
-    await issue.hears("**Not started:**", NOT_SHOWN)
+    await unmoved(world, 1)

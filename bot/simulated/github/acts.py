@@ -199,20 +199,31 @@ class IssueActs:
 
     def transfer(self, user: User, issue: Issue, target: Repository) -> Issue:
         """Send issues.transferred in the old repository and issues.opened in the new one."""
-        del issue.repository.threads[issue.number]
-        for comment in issue.comments:
-            del issue.repository.comments[comment.id]
         before = {
             "old_issue": self.payloads.issue(issue),
             "old_repository": self.payloads.repository(issue.repository),
         }
+        self._take_out(issue)
         moved = self.open_issue(issue.author, target, issue.title, issue.body, changes=before)
+        issue.repository.gone[issue.number] = moved
         changes = {
             "new_issue": self.payloads.issue(moved),
             "new_repository": self.payloads.repository(target),
         }
         self.emit_thread("transferred", issue, user, changes=changes)
         return moved
+
+    def delete_issue(self, user: User, issue: Issue) -> None:
+        """Send issues.deleted."""
+        self._take_out(issue)
+        issue.repository.gone[issue.number] = None
+        self.emit_thread("deleted", issue, user)
+
+    @staticmethod
+    def _take_out(issue: Issue) -> None:
+        del issue.repository.threads[issue.number]
+        for comment in issue.comments:
+            del issue.repository.comments[comment.id]
 
     def label_named(self, repository: Repository, name: str) -> Label:
         """Return the repository's label of this name; create it if it is missing."""

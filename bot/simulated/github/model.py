@@ -4,9 +4,11 @@ import asyncio
 import base64
 from dataclasses import dataclass, field
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
 from bot.simulated.github.git import BareRepository
+from bot.simulated.github.rules import Rule, write_hook
 
 Permission = Literal["none", "read", "triage", "write", "maintain", "admin"]
 PERMISSIONS: tuple[Permission, ...] = ("none", "read", "triage", "write", "maintain", "admin")
@@ -271,10 +273,13 @@ class Repository:
     parent: "Repository | None" = None
     allows_drafts: bool = True
     threads: dict[int, Issue] = field(default_factory=dict)
+    gone: dict[int, Issue | None] = field(default_factory=dict)
+    """The issues that were transferred, and where they are now; None for those that were deleted."""
     comments: dict[int, Comment] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     permissions: dict[int, Permission] = field(default_factory=dict)
     protected_branches: set[str] = field(default_factory=set)
+    rules: list[Rule] = field(default_factory=list)
     checks: dict[str, list[Check]] = field(default_factory=dict)
     statuses: dict[str, dict[str, str]] = field(default_factory=dict)
     """The states of a commit, by their contexts."""
@@ -314,6 +319,20 @@ class Repository:
     def protect(self, branch: str) -> None:
         """Mark a branch as protected in the API; pushes to it are not refused."""
         self.protected_branches.add(branch)
+
+    def rule(self, type_: str, branches: str = "*", **parameters: str) -> None:
+        """Add a rule of a ruleset for the branches that match a pattern; pushes that break it are refused."""
+        self.rules.append(Rule(type_, branches, parameters))
+        write_hook(self.git.path, self.rules, self.full_name)
+
+    def drop_rules(self) -> None:
+        """Delete all rulesets."""
+        self.rules.clear()
+        write_hook(self.git.path, self.rules, self.full_name)
+
+    def rules_of(self, branch: str) -> list[Rule]:
+        """Return the rules for a branch of this name."""
+        return [rule for rule in self.rules if fnmatchcase(branch, rule.branches)]
 
     def report_check(self, sha: str, check: Check) -> None:
         """Add a check run to a commit; of those with one name, the newest counts."""

@@ -90,6 +90,9 @@ class Person:
         """Move an issue to another repository, where it is a new one."""
         return self.acts.transfer(self.user, issue, target)
 
+    async def delete_issue(self, issue: Issue) -> None:
+        self.acts.delete_issue(self.user, issue)
+
     async def open_pull(
         self,
         repository: Repository,

@@ -43,6 +43,7 @@ IN_REPOSITORY: Table = [
     ("GET", "/installation", accounts.get_repository_installation),
     ("GET", "/collaborators/{login}/permission", accounts.get_permission),
     ("GET", "/branches/{branch:path}", accounts.get_branch),
+    ("GET", "/rules/branches/{branch:path}", accounts.get_branch_rules),
     ("GET", "/git/ref/heads/{branch:path}", accounts.get_ref),
     ("GET", "/issues", issues.list_issues),
     ("POST", "/issues", issues.create_issue),

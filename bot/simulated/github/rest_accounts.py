@@ -57,8 +57,18 @@ async def get_branch(call: Call) -> Response:
     if commit is None:
         raise RefusedError(404, "Branch not found")
     url = f"{call.payloads.api_url}/repos/{repository.full_name}/commits/{commit}"
-    protected = name in repository.protected_branches
-    return answer({"name": name, "commit": {"sha": commit, "url": url}, "protected": protected})
+    is_classic = name in repository.protected_branches
+    # Under any rule a branch counts as protected.
+    protected = is_classic or bool(repository.rules_of(name))
+    commit_of = {"sha": commit, "url": url}
+    protection = {"enabled": is_classic}
+    return answer({"name": name, "commit": commit_of, "protected": protected, "protection": protection})
+
+
+async def get_branch_rules(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/rules#get-rules-for-a-branch"""
+    rules = call.repository().rules_of(call.text("branch"))
+    return answer([{"type": rule.type, "parameters": dict(rule.parameters)} for rule in rules])
 
 
 async def get_ref(call: Call) -> Response:

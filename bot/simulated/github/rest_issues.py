@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from bot.simulated.github.errors import RefusedError, invalid, not_found
 from bot.simulated.github.model import REACTION_CONTENTS, Comment, Issue, Reaction, Repository, ReviewComment
@@ -33,6 +33,12 @@ async def create_issue(call: Call) -> Response:
 
 
 async def get_issue(call: Call) -> Response:
+    """https://docs.github.com/rest/issues/issues#get-an-issue: transferred ones lead on, deleted ones are gone."""
+    gone = call.repository().gone
+    if (number := call.number("number")) in gone:
+        if (moved := gone[number]) is None:
+            raise RefusedError(410, "This issue was deleted")
+        return RedirectResponse(call.payloads.issue(moved)["url"], 301)
     return answer(call.payloads.issue(_thread(call)))
 
 

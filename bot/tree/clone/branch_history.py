@@ -1,13 +1,17 @@
-"""The history of a branch on GitHub: its last pushed commit, and whether it was rewritten or merged."""
+"""The history of a branch on GitHub: what it had, what was taken off it, and whether it was merged."""
+
+from collections.abc import Iterable
 
 from bot import refs
 from bot.tree.clone.clone import Clone, CloneLock
+from bot.tree.clone.published import unknown_to_published
 from bot.tree.git.runner import Identity
 
 # In the clone's configuration of the branch, so that it goes when the branch goes.
 _KEY = "threadtree-published"
 # Always the same commit: asking again leaves nothing new behind.
 _SQUASHER = Identity("threadtree", "threadtree@localhost")
+_NOT_ON_GITHUB = ("--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", "--not")
 _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITTER")}
 
 
@@ -32,6 +36,38 @@ async def is_rewritten(clone: Clone, branch: str) -> bool:
     if before is None or now is None or await clone.commit_at(before) is None:
         return False
     return not await clone.is_ancestor(before, now)
+
+
+async def taken_off(clone: Clone, branch: str, tip: str, bases: Iterable[str] = ()) -> frozenset[str]:
+    """Return the commits of `tip` that GitHub had and its branch has no more: somebody took them off by a force push.
+
+    None of a branch that GitHub does not have; no commit that one of the `bases` has. Raises GitError.
+    """
+    theirs, had = await clone.commit_at(refs.remote(branch)), await last_pushed(clone, branch)
+    if theirs is None or tip == theirs:
+        return frozenset()
+    tips = [await clone.commit_at(refs.remote(base)) for base in bases]
+    ahead = await clone.listed(tip, f"^{theirs}", *(f"^{one}" for one in tips if one))
+    if not ahead:
+        return frozenset()
+    taken = set[str]()
+    if had not in (None, theirs) and await clone.commit_at(had) is not None:
+        taken = ahead - await clone.listed(tip, f"^{theirs}", f"^{had}")
+    nowhere = await clone.listed(tip, *_NOT_ON_GITHUB)
+    return frozenset(ahead & (taken | (nowhere - await _unknown(clone, nowhere))))
+
+
+async def never_published(clone: Clone, branch: str, tip: str) -> set[str]:
+    """Return the commits of `tip` that GitHub has not and never had, as far as the clone knows. Raises GitError."""
+    had = await last_pushed(clone, branch)
+    before = (f"^{had}",) if had is not None and await clone.commit_at(had) is not None else ()
+    return await _unknown(clone, await clone.listed(tip, *_NOT_ON_GITHUB, *before))
+
+
+async def _unknown(clone: Clone, commits: Iterable[str]) -> set[str]:
+    """Return the commits that are not among the published objects."""
+    names = [commit.encode() for commit in commits]
+    return {name.decode() for name in await unknown_to_published(clone, names)} if names else set()
 
 
 async def is_merged(clone: Clone, tip: str, base: str | None, merged_head: str | None) -> bool:

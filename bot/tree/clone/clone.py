@@ -159,6 +159,10 @@ class Clone:
         """Return how many commits `git rev-list` finds for these revisions. Raises GitError."""
         return int((await self.run("rev-list", "--count", *revisions)).text)
 
+    async def listed(self, *revisions: str) -> set[str]:
+        """Return the commits that `git rev-list` finds for these revisions. Raises GitError."""
+        return set((await self.run("rev-list", *revisions)).text.split())
+
     async def unpublished(self, revision: str) -> int:
         """Return how many commits of `revision` no fetched ref reaches. Raises GitError."""
         return await self.count(revision, "--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*")

@@ -157,7 +157,7 @@ async def _fix(parts: Parts, connection: Connection, own: OwnHead, rules: Rules,
     names = found.names
     title, of = f"fixes {', '.join(names)} on {head[:7]}", {"head": head, "checks": names}
     ask = Ask(words.request(head, len(names)), own.ask.by, now, own.ask.target, "fix", title, of=of)
-    request = Request(repository, thread, ask, fixes.effect(repository, head))
+    request = Request(repository, thread, ask, f"checks of {head}")
     where = connection, parts.nodes, own.thread_ref, own.number, own.folder, None
     silent_until = await outbox.silent_until(connection, own.thread_ref.conversation_id, per_hour, now)
     ctx = RequestContext(

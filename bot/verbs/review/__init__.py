@@ -8,7 +8,6 @@ from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.store.database import Connection
 from bot.thread import replies, thread_comments, tracking
-from bot.thread.authority import Policy
 from bot.thread.outbox import REVIEW as POSTED
 from bot.thread.tracking import TurnResult
 from bot.turn.checkout import files_seen
@@ -18,10 +17,6 @@ from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
 from bot.verbs.review import left, told, words
 from bot.verbs.review.left import SAVED, Reviewing, SavedReview
-
-
-def _gesture(policy: Policy, gesture: str | int | None) -> bool:
-    return gesture in (policy.review_label.casefold(), -policy.bot_id)
 
 
 async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
@@ -76,7 +71,6 @@ def _post(run: TurnRun, result: TurnResult) -> Post | None:
 REVIEW = Kind(
     "review",
     only_on_pulls=replies.NOTHING_TO_REVIEW,
-    gesture=_gesture,
     gesture_says=WORDS,
     tells_dirty=False,  # it is of what is on GitHub
     writes=False,

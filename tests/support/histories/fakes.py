@@ -28,6 +28,9 @@ class QuietGitHub:
     async def is_protected(self, repository: Repository, branch: str) -> bool:
         return False
 
+    async def branch_rules(self, repository: Repository, branch: str, *, is_there: bool = True) -> frozenset[str]:
+        return frozenset()
+
     async def ask(self, repository: Repository, document: str, need: Path | None, **variables: object) -> Answer:
         raise NotFound("no thread is told here")
 

@@ -205,7 +205,8 @@ class HistoryNode:
         comment = next(self.numbers)
         thread = Thread(number, "issue" if pull is None else "pull", f"Thread {number}", None)
         ask = Ask("do it", ADA, self.later(), Target("comment", comment))
-        request = Request(REPOSITORY, thread, ask, f"comment {comment}".encode(), commands, asks=not commands)
+        names = tuple(command.words for command in commands)
+        request = Request(REPOSITORY, thread, ask, f"comment {comment}", commands, names, asks=not commands)
         open_thread = Thread(0, "issue", "A title", None)
         facts = GitHubFacts(None if commands else ask, pull=pull, thread=open_thread)
         async with self.pool.acquire() as connection, connection.transaction():

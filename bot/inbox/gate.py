@@ -1,0 +1,201 @@
+"""One gate: what a delivery asks is read on GitHub, by id, before it writes anything (DESIGN.md §4, Authority).
+
+One webhook secret is known to the admins of all repositories: each of them can sign any payload. So a payload only
+names what happened: a text, a gesture, a close. Each function here takes the event as the payload tells it and returns
+it as GitHub does, from which everything further is made. They raise NotConfirmedError and GitHubError.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from bot.github.client import GitHub
+from bot.github.errors import NotFound
+from bot.github.events import Addressed, Gesture, Remark, ThreadClosed, ThreadReopened, Written
+from bot.github.payloads import reverted_by
+from bot.github.thread_parts import Shown, WhoAsked, read_asked, who_asked
+from bot.github.transport import Sleep
+from bot.model import ClosedPull, Repository, Target, Thread
+from bot.tasks import concurrently
+from bot.turn.confirm import NotConfirmedError, twice
+
+GIVEN_WITHIN = timedelta(seconds=10)
+"""GitHub may date a gesture a little later than the thread that its payload shows."""
+
+
+async def confirmed_written(github: GitHub, sleep: Sleep, event: Written, *, with_thread: bool) -> Written:
+    """Return what was written: one request, a second one `with_thread`, and one for who edited a text that was edited.
+
+    The newest words count. Of an edit its last editor speaks. What only looks older than the payload says may be late
+    on one of GitHub's machines, and is looked at twice.
+    """
+    repository, number = event.repository, event.thread.number
+    reads_thread = with_thread and event.remark.target.id is not None
+    async with concurrently(_thread(github, repository, event.thread, needed=reads_thread)) as around:
+        shown, who = await twice(sleep, lambda: _shown(github, event), lambda found: not _is_late(event, *found))
+        about = await around
+    text, thread, target = shown.text, shown.thread, _target(shown, event.remark.target)
+    written_at = text.created_at if event.remark.target.id is None else shown.updated_at
+    if who is not None and who.edited_at is not None:
+        written_at = max(who.edited_at, text.created_at)
+    opened = None
+    if about is not None:
+        opened, thread = _remark(about, event.opened.target) if event.opened else None, about.thread
+    thread = event.thread if thread is None else replace(thread, head_sha=event.thread.head_sha)
+    return replace(
+        event,
+        sender=text.author if event.body_before is None or who is None else who.writer(text.author),
+        thread=replace(thread, number=number),
+        remark=_remark(shown, target),
+        written_at=written_at,
+        code=shown.code,
+        review_id=None if event.body_before is not None else shown.review_id,
+        opened=opened if with_thread else event.opened,
+        approves=shown.approves,
+    )
+
+
+async def confirmed_gesture(github: GitHub, sleep: Sleep, event: Gesture) -> Gesture:
+    """Return what somebody gave the thread, with the thread's text by now: two requests.
+
+    A payload does not say which event it tells of: it is the last one by the time of the thread in it.
+    """
+
+    async def look() -> Gesture:
+        shown = await _there(github, event.repository, event.thread.number, event.remark.target)
+        (who,) = await who_asked(github, event.repository, [shown.text.node_id or ""])
+        until = event.remark.updated_at + GIVEN_WITHIN
+        given = [one for one in who.gestures if (one.by.id, one.what) == (event.sender.id, _what(event))]
+        last = next((one for one in reversed(given) if one.at <= until), None)
+        if last is None or shown.thread is None:
+            raise NotConfirmedError("nobody gave the thread that")
+        remark = replace(_remark(shown, _target(shown, event.remark.target)), updated_at=last.at)
+        thread = replace(shown.thread, head_sha=event.thread.head_sha)
+        return replace(event, sender=last.by, thread=thread, remark=remark, event_id=last.id)
+
+    return await twice(sleep, look)
+
+
+async def confirmed_close(github: GitHub, sleep: Sleep, event: ThreadClosed) -> ThreadClosed:
+    """Return the end of a thread, one request: closed, merged, or no longer there."""
+
+    async def look() -> ThreadClosed:
+        if event.is_gone:
+            if await _is_there(github, event.repository, event.thread.number):
+                raise NotConfirmedError("the thread is there")
+            return event
+        if event.thread.kind == "pull":
+            return await _closed_pull(github, event)
+        thread = await github.thread(event.repository, event.thread.number)
+        if thread.closed_at is None:
+            raise NotConfirmedError("the thread is open")
+        return replace(event, thread=thread, at=thread.closed_at, pull=None, reverts=None)
+
+    return await twice(sleep, look)
+
+
+async def confirmed_reopening(github: GitHub, sleep: Sleep, event: ThreadReopened) -> ThreadReopened:
+    """Return that the thread is open, one request."""
+
+    async def look() -> ThreadReopened:
+        shown = await _there(github, event.repository, event.thread.number, Target(event.thread.kind))
+        if shown.thread is None or shown.thread.closed_at is not None:
+            raise NotConfirmedError("the thread is closed")
+        return replace(event, thread=shown.thread, at=shown.updated_at)
+
+    return await twice(sleep, look)
+
+
+async def confirmed_addressed(github: GitHub, sleep: Sleep, found: Addressed) -> tuple[Addressed, str]:
+    """Return the text of a payload that cannot be read whole, with its thread, and GitHub's id of it: two requests.
+
+    Whether somebody gave the thread something is not asked: who did hears nothing.
+    """
+
+    async def look() -> tuple[Addressed, str]:
+        place = github, found.repository, found.thread.number
+        shown = await _there(*place, found.target)
+        if (shown.text.author.id, shown.text.body) != (found.author.id, found.body):
+            raise NotConfirmedError("the text is another, or somebody else's")
+        thread = shown.thread or (await _there(*place, Target(found.thread.kind))).thread or found.thread
+        return replace(
+            found, thread=thread, author=shown.text.author, target=_target(shown, found.target)
+        ), shown.text.node_id or ""
+
+    return await twice(sleep, look)
+
+
+async def _shown(github: GitHub, event: Written) -> tuple[Shown, WhoAsked | None]:
+    """Return the text, and who edited it where that may be of interest."""
+    shown = await _there(github, event.repository, event.thread.number, event.remark.target)
+    text = shown.text
+    if text.author.id != event.remark.author.id:
+        raise NotConfirmedError("somebody else wrote the text")
+    is_as_written = event.body_before is None and event.remark.target.kind != "review"
+    if is_as_written and shown.updated_at == text.created_at:
+        return shown, None
+    (who,) = await who_asked(github, event.repository, [text.node_id or ""])
+    if event.body_before is not None and who.edited_at is None:
+        raise NotConfirmedError("nobody edited the text")
+    if event.body_before is None and who.writer(text.author).id != text.author.id:
+        raise NotConfirmedError("somebody else edited the text since")
+    return shown, who
+
+
+def _is_late(event: Written, shown: Shown, who: WhoAsked | None) -> bool:
+    """Return whether GitHub may show a state from before the event."""
+    changed_at = shown.updated_at if who is None or who.edited_at is None else max(shown.updated_at, who.edited_at)
+    said = event.remark
+    return changed_at < said.updated_at or (changed_at == said.updated_at and shown.text.body != said.body)
+
+
+async def _closed_pull(github: GitHub, event: ThreadClosed) -> ThreadClosed:
+    try:
+        pull = await github.pull(event.repository, event.thread.number)
+    except NotFound:
+        raise NotConfirmedError("there is no such pull request") from None
+    if pull.closed_at is None:
+        raise NotConfirmedError("the pull request is open")
+    told = ClosedPull(pull.number, pull.head_ref, pull.head_sha, pull.created_at, pull.merged_at)
+    return replace(
+        event,
+        thread=Thread(pull.number, "pull", pull.title, pull.closed_at, pull.head_sha),
+        at=pull.closed_at,
+        pull=told if pull.head_repository_id == event.repository.id else None,
+        reverts=reverted_by(pull.body, event.repository) if pull.merged_at is not None else None,
+    )
+
+
+async def _is_there(github: GitHub, repository: Repository, number: int) -> bool:
+    """Return whether the thread is in this repository, which the bot sees. GitHub leads on to where it was moved."""
+    found = await github.get_if_there(repository, "/issues/{number}", number=number)
+    place = found and f"{found['repository_url'].rpartition('/repos/')[2]}#{found['number']}".casefold()
+    if place == f"{repository.full_name}#{number}".casefold():
+        return True
+    return bool(place == f"{(await github.as_named_now(repository)).full_name}#{number}".casefold())
+
+
+async def _thread(github: GitHub, repository: Repository, thread: Thread, *, needed: bool) -> Shown | None:
+    return await _there(github, repository, thread.number, Target(thread.kind)) if needed else None
+
+
+async def _there(github: GitHub, repository: Repository, number: int, target: Target) -> Shown:
+    if (shown := await read_asked(github, repository, number, target)) is None:
+        raise NotConfirmedError("the thread has no such text")
+    return shown
+
+
+def _remark(shown: Shown, target: Target) -> Remark:
+    text = shown.text
+    return Remark(target, text.node_id or "", text.body, text.author, shown.updated_at)
+
+
+def _target(shown: Shown, target: Target) -> Target:
+    """Return what was asked for, by the kind that the thread has."""
+    return target if shown.thread is None else Target(shown.thread.kind)
+
+
+def _what(event: Gesture) -> str | int | None:
+    """Return what was given, as GitHub's timeline tells it (`Given.what`)."""
+    if event.label:
+        return event.label.casefold()
+    return event.assignee_id if event.reviewer_id is None else -event.reviewer_id
