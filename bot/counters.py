@@ -43,6 +43,9 @@ WORKTREES_PRUNED: Final = _counter("worktrees_pruned", "Worktrees that housekeep
 RECLAIMED_BYTES: Final = _counter("reclaimed_bytes", "Bytes that housekeeping freed", "node")
 RECOVERIES: Final = _counter("recoveries", "Work of dead processes that was taken up again", "what")
 NOTIFICATIONS: Final = _counter("notifications", "Messages to NOTIFY_URL by their end", "end")
+COST_NOT_COUNTED: Final = _counter(
+    "cost_not_counted_usd", "US dollars that agents told beyond the limit of their turns, which count to no sum"
+)
 LOST_CLAIMS: Final = _counter("lost_claims", "Runs that found that another one had replaced them", "what")
 
 # There from the beginning, as 0: Prometheus sees no change from nothing to one.

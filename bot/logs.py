@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Iterable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal
@@ -32,6 +33,11 @@ def redact_with(redactor: Redactor) -> None:
     """Keep what this redactor knows out of the log, which is the process's own as its secrets are."""
     global _redactor
     _redactor = redactor
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """Keep these out of the log too, from now on."""
+    _redactor.know(secrets)
 
 
 def configure_logs(form: LogFormat = "auto", level: LogLevel = "info", file: Path | None = None) -> None:

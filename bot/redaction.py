@@ -1,7 +1,9 @@
 """Secrets in text: the known ones, also in base64 and URL-encoded, and tokens of common formats. No I/O.
 
-One `Redactor` of a process serves what goes to GitHub, into rows and files, to the agent and into the log. Its time
-grows linearly with the text, also where the text was written to make it slow.
+One `Redactor` of a process knows the bot's own secrets. What is written of a repository, or said to its agents, has one
+with that as its parent, which knows the repository's variables too: another's are no secret there, so that nobody can
+guess them. The log has one that knows all. The time grows linearly with the text, also where the text was written to
+make it slow.
 """
 
 import base64
@@ -90,25 +92,37 @@ _SHORTEST_KEY = 40
 
 
 class Redactor:
-    """What knows the secrets of a process. Its methods may be called from any thread."""
+    """What knows secrets, and those that its parent knows by then. Its methods may be called from any thread."""
 
-    def __init__(self, secrets: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+        parent: "Redactor | None" = None,
+    ) -> None:
+        self._clock, self._parent = clock, parent
         self._lasting: tuple[str, ...] = ()
         self._minted: dict[str, float] = {}
+        self._own = _Needles((), (), 0)
         self.know(secrets)
 
     def know(self, secrets: Iterable[str]) -> None:
         """Know these secrets too, from now on."""
-        self._lasting = tuple(dict.fromkeys((*self._lasting, *chain.from_iterable(map(_as_written, secrets)))))
-        self._known = _Needles.of((*self._lasting, *self._minted))
+        lasting = tuple(dict.fromkeys((*self._lasting, *chain.from_iterable(map(_as_written, secrets)))))
+        if lasting != self._lasting:
+            self._lasting = lasting
+            self._own = _Needles.of((*lasting, *self._minted))
 
     def learn(self, token: str) -> None:
         """Know a token that was made just now, until nobody can use it any more."""
         now = self._clock()
         minted = {known: until for known, until in self._minted.items() if until > now}
         self._minted = {**minted, token: now + MINTED_SECONDS}
-        self._known = _Needles.of((*self._lasting, *self._minted))
+        self._own = _Needles.of((*self._lasting, *self._minted))
+
+    @property
+    def _known(self) -> "_Needles":
+        return self._own if self._parent is None else self._own.with_those_of(self._parent._known)
 
     def redact(self, text: str) -> str:
         """Return the text with `[redacted]` for each known secret and each token of a common format.
@@ -170,6 +184,10 @@ class _Needles:
             encoded |= dict.fromkeys(_base64_cores(raw))
         longest = max((len(one) for one in (*plain, *encoded)), default=0)
         return cls(tuple(plain), tuple(encoded), 6 * longest)
+
+    def with_those_of(self, other: "_Needles") -> "_Needles":
+        """Return what to look for to find those of both."""
+        return _Needles(self.plain + other.plain, self.base64 + other.base64, max(self.longest, other.longest))
 
     def found_in(self, text: str) -> Iterator[tuple[str, bool]]:
         """Yield each that is in the text, and whether it is base64."""

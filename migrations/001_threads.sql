@@ -45,6 +45,7 @@ create table worktrees (
     start_ref     text,
     start_sha     text,
     setup_done    boolean     not null default false,    -- `.threadtree/setup` ran in this checkout
+    had_variables boolean     not null default false,    -- programs in it were given the repository's: files may hold them
     ask_closes    boolean     not null default false,    -- GitHub did not say which issues its pull request closes
     state         text        not null default 'reserved'
                   check (state in ('reserved', 'ready', 'removing', 'removed', 'lost')),

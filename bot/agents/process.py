@@ -3,14 +3,13 @@
 import asyncio
 import json
 import re
-from asyncio.subprocess import PIPE
 from typing import Any
 
 import structlog
 
 from bot.agents.driver import Launch
 from bot.json_values import UNCOUNTED_BYTES, has_many_values, storable
-from bot.sandbox.process import OutputTail, ProcessGroup, start
+from bot.sandbox.process import OutputTail, ProcessGroup, start_speaking
 from bot.thread import reasons
 
 # asyncio's default of 64 kB is less than one diff of a big file.
@@ -43,7 +42,7 @@ class AgentProcess:
 
     def __init__(self, group: ProcessGroup) -> None:
         if group.stdin is None or group.stdout is None:
-            raise RuntimeError("an agent is started with pipes")
+            raise RuntimeError("an agent is spoken with over its stdin and stdout")
         self._group = group
         self._stdin, self._stdout = group.stdin, group.stdout
         self._stderr = OutputTail(group.stderr, _STDERR_TAIL_BYTES)
@@ -53,7 +52,7 @@ class AgentProcess:
     @classmethod
     async def start(cls, launch: Launch) -> "AgentProcess":
         """Start the agent in a process group of its own. Raises OSError."""
-        return cls(await start(launch.argv, launch.environment, launch.cwd, stdin=PIPE, line_bytes=MAX_LINE_BYTES))
+        return cls(await start_speaking(launch.argv, launch.environment, launch.cwd, line_bytes=MAX_LINE_BYTES))
 
     @property
     def stderr_tail(self) -> str:

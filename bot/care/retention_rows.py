@@ -132,6 +132,9 @@ with gone as (
       and not exists (select from rescues r where r.worktree_id = w.id)
       and not exists (select from conversations c where c.worktree_id = w.id)
       and not exists (select from worktree_busy busy where busy.worktree_id = w.id)
+      -- As long as a thread has the HOME in which the repository's variables may lie.
+      and not (w.had_variables and exists (select from turns t join sessions s using (conversation_id)
+                                           where t.worktree_id = w.id))
     order by w.id limit $3 for update skip locked
 ), ran as (
     update turns set worktree_id = null where worktree_id in (select id from gone)

@@ -4,12 +4,15 @@ They belong to the repository's id: a name that somebody else takes over inherit
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bot import logs
 from bot.files import replace_file
 from bot.model import DetachedHead, Repository, WorktreeRow
+from bot.redaction import Redactor
 
 FOLDER = "variables"
 MAX_BYTES = 32 * 1024
@@ -55,14 +58,38 @@ def variables_in(data_dir: Path, worktree: WorktreeRow) -> dict[str, str]:
 
 
 def values_of(data_dir: Path, repository: Repository) -> dict[str, str]:
-    """Return all variables of the repository. Raises OSError."""
-    return {file.name: file.read_bytes().decode() for file in _files(_folder(data_dir, repository))}
+    """Return all variables of the repository as they are set now. Raises OSError."""
+    return dict(_values_in(_folder(data_dir, repository)))
+
+
+def know_variables(data_dir: Path, repository: Repository, redactor: Redactor) -> dict[str, str]:
+    """Return all variables of the repository as they are set now, which `redactor` and the log know from then on.
+
+    Raises OSError.
+    """
+    found = values_of(data_dir, repository)
+    redactor.know(found.values())
+    logs.hide(found.values())
+    return found
+
+
+def redactor_of(data_dir: Path, parent: Redactor, repository: Repository) -> Redactor:
+    """Return what knows the repository's variables as they are set now, and what its parent knows. Raises OSError."""
+    redactor = Redactor(parent=parent)
+    know_variables(data_dir, repository, redactor)
+    return redactor
 
 
 def secrets_in(data_dir: Path) -> Iterator[str]:
     """Yield the values of all repositories, for redaction. Raises OSError."""
     for folder in sorted((data_dir / FOLDER).glob("*/*/")):
-        yield from (file.read_bytes().decode() for file in _files(folder))
+        yield from (value for _, value in _values_in(folder))
+
+
+def _values_in(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in _files(folder):
+        with suppress(FileNotFoundError):  # it was unset meanwhile
+            yield file.name, file.read_bytes().decode()
 
 
 def _files(folder: Path) -> list[Path]:

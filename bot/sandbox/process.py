@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from asyncio.subprocess import DEVNULL, PIPE, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +34,10 @@ class _Protocol(SubprocessStreamProtocol):
 
 
 class ProcessGroup:
-    """A child that leads its own process group. `stdin`, `stdout` and `stderr` are None unless they are pipes."""
+    """A child that leads its own process group.
+
+    `stdin`, `stdout` and `stderr` are None unless they are pipes or, of a child that is `spoken_to`, sockets.
+    """
 
     def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
         process = asyncio.subprocess.Process(transport, protocol, asyncio.get_running_loop())
@@ -41,6 +45,11 @@ class ProcessGroup:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self._transport = transport
         self._protocol = protocol
+        self._hears: asyncio.StreamWriter | None = None
+
+    def spoken_to(self, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, hears: asyncio.StreamWriter) -> None:
+        """Speak with the child over these sockets; `hears` is the writing side of that of `stdout`."""
+        self.stdin, self.stdout, self._hears = stdin, stdout, hears
 
     @property
     def status(self) -> int | None:
@@ -80,6 +89,10 @@ class ProcessGroup:
         if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
             # Closing would wait until the buffer is read.
             self.stdin.transport.abort()
+        if self.stdin is not None:
+            self.stdin.close()
+        if self._hears is not None:
+            self._hears.close()
         self._transport.close()
         if self.status is not None:
             await self._protocol.released.wait()
@@ -124,6 +137,37 @@ async def start(
     except asyncio.CancelledError:
         await asyncio.shield(_end_once_started(starting))
         raise
+
+
+async def start_speaking(
+    argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, line_bytes: int
+) -> ProcessGroup:
+    """Start a child like `start`, that is spoken with over stdin and stdout. Raises OSError.
+
+    These are sockets: what the child runs as the same user could open a pipe in /proc/PID/fd, and speak in its place.
+    """
+    (to_child, childs_in), (from_child, childs_out) = socket.socketpair(), socket.socketpair()
+    # Each carries one direction, as a pipe does.
+    to_child.shutdown(socket.SHUT_RD)
+    from_child.shutdown(socket.SHUT_WR)
+    opened: list[asyncio.StreamWriter] = []
+    try:
+        _, stdin = await asyncio.open_unix_connection(sock=to_child)
+        opened.append(stdin)
+        stdout, hears = await asyncio.open_unix_connection(sock=from_child, limit=line_bytes)
+        opened.append(hears)
+        group = await start(argv, environment, cwd, stdin=childs_in.fileno(), stdout=childs_out.fileno())
+    except BaseException:
+        for writer in opened:
+            writer.transport.abort()
+        to_child.close()
+        from_child.close()
+        raise
+    finally:
+        childs_in.close()
+        childs_out.close()
+    group.spoken_to(stdin, stdout, hears)
+    return group
 
 
 async def _end_once_started(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Protocol]]) -> None:

@@ -19,9 +19,9 @@ class CannotStartError(Exception):
 
 
 def redactor_of(settings: Settings) -> Redactor:
-    """Return what knows the secrets of this process; from now on the log holds none of them."""
-    redactor = Redactor((*known_secrets(settings), *secrets_in(settings.data_dir)))
-    logs.redact_with(redactor)
+    """Return what knows the secrets of this process; from now on the log holds none of them, nor of any repository."""
+    redactor = Redactor(known_secrets(settings))
+    logs.redact_with(Redactor(secrets_in(settings.data_dir), parent=redactor))
     return redactor
 
 

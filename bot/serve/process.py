@@ -15,6 +15,7 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError, Transient, Unauthenticated
 from bot.inbox.decider import Decider
 from bot.locks import worker_lock
+from bot.node import variables
 from bot.node.identity import registered
 from bot.node.node_rows import NodeSelf
 from bot.node.transactions import persist
@@ -116,7 +117,8 @@ async def _run_loops(
     decider = Decider(
         ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.verbs, ctx.clock, ctx.sleep
     )
-    sender = Sender(ctx.pool, ctx.github, ctx.redactor, ctx.clock, ctx.sleep)
+    redactor_for = partial(variables.redactor_of, ctx.data_dir, ctx.redactor)
+    sender = Sender(ctx.pool, ctx.github, redactor_for, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()
 
     async def send(writer: str) -> None:

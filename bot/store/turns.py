@@ -40,6 +40,13 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted(Use):
+    """What counts of a turn's use. `beyond_usd` was told beyond the turn's limit just now, and does not count."""
+
+    beyond_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SoFar:
     """What earlier runs of a turn have left, in the columns `SO_FAR`.
 
@@ -253,17 +260,20 @@ async def use_session(connection: Connection, claim: Claim, session_id: int) -> 
 
 
 @under_claim("""
--- Agents report the cost of the session so far: the cost of the turn is what its runs added to that.
+-- Agents report the cost of the session so far: the cost of the turn is what its runs added to that, up to its limit.
+-- What was told last is where the next turn begins: a figure that was too large once hides nothing that follows.
 with session as (
-    select s.id, s.cost_usd as before from turns t join sessions s on s.id = t.session_id
+    select s.id, coalesce(t.cost_usd, 0) + greatest($3 - s.cost_usd, 0) as told
+    from turns t join sessions s on s.id = t.session_id
     where t.id = $1 and t.claim = $2 and $3::double precision is not null for update of s
 ), summed as (
-    update sessions s set cost_usd = greatest(before, $3) from session where s.id = session.id
+    update sessions s set cost_usd = $3 from session where s.id = session.id
 )
 update turns t set tokens = coalesce($4, t.tokens), model = coalesce($5, t.model),
-                   cost_usd = coalesce(t.cost_usd + added, added, t.cost_usd)
-from (select (select greatest($3 - before, 0) from session) as added) as told
-where t.id = $1 and t.claim = $2 returning t.cost_usd, t.tokens, t.model
+                   cost_usd = case when told is null then t.cost_usd else least(told, $6) end
+from (select (select told from session) as told) as cost
+where t.id = $1 and t.claim = $2
+returning t.cost_usd, t.tokens, t.model, greatest(told - $6, 0) as beyond_usd
 """)
 async def record_use(
     connection: Connection,
@@ -271,8 +281,9 @@ async def record_use(
     session_cost_usd: float | None,
     tokens: int | None,
     model: str | None,
-) -> Use:
-    """Record the cost of the session so far, the turn's tokens and its model; return what the turn itself cost.
+    most_usd: float,
+) -> Counted:
+    """Record the cost of the session so far, the turn's tokens and its model; return what counts of it for the turn.
 
     None is what is not known: what is recorded stays. May be repeated.
     """

@@ -17,7 +17,7 @@ from bot.github.answers import Posted
 from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated
 from bot.github.transport import Clock, Sleep
-from bot.model import OwnReview, Target, ThreadRef
+from bot.model import OwnReview, Repository, Target, ThreadRef
 from bot.redaction import Redactor
 from bot.store.database import Connection, Pool
 from bot.thread import outbox_rows as outbox
@@ -61,11 +61,11 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A sender of the outbox's items. Every body is redacted."""
+    """A sender of the outbox's items. Every body is redacted by what knows the secrets of its repository."""
 
     pool: Pool
     github: GitHub
-    redactor: Redactor
+    redactor_of: Callable[[Repository], Redactor]
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]]
 
@@ -272,7 +272,7 @@ class Sender:
         return self._signed(item, content)
 
     def _signed(self, item: OutboxItem, content: str) -> str:
-        return signed(self.redactor.redact(content), _marker(item))
+        return signed(self.redactor_of(item.repository).redact(content), _marker(item))
 
 
 def _marker(item: OutboxItem) -> str:

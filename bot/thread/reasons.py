@@ -146,6 +146,11 @@ OF_OUTSIDER = (
     "It has words of somebody without write access, and the agent has the repository's variables. Write the request "
     "again in your own words if you want it done."
 )
+KEEPS_VARIABLES = (
+    "The agent of this thread was given the repository's variables, and its files, its HOME or its session may still "
+    "hold them. So code and words of somebody without write access are not worked on here. Ask for that in a new "
+    "thread, or let somebody with write access ask here in their own words."
+)
 NEEDS_TURN = "The rules of this repository want a turn of its own for it. Write the request again if you want it done."
 ASKS_NO_MORE = "The text was edited meanwhile and asks the bot for nothing any more."
 

@@ -117,6 +117,7 @@ async def _open(
 
 async def _save(run: TurnRun, text: str) -> str:
     """Save the answer before anything is pushed: a later run of the turn delivers it without the agent."""
+    run.look_for_variables()
     redact = run.ctx.redactor.redact
     answer = await asyncio.to_thread(redact, text)
     left, left_out = await asyncio.to_thread(read_left, run.ctx.home(run.turn.conversation.id), run.inline)
@@ -124,7 +125,7 @@ async def _save(run: TurnRun, text: str) -> str:
     run.notices += [left_out] if left_out else []
     answer = await run.kind.take(run, answer, left)
     description = await description_of(run)
-    saved = answer, tuple(run.notices), run.thread_answers, run.kept, description
+    saved = answer, tuple(map(redact, run.notices)), run.thread_answers, run.kept, description
     await run.write(turns.save_answer, run.turn.claim, *saved)
     run.answer = answer
     return answer

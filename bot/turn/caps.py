@@ -7,13 +7,14 @@ from dataclasses import asdict, replace
 
 import structlog
 
+from bot import counters
 from bot.agents.driver import AgentDone, Block, Cancelled, Outcome
 from bot.agents.prompt_loop import AgentDriver
 from bot.model import CapReached
 from bot.prompt import remarks
 from bot.store import turns
 from bot.store.failures import log_failure
-from bot.store.turns import ClaimLostError
+from bot.store.turns import ClaimLostError, Use
 from bot.tasks import concurrently
 from bot.thread import notices
 from bot.turn.turn_run import TurnRun
@@ -27,9 +28,15 @@ _log = structlog.get_logger()
 
 
 async def record_use(run: TurnRun) -> None:
-    """Record what the agent told of its use so far. Raises ClaimLostError."""
-    use, cost = run.progress.use, run.progress.usage.session_cost_usd
-    run.progress.use = await run.write(turns.record_use, run.turn.claim, cost, use.tokens, use.model)
+    """Record what the agent told of its use so far: a cost beyond the turn's limit does not count. Raises
+    ClaimLostError.
+    """
+    use, cost, most = run.progress.use, run.progress.usage.session_cost_usd, run.ctx.most_usd_of_turn
+    counted = await run.write(turns.record_use, run.turn.claim, cost, use.tokens, use.model, most)
+    run.progress.use = Use(counted.cost_usd, counted.tokens, counted.model)
+    if counted.beyond_usd:
+        counters.COST_NOT_COUNTED.inc(counted.beyond_usd)
+        _log.warning("cost-not-counted", beyond_usd=counted.beyond_usd, counted_usd=counted.cost_usd)
 
 
 @asynccontextmanager

@@ -33,6 +33,8 @@ from bot.turn.kind import Kind
 from bot.turn.parsing import CommentParser
 from bot.turn.request import Verbs
 
+MOST_USD_WITHOUT_LIMIT = 10.0
+"""What a turn counts at most where no MAX_COST_USD_PER_TURN is set."""
 _log = structlog.get_logger()
 
 
@@ -76,6 +78,12 @@ class TurnContext(NodeContext):
     def parser(self) -> CommentParser:
         """Return what reads texts as the repository's rules want."""
         return CommentParser(self.policy.bot_name, self.verbs.commands.values(), bare_commands=self.rules.bare_commands)
+
+    @property
+    def most_usd_of_turn(self) -> float:
+        """Return how much of what an agent says of its cost counts, at most: it may say anything."""
+        limit = self.rules.max_cost_usd_per_turn
+        return MOST_USD_WITHOUT_LIMIT if limit is None else limit
 
     async def cap_reached(self, repository: Repository, turn_usd: float | None = None) -> CapReached | None:
         """Return the first cap on cost that is reached; `turn_usd` is what is known of a turn's cost. None to go on.

@@ -115,6 +115,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
         check=run.check,
         check_output=run.check_output,
     )
+    run.look_for_variables()
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
@@ -142,8 +143,9 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
 async def put_back(run: TurnRun, wait: Wait) -> bool:
     """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
     turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
-    words = reasons.waits(wait.why, wait.until, now, wait.step)
-    told = tuple(dict.fromkeys(run.notices))
+    redact = run.ctx.redactor.redact
+    words = redact(reasons.waits(wait.why, wait.until, now, wait.step))
+    told = tuple(map(redact, dict.fromkeys(run.notices)))
 
     async def write(connection: Connection) -> bool:
         goes_on = wait.step != "start"

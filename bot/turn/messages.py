@@ -22,6 +22,7 @@ from bot.turn import message_rows as messages
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.message_rows import Message
 from bot.turn.turn_run import TurnRun
+from bot.turn.variables import keeps_variables
 from bot.turn.words import Asked
 
 _log = structlog.get_logger()
@@ -126,7 +127,8 @@ async def _confirmed(run: TurnRun, message: Message) -> Message:
     """
     ctx, confirmed = run.ctx, await confirm(run.ctx, replace(run.turn, ask=message.ask))
     asked = Asked(ctx, replace(run.turn, ask=confirmed.ask), message.turn_id, confirmed)
-    if run.variables and not (await asked.leave(ctx.rules)).variables:
+    kept = await run.write(keeps_variables, run.turn.conversation.id)
+    if kept and not (await asked.leave(ctx.rules)).variables:
         raise NotConfirmedError(reasons.OF_OUTSIDER)
     if await ctx.verbs.settle(asked, ctx.rules) is not None:
         raise NotConfirmedError(reasons.NEEDS_TURN)

@@ -10,7 +10,7 @@ import structlog
 from bot import refs
 from bot.node.repository_names import of_this_minute
 from bot.node.rescue_rows import pending_restore
-from bot.node.variables import values_of, variables_in
+from bot.node.variables import know_variables
 from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
@@ -25,13 +25,16 @@ from bot.turn.repository_rules import use_fetched_rules, use_known_rules
 from bot.turn.restoring import bring_back_before
 from bot.turn.setting_up import set_up_for_agent
 from bot.turn.turn_run import TurnRun
+from bot.turn.variables import give_variables
 from bot.turn.words import Asked
 
 _log = structlog.get_logger()
 
 
 async def take_up(run: TurnRun) -> None:
-    """Use the repository's present names and the rules that are known of it."""
+    """Use the repository's present names, its variables as secrets, and the rules that are known of it."""
+    repository = run.turn.worktree.repository
+    know_variables(run.ctx.data_dir, repository, run.ctx.redactor)
     await run.unless_stopped(_follow_rename(run))
     await use_known_rules(run)
 
@@ -60,25 +63,6 @@ async def confirm_request(run: TurnRun) -> Confirmed | None:
     if run.kind.carry_out is None:
         await give_variables(run, confirmed)
     return confirmed
-
-
-async def give_variables(run: TurnRun, confirmed: Confirmed) -> None:
-    """Give the repository's variables to its set-up script and the agent, unless strangers have a say in what these do.
-
-    Raises GitHubError, OSError.
-    """
-    ctx, turn = run.ctx, run.turn
-    if not (found := values_of(ctx.data_dir, turn.worktree.repository)):
-        return
-    ctx.redactor.know(found.values())
-    is_ours = variables_in(ctx.data_dir, turn.worktree) == found
-    asked = Asked(ctx, turn, turn.id, confirmed)
-    if not is_ours or not (await asked.leave(ctx.rules)).variables:
-        run.notices.append(notices.VARIABLES_WITHHELD)
-        return
-    run.variables = found
-    # The repository's, of each agent: which one it is follows from rows and rules that are read meanwhile.
-    run.ctx = replace(ctx, agent_variables={agent: {**own, **found} for agent, own in ctx.agent_variables.items()})
 
 
 async def get_ready(run: TurnRun, confirmed: Awaitable[Confirmed | None]) -> Ready | TurnResult:

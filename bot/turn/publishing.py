@@ -21,10 +21,10 @@ from bot.tree import Clone, Committed, Guard, Identity, OpenTree, Push, RescueLa
 from bot.turn.confirm import NotConfirmedError, confirm
 from bot.turn.context import TurnContext
 from bot.turn.kind import Ready, Seen
-from bot.turn.preparing import give_variables
 from bot.turn.proof import Proof
 from bot.turn.pull_request import pull_request_of, pulls_while_pushed
 from bot.turn.turn_run import TurnRun
+from bot.turn.variables import give_variables
 
 _log = structlog.get_logger()
 

@@ -10,6 +10,7 @@ from bot.store.turns import ClaimLostError
 from bot.thread import notices, tracking, worktree_replies
 from bot.tree import GitError, StoppedError
 from bot.turn.turn_run import TurnRun
+from bot.turn.variables import record_given
 
 _log = structlog.get_logger()
 
@@ -75,6 +76,8 @@ async def _set_up(run: TurnRun) -> SetUp | None:
     if await run.write(worktrees.is_set_up, turn.worktree.id):
         return SetUp(None)
     run.progress.enter(tracking.SETTING_UP)
+    if run.variables:
+        await run.write(record_given, turn.worktree.id)
     done = await set_up(ctx, turn.worktree, ctx.home(thread), found, run.disk_overflowed, run.variables)
     if done.failure is None:
         await run.write(turns.record_setup, turn.claim)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
@@ -9,6 +10,8 @@ from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 from bot.ask import Ask
 from bot.model import CapReached, Repository, ThreadRef
 from bot.node.transactions import persist
+from bot.node.variables import know_variables
+from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store import turns
 from bot.store.database import Connection
@@ -72,6 +75,7 @@ class TurnRun:
     """What is deleted after the end, for nobody waits for that."""
 
     def __post_init__(self) -> None:
+        self.ctx = replace(self.ctx, redactor=Redactor(parent=self.ctx.redactor))
         self.operators, turn = self.ctx.rules, self.turn
         left = turn.so_far
         is_cut_off = left.resuming and not left.was_put_back
@@ -80,6 +84,11 @@ class TurnRun:
         self.thread_answers = left.thread_answers
         self.kind, self.kept = self.ctx.verbs.kind_of(turn.ask), left.kept
         self.progress = Progress(self.ctx.redactor.redact, left.steps if left.resuming else (), left.use)
+
+    def look_for_variables(self) -> None:
+        """Know what was set meanwhile for the repository as secrets; what was set before, if that cannot be read."""
+        with suppress(OSError):
+            know_variables(self.ctx.data_dir, self.turn.worktree.repository, self.ctx.redactor)
 
     @property
     def is_of_thread(self) -> bool:

@@ -35,20 +35,20 @@ async def world(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_a_turn_that_reaches_its_limit_is_told_to_finish_and_its_work_is_pushed(world: World) -> None:
     issue = await world.maria.opens_issue("Spend much")
     await issue.says("@threadtree-bot write a.txt: one\ncost 5.50\nhang\nsay Never.")
-    told = await issue.hears("The cost limit of $5.00 for one request was reached ($5.50)", "1 file +", "· $5.50 ·")
+    told = await issue.hears("The cost limit of $5.00 for one request was reached ($5.00)", "1 file +", "· $5.00 ·")
     assert "You were interrupted because the limit of what this request may cost is reached." in told
     assert "Never." not in told
 
     # This one does not listen, so it is ended: its work is pushed all the same.
-    await issue.says("@threadtree-bot write b.txt: two\ncost 11.00\nhang deaf")
-    await issue.hears(notices.STOPPED_AT_COST_LIMIT, "was reached ($5.50)", "1 file +")
+    await issue.says("@threadtree-bot write b.txt: two\ncost 900000\nhang deaf")
+    await issue.hears(notices.STOPPED_AT_COST_LIMIT, "was reached ($5.00)", "1 file +")
     files = await world.files((await world.branches())["threadtree/issue-1"])
     assert (files["a.txt"], files["b.txt"]) == ("one", "two")
 
     await issue.says("@threadtree-bot say Three.")
-    limit = "The cost limit is reached: $11.00 of $10.00 for this repository today. It resets at 00:00 UTC."
+    limit = "The cost limit is reached: $10.00 of $10.00 for this repository today. It resets at 00:00 UTC."
     await issue.hears("**Not started:**", limit)
-    assert await world.turns("state", "cost_usd") == [("done", 5.5), ("done", 5.5), ("refused", None)]
+    assert await world.turns("state", "cost_usd") == [("done", 5), ("done", 5), ("refused", None)]
     await world.database.execute(YESTERDAY)
     await issue.says("/retry")
     await issue.hears("Three.")

@@ -6,8 +6,9 @@ import stat
 from pathlib import Path
 
 from bot.model import Repository
-from bot.node.variables import set_variable
+from bot.node.variables import set_variable, unset_variable
 from bot.thread.notices import VARIABLES_WITHHELD
+from bot.thread.reasons import KEEPS_VARIABLES
 from tests.end_to_end.conftest import Worlds
 from tests.support.fork_server import fork
 from tests.support.processes import Deployment, deployment
@@ -20,10 +21,13 @@ echo "$DATABASE_PASSWORD"; exit 1
 """
 
 
+def shop(world: World) -> Repository:
+    return Repository(world.pair.settings.platform, world.repository.id, "acme", "shop")
+
+
 def knows_a_secret(world: World) -> None:
     """Set a variable of the repository, as `threadtree env set` does."""
-    repository = Repository(world.pair.settings.platform, world.repository.id, "acme", "shop")
-    set_variable(world.data_dir, repository, "DATABASE_PASSWORD", VALUE)
+    set_variable(world.data_dir, shop(world), "DATABASE_PASSWORD", VALUE)
 
 
 async def given_in(talk: Talk, more: str = "") -> tuple[bool, str]:
@@ -58,15 +62,31 @@ async def test_what_holds_a_value_is_not_pushed(a_world: Worlds) -> None:
         assert "threadtree/issue-1" not in await world.branches()
 
 
-async def test_another_repository_has_none_of_them(a_world: Worlds) -> None:
+async def test_another_repository_has_none_of_them_and_cannot_guess_them(a_world: Worlds) -> None:
     async with a_world() as world:
         knows_a_secret(world)
+        ours = await world.maria.opens_issue("Greet people", f"@threadtree-bot say It is {VALUE}.")
+        await ours.hears("It is [redacted].")
         other = await world.github.create_repository("acme/other", {"README.md": "# other\n"})
         other.allow(world.github.person("maria"), "write")
-        issue = await world.maria.opens_issue("Greet people", "@threadtree-bot env", repository=other)
-        is_given, answer = await given_in(issue)
+        words = f"@threadtree-bot env\nwrite guess.txt: {VALUE}\nsay Is it {VALUE}?"
+        issue = await world.maria.opens_issue("Greet people", words, repository=other)
+        is_given, answer = await given_in(issue, f"Is it {VALUE}?")
         assert not is_given
         assert VARIABLES_WITHHELD not in answer
+        assert "**Changed**" in answer
+
+
+async def test_what_is_set_while_an_agent_works_is_known_at_once(a_world: Worlds) -> None:
+    async with a_world() as world:
+        gate = world.directory / "gate"
+        issue = await world.maria.opens_issue("Greet people")
+        await issue.says(f"@threadtree-bot wait {gate}\nsay It is {VALUE}.")
+        await issue.sees("Wait")
+        knows_a_secret(world)
+        gate.touch()
+        await issue.hears("It is [redacted].")
+        assert VALUE not in str(await world.turns("answer"))
 
 
 async def test_a_forks_head_gets_none_and_the_answer_says_so(a_world: Worlds) -> None:
@@ -96,6 +116,36 @@ async def test_words_of_an_outsider_get_none_whoever_labels_them(a_world: Worlds
         await world.maria.person.label(hers.thread, "threadtree")
         is_given, _ = await given_in(hers)
         assert is_given
+
+
+async def test_a_thread_that_had_them_is_closed_to_an_outsiders_words(a_world: Worlds) -> None:
+    async with a_world({"SETUP_SCRIPT": "true"}) as world:
+        knows_a_secret(world)
+        setup = "#!/bin/sh\necho ran >> runs.txt; echo ${DATABASE_PASSWORD:-none} > .env\n"
+        await world.maria.pushes("main", {".threadtree/setup": setup, ".gitignore": ".env\n"})
+        # An outsider came first: nothing is kept, and the thread may be given them later.
+        issue = await world.olaf.opens_issue("Greet people", "env")
+        await world.maria.person.label(issue.thread, "threadtree")
+        assert not (await given_in(issue, VARIABLES_WITHHELD))[0]
+        await issue.says("@threadtree-bot env", by=world.maria)
+        assert (await given_in(issue))[0]
+        files = await world.files((await world.branches())["threadtree/issue-1"])
+        assert files["runs.txt"] == "ran\nran", "a set-up without them is not one with them"
+
+        said = await issue.says("write b.txt: two", by=world.olaf)
+        await world.maria.person.edit(said.comment, f"@threadtree-bot {said.comment.body}")
+        await issue.hears("**Not started:**", KEEPS_VARIABLES)
+
+        # So is a thread that works on the same files. HOME stays at a reset, and what was once set lies there.
+        pull = await world.olaf.opens_pull("Greet", head="threadtree/issue-1", body="Closes #1")
+        await world.maria.person.label(pull.thread, "threadtree")
+        await pull.hears("**Not started:**", KEEPS_VARIABLES)
+        await issue.says("/reset", by=world.maria)
+        await issue.hears("The worktree was reset")
+        unset_variable(world.data_dir, shop(world), "DATABASE_PASSWORD")
+        said = await issue.says("write c.txt: three", by=world.olaf)
+        await world.maria.person.edit(said.comment, f"@threadtree-bot {said.comment.body}")
+        await issue.hears("**Not started:**", KEEPS_VARIABLES)
 
 
 async def test_an_attempt_to_mend_what_an_outsider_wanted_gets_none_either(a_world: Worlds) -> None:

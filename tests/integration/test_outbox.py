@@ -166,7 +166,7 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
             pool=pool,
             github=github,
             time=time,
-            sender=Sender(pool, client, Redactor([SECRET]), time, time.sleep),
+            sender=Sender(pool, client, lambda _: Redactor([SECRET]), time, time.sleep),
             repository=repository,
             maria=maria,
             issue=issue,
@@ -336,7 +336,7 @@ async def test_an_answer_is_not_given_up_for_the_attempts_of_progress(bench: Ben
 async def test_the_pace_holds_across_processes(bench: Bench) -> None:
     for number in range(6):
         await bench.reply(f"Answer {number}")
-        another = Sender(bench.pool, bench.sender.github, Redactor(), bench.time, bench.time.sleep)
+        another = Sender(bench.pool, bench.sender.github, lambda _: Redactor(), bench.time, bench.time.sleep)
         await another.drain(bench.writer)
     posts = bench.posts()
     assert [(after - posts[0]).total_seconds() for after in posts] == [0, 0, 0, 0, 0, 1]
@@ -435,7 +435,7 @@ async def test_a_secondary_limit_pauses_the_writer_for_later_items_too(bench: Be
     started = bench.time.now
     assert (await bench.drain()).next_due == started + timedelta(seconds=90)
     await bench.reply("Two")
-    another = Sender(bench.pool, bench.sender.github, Redactor(), bench.time, bench.time.sleep)
+    another = Sender(bench.pool, bench.sender.github, lambda _: Redactor(), bench.time, bench.time.sleep)
     assert (await another.drain(bench.writer)).next_due == started + timedelta(seconds=90)
     assert bench.said == []
     await bench.drain_until_empty()

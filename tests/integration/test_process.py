@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.process import OutputTail, start
+from bot.sandbox.process import OutputTail, start, start_speaking
 from tests.support.patience import until_true
 from tests.support.sleeping_processes import new_sleep, runs
 
@@ -54,3 +54,30 @@ async def test_the_last_bytes_of_an_output_are_kept(tmp_path: Path) -> None:
     await tail.finish(60)
     assert tail.data == b"\0\0end"
     await process.end()
+
+
+async def test_no_process_can_speak_in_the_place_of_one_that_is_spoken_with(tmp_path: Path) -> None:
+    tries = "for n in 0 1; do (echo forged > /proc/$$/fd/$n) 2>/dev/null && echo open; done; cat; echo last"
+    process = await start_speaking(("sh", "-c", tries), ENVIRONMENT, tmp_path, line_bytes=1 << 16)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # More than the sockets hold, in both directions: who writes waits for who reads.
+    process.stdin.write(b"x" * 60_000 + b"\n")
+    writing = asyncio.create_task(_write(process.stdin, [b"y" * 60_000 + b"\n"] * 50))
+    assert await process.stdout.readline() == b"x" * 60_000 + b"\n"
+    transport = process.stdin.transport
+    await until_true(lambda: transport.get_write_buffer_size() > 0)
+    assert not writing.done()
+    assert [len(await process.stdout.readline()) for _ in range(50)] == [60_001] * 50
+    await writing
+    process.stdin.close()
+    assert await process.stdout.read() == b"last\n"
+    await process.wait()
+    assert process.status == 0
+    await process.end()
+
+
+async def _write(stdin: asyncio.StreamWriter, lines: list[bytes]) -> None:
+    for line in lines:
+        stdin.write(line)
+        await stdin.drain()

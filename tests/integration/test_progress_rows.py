@@ -73,7 +73,14 @@ async def test_the_cost_of_a_turn_is_what_its_runs_added_to_the_session(world: T
     conversation, _ = await world.home()
     await world.ask(conversation)
     turn = await world.claimed()
-    record = partial(turns.record_use, world.db, turn.claim)
+
+    beyond: list[float] = []
+
+    async def record(cost: float | None, tokens: int | None, model: str | None) -> Use:
+        counted = await turns.record_use(world.db, turn.claim, cost, tokens, model, 5.0)
+        beyond.append(counted.beyond_usd or 0)
+        return Use(counted.cost_usd, counted.tokens, counted.model)
+
     assert await record(None, 5, None) == Use(None, 5, None), "it has no session yet"
     session = await turns.start_session(world.db, turn.claim, "claude", "s-1")
     await turns.use_session(world.db, turn.claim, session)
@@ -82,7 +89,11 @@ async def test_the_cost_of_a_turn_is_what_its_runs_added_to_the_session(world: T
     assert await record(0.75, 20, None) == Use(0.75, 20, "a-model")
     assert await record(0.1, None, None) == Use(0.75, 20, "a-model"), "a session that was lost begins at nothing"
     with pytest.raises(ClaimLostError):
-        await turns.record_use(world.db, replace(turn.claim, token=uuid4()), 9.0, 9, None)
+        await turns.record_use(world.db, replace(turn.claim, token=uuid4()), 9.0, 9, None, 5.0)
+    # An agent may say anything: no more counts than the turn's limit, and what it says next is not lost.
+    assert [(await record(cost, None, None)).cost_usd for cost in (900, 900, 1)] == [5, 5, 5]
+    assert [round(one) for one in beyond] == [0] * 5 + [896, 0, 0], "a leap is told once"
+    assert await world.db.fetchval("select cost_usd from sessions") == 1
 
 
 async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes(world: TurnRows) -> None:
@@ -95,7 +106,7 @@ async def test_caps_of_the_day_count_what_is_known_of_running_turns_on_all_nodes
     for node, cost in ((NODE, 1.5), ("other", 2.5)):
         turn = await world.claimed(node=node)
         await turns.use_session(world.db, turn.claim, await turns.start_session(world.db, turn.claim, "claude", node))
-        await turns.record_use(world.db, turn.claim, cost, 10, None)
+        await turns.record_use(world.db, turn.claim, cost, 10, None, 10.0)
     assert await day() == SpentToday(4, 4)
 
 

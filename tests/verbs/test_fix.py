@@ -167,8 +167,10 @@ async def test_a_push_by_a_person_in_between_ends_the_chain(world: World) -> Non
     await issue.hears("Attempt 1 of 3", "**Changed**")
 
 
-async def test_a_push_by_a_person_during_an_attempt_begins_a_new_chain(a_world: Worlds) -> None:
+async def test_a_push_by_a_person_during_an_attempt_begins_a_new_chain_and_a_bots_does_not(a_world: Worlds) -> None:
     async with a_world({**SETTINGS, "MAX_FIX_ATTEMPTS": "1"}) as world:
+        formatter = world.someone("formatter[bot]", "Bot")
+        world.repository.allow(formatter.user, "write")
         gate = world.gate()
         issue = await asked(world, WORK.replace("mend ", f"mend wait {gate}\\n"))
         ci(world, tests="failure")
@@ -177,7 +179,11 @@ async def test_a_push_by_a_person_during_an_attempt_begins_a_new_chain(a_world: 
         gate.open()
         await issue.hears("Attempt 1 of 1", "**Changed**")
         await world.quiet()
+        gate.path.unlink()
         ci(world, tests="failure")
+        await issue.sees_working()
+        await formatter.pushes("threadtree/issue-1", {"formatted.txt": "so\n"})
+        gate.open()
         await issue.hears("Attempt 1 of 1", "**Changed**")
         await world.quiet()
         ci(world, tests="failure")

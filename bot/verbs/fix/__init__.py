@@ -18,11 +18,17 @@ from bot.turn.kind import Kind, Ready
 from bot.turn.parsing import one_of
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
+from bot.turn.variables import keeps_variables
 from bot.verbs.fix import rows, words
 
 
 async def _goes_on_with_others(ctx: TurnContext, turn: ClaimedTurn) -> bool:
-    """It goes on with the words of the requests before it, which may have been withheld variables."""
+    """It goes on with the words of the requests before it, which may have been withheld variables.
+
+    In a thread that was given them since, nobody else was listened to.
+    """
+    if await persist(ctx.pool, keeps_variables, turn.conversation.id):
+        return False
     told = (turn.conversation.id, turn.id, notices.VARIABLES_WITHHELD)
     return await persist(ctx.pool, turns.was_told, *told)
 

@@ -1,10 +1,12 @@
 """Checks of a head that the bot pushed have ended: a turn fixes them, or that is given up, or they pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from bot.ask import Ask
 from bot.github.checks import read_checks
-from bot.github.client import GitHub
+from bot.github.client import PER_PAGE
 from bot.github.thread import Checks
 from bot.model import Repository, Thread
 from bot.node.repository_rules import known_rules
@@ -20,6 +22,9 @@ from bot.verbs.fix import rows as fixes
 from bot.verbs.fix import words
 from bot.verbs.fix.rows import OwnHead
 
+MOST_A_DAY: Final = 20
+"""How many attempts there are on a thread in 24 hours at most, whoever asks or pushes meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Passing:
@@ -32,27 +37,54 @@ class Passing:
 
 
 @dataclass(frozen=True, slots=True)
+class Push:
+    """A push to the branch, which has been at the commit `after` since."""
+
+    after: str
+    by_person: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Failing:
-    """Checks of these names fail, and not on the branch `base`. `attempt` is the number of the next one to fix them,
-    None where there were enough.
+    """Checks of these names fail, and not on the branch `base`; `attempts` came since a person asked, or pushed.
+
+    `enough`: there are no more, because of those or of those within a day.
     """
 
     names: tuple[str, ...]
     base: str
-    attempt: int | None
+    attempts: int
+    enough: Literal["attempts", "day"] | None = None
 
 
 def judge(
-    own: OwnHead, most: int, head: Checks, on_base: frozenset[str] = frozenset(), base: str = ""
+    own: OwnHead,
+    most: int,
+    head: Checks,
+    on_base: frozenset[str] = frozenset(),
+    base: str = "",
+    pushes: Sequence[Push] = (),
 ) -> str | Passing | Failing:
-    """Return what the checks of the head ask for, where those `on_base` fail on its base too; or why nothing. Pure."""
+    """Return what the checks of the head ask for, where those `on_base` fail on its base too; or why nothing. Pure.
+
+    `pushes` are those to the branch, the newest first.
+    """
     if head.running:
         return "checks run"
     if names := tuple(sorted(head.failed - on_base)):
-        return Failing(names, base, own.attempts + 1 if own.attempts < most else None)
+        attempts = attempts_since_a_person(own, pushes)
+        of_day: Literal["day"] | None = "day" if own.of_day >= MOST_A_DAY else None
+        return Failing(names, base, attempts, "attempts" if attempts >= most else of_day)
     if own.is_fix and head.green:
         return Passing(bool(head.failed), head.is_part)
     return "no check fails that passes on the base"
+
+
+def attempts_since_a_person(own: OwnHead, pushes: Sequence[Push]) -> int:
+    """Return how many attempts came since a person asked, or pushed while one of them ran: for heads pushed later."""
+    at = next((at for at, push in enumerate(pushes) if push.by_person), None)
+    later = {push.after for push in pushes[:at]}
+    return sum(at is None or head in later for head in own.attempts)
 
 
 async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: str) -> str | None:
@@ -67,7 +99,7 @@ async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: s
     if own is not None:
         rules = await known_rules(parts.pool, parts.rules, own.repository)
         is_wanted = rules.fixes(own.autofix)
-        found = await _look(parts.github, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
+        found = await _look(parts, own, head, rules.max_fix_attempts) if is_wanted else "autofix is off"
     async with parts.pool.acquire() as connection, connection.transaction():
         if not await deliveries.end(connection, guid):
             return None
@@ -86,9 +118,9 @@ async def see_to_checks(parts: Parts, guid: str, repository: Repository, head: s
         return "checks fail"
 
 
-async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> str | Passing | Failing:
+async def _look(parts: Parts, own: OwnHead, head: str, most: int) -> str | Passing | Failing:
     """Ask GitHub how the checks of the head ended: that of an open pull request from the repository's own branch."""
-    repository = own.repository
+    github, repository = parts.github, own.repository
     checks = await read_checks(github, repository, head)
     if checks.running or not (checks.failed or own.is_fix):
         return judge(own, most, checks)
@@ -96,11 +128,25 @@ async def _look(github: GitHub, own: OwnHead, head: str, most: int) -> str | Pas
     pull = next((one for one in pulls if one.is_open and one.head_sha == head), None)
     if pull is None:
         return "no open pull request has this head"
-    on_base = frozenset[str]()
+    on_base, pushes = frozenset[str](), list[Push]()
     if checks.failed:
         tip = (await github.get(repository, "/branches/{branch}", branch=pull.base))["commit"]["sha"]
         on_base = (await read_checks(github, repository, tip)).failed
-    return judge(own, most, checks, on_base, pull.base)
+        pushes = await _pushes(parts, own) if own.met_push else []
+    return judge(own, most, checks, on_base, pull.base, pushes)
+
+
+async def _pushes(parts: Parts, own: OwnHead) -> list[Push]:
+    """Return the last pushes to the branch, the newest first; none where an older Enterprise Server does not tell.
+
+    A formatter that answers each push of the bot would let it go on for ever, so it matters who pushed.
+    https://docs.github.com/rest/repos/repos#list-repository-activities
+    """
+    path, ref = "/activity{?ref,per_page}", f"refs/heads/{own.branch}"
+    found = await parts.github.get_if_there(own.repository, path, ref=ref, per_page=PER_PAGE) or ()
+    bots = {parts.policy.bot_id, *parts.policy.allowed_bots}
+    people = [(one["after"], one["actor"] or {}) for one in found]
+    return [Push(after, who.get("type") == "User" and who["id"] not in bots) for after, who in people]
 
 
 async def _fix(parts: Parts, connection: Connection, own: OwnHead, rules: Rules, head: str, found: Failing) -> None:
@@ -117,7 +163,9 @@ async def _fix(parts: Parts, connection: Connection, own: OwnHead, rules: Rules,
     ctx = RequestContext(
         *where, request, parts.policy, rules, parts.server_url, now, parts.verbs, silent_until=silent_until
     )
-    if found.attempt is not None:
-        await queue_turn(ctx, ask, words.attempt(*commit, names, found.attempt, most))
+    if found.enough is None:
+        await queue_turn(ctx, ask, words.attempt(*commit, names, found.attempts + 1, most))
+    elif silent_until is None and found.enough == "day":
+        await ctx.reply(words.enough_for_a_day(*commit, names, own.of_day, found.base))
     elif silent_until is None:
-        await ctx.reply(words.gave_up(*commit, names, own.attempts, found.base))
+        await ctx.reply(words.gave_up(*commit, names, found.attempts, found.base))

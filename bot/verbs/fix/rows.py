@@ -1,7 +1,7 @@
 """Rows about the checks of what the bot pushed: whose head a commit is, and what was done about its checks."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import orjson
@@ -17,8 +17,8 @@ from bot.store.deliveries import NewDelivery
 class OwnHead:
     """A head that the bot pushed to `branch` for the turn `turn_id`, which asked `ask`.
 
-    `is_fix`: that turn was to fix the checks of the head before; `attempts` such turns came since a person asked, or
-    pushed while one of them ran.
+    `is_fix`: that turn was to fix the checks of the head before. `attempts`: the heads of all such turns since a person
+    asked; `met_push`: while one of them ran, somebody else pushed. `of_day`: how many came in the last 24 hours.
     `autofix` is what the thread's people chose, None for the repository's rule. `folder` is the clone's.
     """
 
@@ -32,7 +32,9 @@ class OwnHead:
     branch: str
     ask: Ask
     is_fix: bool
-    attempts: int
+    attempts: tuple[str, ...]
+    met_push: bool
+    of_day: int = field(compare=False)
 
     @property
     def repository(self) -> Repository:
@@ -48,19 +50,22 @@ CHOSEN = "coalesce(c.autofix, (select bool_or(o.autofix) from conversations o wh
 -- Of an open thread in which nothing runs or waits: whatever does rings at its end. Its worktree may be purged.
 select c.id as conversation_id, c.number, c.kind, c.title, {CHOSEN} as autofix, t.id as turn_id, t.pushed_to as branch,
        r.ask, (r.ask -> 'of') ? 'head' as is_fix,
-       (select count(*) from requests f
-        where f.conversation_id = c.id and (f.ask -> 'of') ? 'head'
-          and f.turn_id >= (select coalesce(max(p.turn_id + s.met_push::integer), 0)
-                            from requests p join turns s on s.id = p.turn_id
-                            where p.conversation_id = c.id
-                              and (not (p.ask -> 'of') ? 'head' or p.retry_of is not null or s.met_push))
-       ) as attempts, b.*
+       chain.*, b.*
 from turns t
 join requests r on r.turn_id = t.id and r.verb <> 'undo' -- what a person takes back is not fixed
 join conversations c on c.id = t.conversation_id
 join codebases b on (b.platform, b.repository_id) = (c.platform, c.repository_id)
 join worktrees w on w.id = c.worktree_id and w.branch = t.pushed_to
                  and (w.is_live or (w.state = 'removed' and w.removal = 'purged'))
+cross join lateral (
+    select coalesce(array_agg(f.ask #>> '{{of,head}}' order by f.turn_id) filter (where is_since), '{{}}') as attempts,
+           coalesce(bool_or(s.met_push) filter (where is_since), false) as met_push,
+           count(*) filter (where f.asked_at > now() - interval '1 day') as of_day
+    from (select coalesce(max(p.turn_id), 0) as last from requests p
+          where p.conversation_id = c.id and (not (p.ask -> 'of') ? 'head' or p.retry_of is not null)) p
+    join requests f on f.conversation_id = c.id and (f.ask -> 'of') ? 'head' join turns s on s.id = f.turn_id
+    cross join lateral (select f.turn_id >= p.last as is_since) as which
+) chain
 where t.pushed_head = $3 and (c.platform, c.repository_id) = ($1, $2) and c.state = 'open'
   and t.stop_requested_at is null -- a stop that came too late for the push
   and not exists (select from turns o where o.state in ('queued', 'running')

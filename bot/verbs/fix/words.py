@@ -16,11 +16,21 @@ def attempt(head: str, url: str, names: Collection[str], number: int, most: int)
 
 
 def gave_up(head: str, url: str, names: Collection[str], attempts: int, base: str) -> str:
-    verb = "fails" if len(names) == 1 else "fail"
     tries = "an attempt" if attempts == 1 else f"{attempts} attempts"
+    still = _still_fails(head, url, names, tries, base)
+    return f"{still}: the bot stops here until somebody asks it again."
+
+
+def enough_for_a_day(head: str, url: str, names: Collection[str], attempts: int, base: str) -> str:
+    still = _still_fails(head, url, names, f"{attempts} attempts in 24 hours", base)
+    return f"{still}: the bot makes no further one by itself for now. Ask it, if you want it to go on."
+
+
+def _still_fails(head: str, url: str, names: Collection[str], tries: str, base: str) -> str:
+    verb = "fails" if len(names) == 1 else "fail"
     return (
         f"{format_list(sorted(names))} still {verb} on {_commit(head, url)} after {tries}, and not on "
-        f"{inline_code(base)}: the bot stops here until somebody asks it again."
+        f"{inline_code(base)}"
     )
 
 
