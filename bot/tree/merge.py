@@ -19,7 +19,8 @@ async def merged_tree(clone: Clone, ours: str, theirs: str) -> str | tuple[str, 
     In the clone: git checks no object that it reads, so a sandbox could show another content under the name of a
     commit.
     """
-    how = ("--write-tree", "--name-only", "--no-messages", "-z")
+    # An agent can amend the first commit of all: then the two have nothing in common.
+    how = ("--write-tree", "--name-only", "--no-messages", "-z", "--allow-unrelated-histories")
     more: Options = {"environment": {"GIT_ATTR_SOURCE": ours}, "program": LIMITED, "check": False}
     merged = await clone.git.on_clone(clone.path, "merge-tree", *how, ours, theirs, **more)
     if merged.status not in (0, 1):
