@@ -50,7 +50,8 @@ class Push:
 
     `began`: the commit at which the turn began; None counts as another one. `bases` are branches on GitHub whose
     commits are nobody's to take off. `is_linear`: the branch takes no merges. `rescue`: the ref for what is made anew.
-    `seen`: the remote's tip and ours, imported, of which it is known already that there is something to push.
+    `seen`: the remote's tip and ours, imported, of which it is known already that there is something to push, and
+    nothing that was taken off.
     """
 
     branch: str
@@ -79,8 +80,9 @@ async def to_push(checkout: Checkout, wanted: Push) -> Push | None:
     if tip is None:
         return None
     taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
-    has_some = await _has_commits_to_push(clone, wanted, theirs, tip, taken)
-    return replace(wanted, seen=(theirs, tip)) if has_some else None
+    if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
+        return None
+    return wanted if taken else replace(wanted, seen=(theirs, tip))
 
 
 async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
@@ -97,10 +99,11 @@ async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
         theirs, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         if tip is None:
             return Pushed("nothing")
-        taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
-        # With more bases less was taken off, so what was seen still holds.
-        if (theirs, tip) != wanted.seen and not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
-            return Pushed("nothing")
+        taken = frozenset[str]()
+        if (theirs, tip) != wanted.seen:
+            taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
+            if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
+                return Pushed("nothing")
         if not taken and (theirs is None or await clone.is_ancestor(theirs, tip)):
             await check(tip, branch)
             refused = await _push_commit(lock, tip, branch, theirs)

@@ -95,6 +95,12 @@ async def test_after_a_force_push_the_review_is_of_the_new_head_and_says_what_th
     assert (pull.reviews_of_bot[-1].commit_id, remark.line) == (head, 5)
     assert "The bot's files are not at this commit" not in body
 
+    await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await pull.hears("**Failed:**")
+    await world.maria.person.amend(world.repository, "fix", {"cart.py": CART}, "Fix")
+    await pull.says(left("Not there."))
+    await pull.reviewed("Not there.", "The bot's files are not at this commit")
+
 
 async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) -> None:
     pull = await pull_request(world)

@@ -53,8 +53,9 @@ async def taken_off(clone: Clone, branch: str, tip: str, bases: Iterable[str] = 
     taken, had = set[str](), await last_pushed(clone, branch)
     if had not in (None, theirs) and await clone.commit_at(had) is not None:
         taken = ahead - await clone.listed(tip, f"^{theirs}", f"^{had}")
-    nowhere = await clone.listed(tip, *_NOT_ON_GITHUB)
-    return frozenset(ahead & (taken | (nowhere - await _unknown(clone, nowhere))))
+    if published := ahead - await _unknown(clone, ahead):
+        taken |= published & await clone.listed(tip, *_NOT_ON_GITHUB)
+    return frozenset(taken)
 
 
 async def never_published(clone: Clone, branch: str, tip: str) -> set[str]:
