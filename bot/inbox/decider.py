@@ -34,7 +34,7 @@ from bot.inbox.review import whole_review
 from bot.json_values import parse
 from bot.markdown import MarkdownError
 from bot.model import Repository, Thread
-from bot.node.repository_names import of_this_minute, stored
+from bot.node.repository_names import of_this_minute
 from bot.node.repository_rules import known_rules
 from bot.prompt.hidden import strip_hidden
 from bot.store import conversations, deliveries, turns
@@ -342,8 +342,7 @@ class Decider(Parts):
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""
         worktree_id, problem = None, None
         try:
-            told = await self.github.repository(self.platform, wanted.owner, wanted.name)
-            repository = await stored(self.pool, told)
+            repository = await self.github.repository(self.platform, wanted.owner, wanted.name)
             here = replace(self.nodes, timeout_seconds=None)
             assigned = await assign_worktree_for_operator(
                 self.pool, self.github, here, self.clock, repository, wanted.number

@@ -152,6 +152,7 @@ async def _closed_pull(github: GitHub, event: ThreadClosed) -> ThreadClosed:
     try:
         pull = await github.pull(event.repository, event.thread.number)
     except NotFound:
+        await github.as_named_now(event.repository)
         raise NotConfirmedError("there is no such pull request") from None
     if pull.closed_at is None:
         raise NotConfirmedError("the pull request is open")
@@ -179,7 +180,9 @@ async def _thread(github: GitHub, repository: Repository, thread: Thread, *, nee
 
 
 async def _there(github: GitHub, repository: Repository, number: int, target: Target) -> Shown:
+    """Return the text. Raises NotFound where the bot does not see the repository: that says nothing of the text."""
     if (shown := await read_asked(github, repository, number, target)) is None:
+        await github.as_named_now(repository)  # GitHub's answer is the same
         raise NotConfirmedError("the thread has no such text")
     return shown
 

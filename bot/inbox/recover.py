@@ -107,8 +107,8 @@ def pause(every_seconds: float, seldom_seconds: float, asked: int, counted: int,
 class Recovery:
     """Reads the logs round after round; remembers between them what it need not ask again.
 
-    `named` are repositories whose logs a token reads from the start, `seldom_seconds` the time between two looks for
-    webhooks. With `poll_seconds` the deliveries are expected here, and nothing was missed.
+    `named` are repositories whose logs a token reads from the start. With `poll_seconds` the deliveries are expected
+    here, nothing was missed, and `seldom_seconds` is the time between two looks for webhooks; else each round looks.
     """
 
     pool: Pool
@@ -150,7 +150,7 @@ class Recovery:
     async def _read(self, now: datetime, cost: Cost) -> tuple[list[Recovered], float]:
         """Read every source; return what they gave, and how long GitHub asks to wait. Its limit ends the round."""
         found = list[Recovered]()
-        is_full = time.monotonic() - self._looked_at >= self.seldom_seconds
+        is_full = self.poll_seconds is None or time.monotonic() - self._looked_at >= self.seldom_seconds
         if is_full:
             try:
                 await self._find_sources(now)

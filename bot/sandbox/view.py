@@ -23,6 +23,8 @@ LFS = "lfs"
 SHALLOW = "shallow"
 """git's file that tells where history ends, in a clone without older one: https://git-scm.com/docs/shallow"""
 _SETTINGS = ("hooks", "info")
+_OF_THE_CLONE = "config-of-the-clone"
+"""What the config of a worktree's processes includes: the clone's, as it is now."""
 _PLACES = ("objects/info", "objects/pack", "hooks", "refs", "worktrees")
 # Folders of the host that show no hooks, and no other worktree.
 _EMPTY, _WORKTREES = "empty", "worktrees"
@@ -165,6 +167,7 @@ def mounts(view: View, *, with_worktree: bool, read_only: bool = False, own_sett
     for name in _SHARED:  # git deletes empty folders
         (view.clone / "refs" / name).mkdir(exist_ok=True)
     _make_settings(view)
+    included = ("--ro-bind", view.clone / "config", view.clone / _OF_THE_CLONE)
     of_the_clone: list[tuple[str | Path, ...]] = [
         _read_only(view.clone / "config"),
         *(("--ro-bind", view.private / _EMPTY, view.clone / name) for name in _SETTINGS),
@@ -174,7 +177,7 @@ def mounts(view: View, *, with_worktree: bool, read_only: bool = False, own_sett
         ("--bind", view.common, view.clone),
         ("--bind", view.refs, view.clone / "refs"),
         _read_only(view.clone / "refs" / "remotes"),
-        *([] if own_settings else of_the_clone),
+        *([included] if own_settings else of_the_clone),
         ("--ro-bind", view.private / _WORKTREES, view.clone / "worktrees"),
         ("--bind", view.state, view.admin),
         *(_read_only(view.admin / name) for name in _PINNED),
@@ -199,7 +202,12 @@ def _make_settings(view: View) -> None:
     config = view.common / "config"
     if not stat.S_ISREG(_mode(config)) or not config.lstat().st_size:
         remove_untrusted(view.common, PurePath("config"))
-        shutil.copyfile(view.clone / "config", config)
+        # What git reads before it includes: https://git-scm.com/docs/gitrepository-layout
+        lines, kept = list[str](), False
+        for line in (view.clone / "config").read_text().splitlines():
+            kept = line.startswith(("[core]", "[extensions]")) if line.startswith("[") else kept
+            lines += [line] if kept else []
+        config.write_text("\n".join([*lines, "[include]", f"\tpath = {_OF_THE_CLONE}", ""]))
 
 
 def _mode(path: Path) -> int:

@@ -12,6 +12,7 @@ from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
 from bot.model import HeadBranch, Repository, worktree_path
 from bot.node import node_rows as nodes
+from bot.node.repository_names import stored
 from bot.store import conversations, worktrees
 from bot.store.database import Pool
 from bot.tasks import concurrently
@@ -70,12 +71,13 @@ async def assign_worktree_for_operator(
 ) -> AssignedWorktree:
     """Return the worktree in which a request on the thread would run, before the first request.
 
-    Raises NotFound where there is no such thread, GitHubError.
+    `repository` is as GitHub tells it now. Raises NotFound where there is no such thread, GitHubError.
     """
     thread = await github.thread(repository, number)
     pull = None
     if thread.kind == "pull":
         pull = await look_up_pull_request(github, repository, number, clock, asyncio.sleep, choosing=True)
+    await stored(pool, repository)
     async with pool.acquire() as connection, connection.transaction():
         thread_ref, folder = await save_thread(connection, repository, thread)
         return await assign_worktree(ThreadContext(connection, where, thread_ref, number, folder, pull))

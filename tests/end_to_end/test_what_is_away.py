@@ -67,7 +67,7 @@ async def test_a_part_of_github_that_is_away_for_a_day_ends_the_request_with_the
     asked = await issue.says("@threadtree-bot write a.txt: one\nsay Done.")
     await world.until(away.met)
     if away.shown is None:
-        assert not issue.from_bot
+        assert not issue.unread
     else:
         await issue.sees(away.shown)
     world.clock.move(DAY)

@@ -24,6 +24,7 @@ from bot.inbox.decider import Decider
 from bot.inbox.delivery import delivery_of
 from bot.model import Repository
 from bot.rules import Rules
+from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Issue, Pull
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store import deliveries
@@ -253,6 +254,25 @@ async def test_what_nobody_touched_is_confirmed_in_whichever_way_it_was_asked(se
         confirmed = (await confirmed_again(setting, number, ask, repository)).ask
         # The newest words count.
         assert replace(confirmed, text=confirmed.text.removesuffix(", please")) == ask
+
+
+async def test_what_happened_where_the_bot_may_not_see_now_is_not_called_forged(setting: Setting) -> None:
+    issue, pull = await people_ask(setting)
+    maria = setting.github.person("maria")
+    await maria.comment(issue, "/status")
+    await maria.close(pull)
+    await maria.close(issue)
+    await maria.reopen(issue)
+    setting.clock.move(5)
+    happened = [one for one in setting.sent[setting.decided :] if one[1]["action"] in ("created", "closed", "reopened")]
+    assert len(happened) == 4
+    setting.github.faults.add(FailBefore(404, "Not Found"), times=None)
+    hidden = "NotFound: acme/shop was deleted, or the bot may not see it"
+    for event, payload in happened:
+        state, error = await setting.decide(event, payload)
+        assert state == "failed", (event, payload["action"])
+        assert error is not None
+        assert error == hidden or payload["action"] == "closed", error
 
 
 TEXTS = (

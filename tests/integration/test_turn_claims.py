@@ -147,7 +147,7 @@ async def test_text_is_cleaned_where_it_enters_a_row(world: TurnRows, turn: Clai
     async with database(database_url, size=1, redactor=Redactor([secret])) as pool, pool.acquire() as db:
         await turns.save_answer(db, turn.claim, f"O\0K \ud800 {secret}", (f"see {secret}", "half \udfff\0"), ())
     row = await world.row(turn.id)
-    assert (row["answer"], row["notices"]) == ("OK ? [redacted]", ["see [redacted]", "half ?"])
+    assert (row["answer"], row["notices"]) == ("OK \ufffd [redacted]", ["see [redacted]", "half \ufffd"])
 
 
 async def test_a_requeue_never_counts_as_a_crash(world: TurnRows, turn: ClaimedTurn) -> None:
