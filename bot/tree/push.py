@@ -1,7 +1,7 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -50,6 +50,8 @@ class Push:
 
     `began`: the commit at which the turn began; None counts as another one. `bases` are branches on GitHub whose
     commits are nobody's to take off. `is_linear`: the branch takes no merges. `rescue`: the ref for what is made anew.
+    `seen`: the remote's tip and ours, imported, of which it is known already that there is something to push, and
+    nothing that was taken off.
     """
 
     branch: str
@@ -59,6 +61,7 @@ class Push:
     bases: tuple[str, ...] = ()
     is_linear: bool = False
     rescue: str | None = None
+    seen: tuple[str | None, str] | None = None
 
 
 _log = structlog.get_logger()
@@ -67,17 +70,19 @@ BeforePush = Callable[[str, str], Awaitable[None]]
 """Gets a commit and the branch on GitHub that it goes to, right before each push; raises to prevent it."""
 
 
-async def has_to_push(checkout: Checkout, wanted: Push) -> bool:
-    """Return whether there is anything of ours that the remote's branch lacked at the last fetch. Raises GitError,
-    InvalidNameError, OSError.
+async def to_push(checkout: Checkout, wanted: Push) -> Push | None:
+    """Return what to push with what was `seen`; None if the remote's branch lacked nothing of ours at the last fetch.
+    Raises GitError, InvalidNameError, OSError.
     """
     clone, branch = checkout.clone, wanted.branch
     await import_commits(checkout, branch)
     theirs, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
     if tip is None:
-        return False
+        return None
     taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
-    return await _has_commits_to_push(clone, wanted, theirs, tip, taken)
+    if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
+        return None
+    return wanted if taken else replace(wanted, seen=(theirs, tip))
 
 
 async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
@@ -88,14 +93,17 @@ async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
     remote has. Raises GitError (network, credentials), InvalidNameError, OSError, what `check` raises.
     """
     clone, lock, branch = checkout.clone, checkout.lock, wanted.branch
-    await import_commits(checkout, branch)
+    if wanted.seen is None:
+        await import_commits(checkout, branch)
     for merged in (False, True):
         theirs, tip = await clone.commit_at(refs.remote(branch)), await clone.commit_at(refs.local(branch))
         if tip is None:
             return Pushed("nothing")
-        taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
-        if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
-            return Pushed("nothing")
+        taken = frozenset[str]()
+        if (theirs, tip) != wanted.seen:
+            taken = await branch_history.taken_off(clone, branch, tip, wanted.bases)
+            if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
+                return Pushed("nothing")
         if not taken and (theirs is None or await clone.is_ancestor(theirs, tip)):
             await check(tip, branch)
             refused = await _push_commit(lock, tip, branch, theirs)

@@ -54,7 +54,7 @@ from bot.tree.lfs import objects as lfs
 from bot.tree.lfs.pointers import LFS, filter_lines
 from bot.tree.merge import merge, merged_tree, revert
 from bot.tree.proposal import Proposal, proposal_of, template_on
-from bot.tree.push import Push, Pushed, has_to_push, push, push_beside
+from bot.tree.push import Push, Pushed, push, push_beside, to_push
 from bot.tree.remove import NotRemoved, Remote, Removed, Unlinked, git_folders, remove, rescue_first, unlink_worktree
 from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_rescues, rescue_bytes, rescued_tip
 from bot.tree.rescue.restore import Restored, restore
@@ -334,11 +334,11 @@ class OpenTree(OpenClone):
         self._checkout = replace(checkout, commit=made.sha or checkout.commit)
         return made
 
-    async def has_to_push(self, wanted: Push) -> bool:
-        """Return whether there is anything to push, as of the last fetch: see `has_to_push`. Raises GitError,
-        InvalidNameError, OSError.
+    async def to_push(self, wanted: Push) -> Push | None:
+        """Return what to push, None if nothing, as of the last fetch: see `to_push`. Raises GitError, InvalidNameError,
+        OSError.
         """
-        return await has_to_push(await self.checkout(), wanted)
+        return await to_push(await self.checkout(), wanted)
 
     async def push(self, wanted: Push, guard: Guard, may_go: Callable[[], Awaitable[None]]) -> Pushed:
         """Push the branch only, without force, if the guard lets it: see `push`. `may_go` is asked last, and raises to

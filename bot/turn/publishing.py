@@ -116,9 +116,9 @@ async def publish(
             return patch, told
         rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
         parked = f"{ready.branch}-turn-{turn.id}"
-        wanted = Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue)
+        wanted = await tree.to_push(Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue))
         changed: Changes | str | None
-        if not await tree.has_to_push(wanted):
+        if wanted is None:
             changed = await _changes(ctx, tree.clone, turn, ready.branch, run.head_before)
         else:
             async with tree.let_go():

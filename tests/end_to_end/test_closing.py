@@ -151,7 +151,8 @@ async def test_a_pull_request_gets_its_work_back_when_its_deleted_branch_is_rest
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "-d", "refs/heads/feature")
     await pull.says("@threadtree-bot say on we go")
-    await pull.hears("**Not started:**", "The branch `feature` is no longer on GitHub. Restore it there")
+    await pull.hears("on we go", "1 file was restored", "`feature` is no longer on GitHub", "+g\n", "+half\n")
+    assert "feature" not in await world.branches()
     assert await everything_is_gone(world)
     await world.repository.git.run("update-ref", "refs/heads/feature", pushed)
 

@@ -25,7 +25,7 @@ def processes_started() -> Iterator[list[str]]:
         lines.append(line_of(argv))
         return await start(argv, *args, **options)  # type: ignore[arg-type]  # passed on as they are
 
-    with patch("bot.tree.git.runner.start", noted), patch("bot.agents.process.start", noted):
+    with patch("bot.tree.git.runner.start", noted), patch("bot.sandbox.process.start", noted):
         yield lines
 
 

@@ -91,9 +91,15 @@ async def test_after_a_force_push_the_review_is_of_the_new_head_and_says_what_th
     await pull.reviewed("It breaks.")
     head = await world.maria.person.amend(world.repository, "fix", {"cart.py": FIX.replace("or None", "or 0")}, "Fix")
     await pull.says(left("Still.", on(5, "Why or?")))
-    body, [remark] = await pull.reviewed("Still.", "The bot's files are not at this commit")
+    body, [remark] = await pull.reviewed("Still.", "`fix` was rewritten on GitHub, and this request worked on what is")
     assert (pull.reviews_of_bot[-1].commit_id, remark.line) == (head, 5)
-    assert "The agent worked on the commits from before" not in body
+    assert "The bot's files are not at this commit" not in body
+
+    await pull.says("@threadtree-bot write half.txt: half\nfail too hard")
+    await pull.hears("**Failed:**")
+    await world.maria.person.amend(world.repository, "fix", {"cart.py": CART}, "Fix")
+    await pull.says(left("Not there."))
+    await pull.reviewed("Not there.", "The bot's files are not at this commit")
 
 
 async def test_the_label_and_a_request_for_a_review_ask_for_one(world: World) -> None:

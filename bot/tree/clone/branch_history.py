@@ -43,18 +43,19 @@ async def taken_off(clone: Clone, branch: str, tip: str, bases: Iterable[str] = 
 
     None of a branch that GitHub does not have; no commit that one of the `bases` has. Raises GitError.
     """
-    theirs, had = await clone.commit_at(refs.remote(branch)), await last_pushed(clone, branch)
+    theirs = await clone.commit_at(refs.remote(branch))
     if theirs is None or tip == theirs:
         return frozenset()
     tips = [await clone.commit_at(refs.remote(base)) for base in bases]
     ahead = await clone.listed(tip, f"^{theirs}", *(f"^{one}" for one in tips if one))
     if not ahead:
         return frozenset()
-    taken = set[str]()
+    taken, had = set[str](), await last_pushed(clone, branch)
     if had not in (None, theirs) and await clone.commit_at(had) is not None:
         taken = ahead - await clone.listed(tip, f"^{theirs}", f"^{had}")
-    nowhere = await clone.listed(tip, *_NOT_ON_GITHUB)
-    return frozenset(ahead & (taken | (nowhere - await _unknown(clone, nowhere))))
+    if published := ahead - await _unknown(clone, ahead):
+        taken |= published & await clone.listed(tip, *_NOT_ON_GITHUB)
+    return frozenset(taken)
 
 
 async def never_published(clone: Clone, branch: str, tip: str) -> set[str]:

@@ -149,6 +149,8 @@ class Clone:
         """Return how many commits only `commit` has, and how many only `other` has. Raises GitError, also while history
         is still to arrive.
         """
+        if commit == other:
+            return 0, 0
         if self.is_shallow:
             raise _history_missing("rev-list")
         counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
