@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.support.histories.database import history_database
+from tests.support.histories.disk import Deed
 from tests.support.histories.machine import Shared
 from tests.support.histories.maintenance import MaintenanceRules
 from tests.support.histories.people import PeopleRules
@@ -61,6 +62,17 @@ def test_an_ignored_file_untracked_work_and_links_outlive_a_switch_a_removal_and
         history.commands(talk="issue 1", verb="remove", at_once=True)
         assert history.ground.directories() == []
         history.stopped(talk="issue 2", doing=[("write", "a")], outcome="done", step=30)
+        history.teardown()
+
+
+@pytest.mark.parametrize("dropping", ["drop commit", "amend"])
+def test_what_an_agent_drops_from_its_branch_in_a_sandbox_is_its_own_act(
+    tmp_path: Path, database_url: str, dropping: Deed
+) -> None:
+    with shared(tmp_path, database_url, "bwrap") as parts:
+        history = History(parts)
+        history.first(cloned=True, talk="issue 1", doing=[("commit", "a")], outcome="failed")
+        history.turn(talk="issue 1", doing=[(dropping, "b")], outcome="done")
         history.teardown()
 
 

@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,13 +52,32 @@ class Found:
 
 @dataclass(slots=True)
 class Inventory:
-    """A collection of all contents ever written, by git's name for them."""
+    """A collection of all contents ever written, by git's name for them.
+
+    `left`: the clone's refs and HEADs that an agent took elsewhere in its sandbox, as long as the clone has them.
+    """
 
     remote: Path
     clone: Path
     data: Path
     written: dict[str, str]
     reached: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
+    left: set[tuple[str, str]] = field(default_factory=set)
+
+    @contextmanager
+    def at_work(self, state: Path | None, admin: Path | None) -> Iterator[None]:
+        """Let an agent work in the sandbox with this `state`. What it takes off its branch it drops itself, as without
+        a sandbox: the clone's copy, which follows later, does not count.
+        """
+        if state is None or admin is None or not _is_private(state.parent):
+            yield
+            return
+        head = f"worktrees/{admin.name}/HEAD"
+        before = _own_tips(state.parent, head)
+        yield
+        now = _own_tips(state.parent, head)
+        self.left |= {(name, tip) for name, tip in before.items() if name in now}
+        self.left -= now.items()
 
     def look(self, *, rescues: bool = True) -> Found:
         """Return everything that exists now: on the remote, in the clone, in sandboxes, in worktrees, in kept
@@ -68,13 +88,12 @@ class Inventory:
         kept = self.data / ("kept" if rescues else "none")
         privates = [one for one in [*self.data.glob("private/*"), *kept.glob("*.git/private")] if _is_private(one)]
         remote = refs_of(self.remote)
-        tips = {
-            *remote.values(),
-            *_tips_of_clone(self.clone, rescues=rescues),
-            *_heads(kept.glob("*.git/worktrees/*/HEAD")),
-        }
+        tips = {*remote.values(), *_heads(kept.glob("*.git/worktrees/*/HEAD")).values()}
         for private in privates:
             tips.update(_tips_of_private(private))
+        own = {*_tips_of_clone(self.clone, rescues=rescues)}
+        self.left &= own
+        tips.update(tip for _, tip in own - self.left)
         objects = [self.clone / "objects", *(one / "common" / "objects" for one in privates)]
         commits, named = self._reached(tips, [str(one) for one in objects if one.is_dir()])
         contents = set(named)
@@ -116,11 +135,11 @@ def _is_private(folder: Path) -> bool:
     return (folder / "common").is_dir()
 
 
-def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[str]:
+def _tips_of_clone(clone: Path, *, rescues: bool) -> Iterator[tuple[str, str]]:
     left_out = _FETCHED if rescues else (*_FETCHED, *_RESCUES)
-    yield from (sha for name, sha in refs_of(clone).items() if not name.startswith(left_out))
-    yield from _stashes(clone)
-    yield from _heads(clone.glob("worktrees/*/HEAD"))
+    yield from ((name, sha) for name, sha in refs_of(clone).items() if not name.startswith(left_out))
+    yield from (("refs/stash", sha) for sha in _stashes(clone))
+    yield from ((str(file.relative_to(clone)), sha) for file, sha in _heads(clone.glob("worktrees/*/HEAD")).items())
 
 
 def _tips_of_private(private: Path) -> Iterator[str]:
@@ -128,13 +147,20 @@ def _tips_of_private(private: Path) -> Iterator[str]:
     yield from (sha for name, sha in refs_of(private).items() if not name.startswith(_FETCHED))
     yield from (sha for name, sha in refs_of(private / "common").items() if not name.startswith(_FETCHED))
     yield from _stashes(private / "common")
-    yield from _heads([private / "state" / "HEAD"])
+    yield from _heads([private / "state" / "HEAD"]).values()
 
 
-def _heads(files: Iterable[Path]) -> Iterator[str]:
-    for file in files:
-        if file.is_file() and _COMMIT.fullmatch(value := file.read_text().strip()):
-            yield value
+def _own_tips(private: Path, head: str) -> dict[str, str]:
+    """Return the branches of a sandbox, and the commit of its HEAD under the name `head`."""
+    known = refs_of(private / "common") | refs_of(private)
+    found = {name: sha for name, sha in known.items() if name.startswith("refs/heads/")}
+    at = (private / "state" / "HEAD").read_text().strip().removeprefix("ref: ")
+    return found | ({head: found.get(at, at)} if at in found or _COMMIT.fullmatch(at) else {})
+
+
+def _heads(files: Iterable[Path]) -> dict[Path, str]:
+    texts = {file: file.read_text().strip() for file in files if file.is_file()}
+    return {file: text for file, text in texts.items() if _COMMIT.fullmatch(text)}
 
 
 def _stashes(repository: Path) -> Iterator[str]:

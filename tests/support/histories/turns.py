@@ -175,9 +175,10 @@ class TurnRules(Machine):
 
     def work(self, run: Run, doing: Deeds) -> None:
         """Do the agent's work."""
-        with self.hands():
+        path = self.ground.ctx.directory(run.turn.worktree.path)
+        with self.hands(), self.ground.ledger.at_work(self.ground.state(path), self.ground.admin(path)):
             for deed, name in doing:
-                do(self.ground, self.ground.ctx.directory(run.turn.worktree.path), deed, name)
+                do(self.ground, path, deed, name)
 
     def end(self, run: Run, outcome: Literal["done", "failed"]) -> None:
         """End the agent and the turn."""
