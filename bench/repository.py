@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
-from bot.model import IssueBranch, worktree_path
+from bot.model import IssueBranch
 from bot.refs import rescue_ref
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock, clone_lock
 from bot.tree.clone.fetch import update
 from bot.tree.create import create
 from bot.tree.git.runner import Git
 from bot.tree.rescue.message import RescueLabel
+from bot.turn.choose_worktree import worktree_path
 
 FILES_PER_FOLDER = 100
 GIT = Git(protocols=("file",))

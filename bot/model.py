@@ -1,39 +1,14 @@
-"""The values that every module shares: identities, states, what a request comes from. No I/O."""
+"""The values that many rooms share: identities, and rows of worktrees and rescues. No I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 WorktreeState = Literal["reserved", "ready", "removing", "removed", "lost"]
-DeliveryState = Literal["received", "done", "ignored", "failed", "dead"]
-EndReason = Literal[
-    "reset-requested",
-    "conversation-closed",
-    "worktree-removed",
-    "worktree-reset",
-    "worktree-missing",
-    "agent-lost",
-    "agent-changed",
-    "node-lost",
-]
-AutoPullRequest = Literal["never", "draft", "ready"]
-"""Whether a turn that pushed an issue's branch opens a pull request, and how."""
 BRANCH_PREFIX = "threadtree/"
-Side = Literal["LEFT", "RIGHT"]
-"""A side of a diff: the old file, or the new one."""
 ThreadKind = Literal["issue", "pull"]
 TargetKind = Literal["comment", "review-comment", "review", "issue", "pull"]
 """The text that addressed the bot: an issue comment, an inline review comment, a review, or the thread's own text."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapReached:
-    """A cap on cost that is reached, in dollars: of one request, of its repository's day, or of the day of all."""
-
-    cap: Literal["turn", "repository", "day"]
-    spent_usd: float
-    limit_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +77,6 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedPull:
-    """A pull request that was closed, from a branch of its own repository. `head` is the last commit of its branch."""
-
-    number: int
-    branch: str
-    head: str
-    opened_at: datetime
-    merged_at: datetime | None
-    """None where it was closed without a merge."""
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadRef:
     """The thread that a comment or reaction goes to."""
 
@@ -133,32 +96,6 @@ class Actor:
     login: str
     id: int
     is_bot: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LineRemark:
-    """A remark on lines of a diff, with GitHub's names; a single line has no `start_line`.
-
-    https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
-    """
-
-    path: str
-    line: int
-    side: Side
-    body: str
-    start_line: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnReview:
-    """The remarks of a review of the commit `head`; None is the head that there is by now.
-
-    `whole` is its text with all remarks in it, for a GitHub that does not find their lines.
-    """
-
-    head: str | None
-    remarks: tuple[LineRemark, ...] = ()
-    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +134,6 @@ Start = IssueBranch | HeadBranch | DetachedHead
 """The start of a new worktree."""
 
 
-def worktree_path(folder: str, name: str) -> str:
-    """Return the path of a worktree in its node's DATA_DIR; `folder` is the repository's folder, `<owner>/<repo>`."""
-    return f"worktrees/{folder}/{name}"
-
-
 @dataclass(frozen=True, slots=True)
 class WorktreeRow:
     """A worktree's row with its repository.
@@ -234,18 +166,6 @@ class WorktreeRow:
     def start_sha(self) -> str | None:
         """The commit that its first request was about, None for an issue or where unknown."""
         return None if isinstance(self.start, IssueBranch) else self.start.sha
-
-
-@dataclass(frozen=True, slots=True)
-class WorktreeOfThread:
-    """The live worktree of a thread; `others` are the numbers of the other threads that use it."""
-
-    id: int
-    state: WorktreeState
-    branch: str | None
-    detached: bool
-    others: tuple[int, ...]
-    active_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,97 +205,3 @@ class Rescue:
     def saved(self) -> Saved:
         """What it holds."""
         return Saved(self.files, self.commits, self.kept is not None)
-
-
-Obstacle = Literal["time", "turn", "github-limit", "worktree", "directory"]
-"""What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingTurn:
-    """A queued turn, and why it waits. Without an obstacle, its node claims it as soon as it has room.
-
-    `reason` belongs to the obstacle `time`, `held_until` to `github-limit`. `removal_error`: why a directory that is in
-    its way cannot be removed. `ahead` and `wait` as in `requests.Enqueued`; `behind`: the thread of the first, if it is
-    another one. `running` turns are on its `node`, `running_here` of its repository.
-    """
-
-    id: int
-    obstacle: Obstacle | None
-    reason: str | None
-    ahead: int
-    wait: str | None
-    behind: str | None
-    held_until: datetime | None
-    removal_error: str | None
-    node: str
-    node_is_silent: bool
-    running: int
-    running_here: int
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The state of a conversation. `branch` is None without a worktree; `others` are the threads that share it.
-
-    `pushed_to` is the branch where work was pushed last, and `net` what it then was against `base_branch`: changed
-    files, commits ahead and behind. `agent` and what follows are of the session, None without one. `rescues` were not
-    restored. `cost_usd` is what is known of the `turns`; of the `untold` that is nothing. `not_posted` is
-    the last turn whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
-    `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
-    """
-
-    branch: str | None = None
-    pushed_to: str | None = None
-    base_branch: str | None = None
-    net: tuple[int, ...] = ()
-    pull_request: int | None = None
-    others: tuple[int, ...] = ()
-    agent: str | None = None
-    session_since: datetime | None = None
-    session_turns: int | None = None
-    model: str | None = None
-    rescues: int = 0
-    turns: int = 0
-    cost_usd: float | None = None
-    untold: int = 0
-    not_posted: int | None = None
-    silent_node: str | None = None
-    silent_since: datetime | None = None
-    removal_error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLoad:
-    """A live node: the turns that wait or run there, and its live worktrees."""
-
-    id: str
-    name: str
-    turns: int
-    worktrees: int
-
-
-@dataclass(frozen=True, slots=True)
-class LiveWorktree:
-    """A live worktree that a request may use; `owner` is the number of the thread it was made for.
-
-    `branch` is the branch that it has, or that it gets when it is made; None for a detached one.
-    """
-
-    id: int
-    node: str
-    owner: int
-    branch: str | None
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class EndedTurn:
-    """A turn that ended: its conversation as `owner/repo#number`, and the bot's comment once it is on GitHub."""
-
-    conversation: str
-    state: TurnState
-    reason: str | None
-    requested_by: str
-    comment_url: str | None
-    finished_at: datetime | None

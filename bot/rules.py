@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from bot.model import AutoPullRequest
 from bot.sandbox.net.rules import (
     WEB_PORTS,
     Destination,
@@ -24,6 +23,9 @@ from bot.sandbox.net.rules import (
     require_public_name,
 )
 from bot.thread import repository_rules as words
+
+AutoPullRequest = Literal["never", "draft", "ready"]
+"""Whether a turn that pushed an issue's branch opens a pull request, and how."""
 
 RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""

@@ -21,9 +21,8 @@ from pydantic import AfterValidator, BeforeValidator, DirectoryPath, Field, Secr
 
 from bot.agents.mcp import McpServer, read_servers
 from bot.logs import LogFormat, LogLevel
-from bot.model import AutoPullRequest
 from bot.refs import is_branch
-from bot.rules import PERSON_OR_TEAM
+from bot.rules import PERSON_OR_TEAM, AutoPullRequest
 from bot.sandbox.net.rules import WEB_PORTS, Destination, NotReachableError, parse_target
 
 SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)

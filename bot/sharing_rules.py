@@ -3,6 +3,31 @@
 from dataclasses import dataclass
 from typing import Literal
 
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """A live node: the turns that wait or run there, and its live worktrees."""
+
+    id: str
+    name: str
+    turns: int
+    worktrees: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorktree:
+    """A live worktree that a request may use; `owner` is the number of the thread it was made for.
+
+    `branch` is the branch that it has, or that it gets when it is made; None for a detached one.
+    """
+
+    id: int
+    node: str
+    owner: int
+    branch: str | None
+    path: str
+
+
 Misfit = Literal[
     "fork",
     "not-made",

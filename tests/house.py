@@ -21,7 +21,7 @@ _LIMITS = {
     "rooms": 36,
     "floors": 15,
     "names that tree shows": 35,
-    "names that store shows": 121,
+    "names that store shows": 125,
     "modules that the run of a turn imports": 20,
     "lines that ask for a kind outside of verbs": 5,
 }

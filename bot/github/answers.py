@@ -10,6 +10,36 @@ from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter
 
 from bot.model import Actor, Thread, ThreadKind
 
+Side = Literal["LEFT", "RIGHT"]
+"""A side of a diff: the old file, or the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRemark:
+    """A remark on lines of a diff, with GitHub's names; a single line has no `start_line`.
+
+    https://docs.github.com/rest/pulls/reviews#create-a-review-for-a-pull-request
+    """
+
+    path: str
+    line: int
+    side: Side
+    body: str
+    start_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReview:
+    """The remarks of a review of the commit `head`; None is the head that there is by now.
+
+    `whole` is its text with all remarks in it, for a GitHub that does not find their lines.
+    """
+
+    head: str | None
+    remarks: tuple[LineRemark, ...] = ()
+    whole: str = ""
+
+
 T = TypeVar("T")
 Permission = Literal["admin", "maintain", "write", "triage", "read", "none"]
 

@@ -11,13 +11,23 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from bot.github import answers
-from bot.github.answers import LoggedDelivery, LogPage, Permission, Posted, Pull, ReviewComment, Webhook, read
+from bot.github.answers import (
+    LoggedDelivery,
+    LogPage,
+    OwnReview,
+    Permission,
+    Posted,
+    Pull,
+    ReviewComment,
+    Webhook,
+    read,
+)
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.graphql import Answer, Path
 from bot.github.transport import Clock, Sleep, Transport
 from bot.github.uploads import Uploads
-from bot.model import Actor, OwnReview, Repository, Target, Thread
+from bot.model import Actor, Repository, Target, Thread
 from bot.tasks import concurrently
 
 T = TypeVar("T")

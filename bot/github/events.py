@@ -3,7 +3,19 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import Actor, ClosedPull, Repository, Target, Thread
+from bot.model import Actor, Repository, Target, Thread
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedPull:
+    """A pull request that was closed, from a branch of its own repository. `head` is the last commit of its branch."""
+
+    number: int
+    branch: str
+    head: str
+    opened_at: datetime
+    merged_at: datetime | None
+    """None where it was closed without a merge."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from bot.github import answers
 from bot.github.events import (
     Addressed,
     ChecksEnded,
+    ClosedPull,
     Event,
     Gesture,
     Remark,
@@ -26,7 +27,7 @@ from bot.github.events import (
     Unreadable,
     Written,
 )
-from bot.model import Actor, ClosedPull, Repository, Target, TargetKind, Thread, ThreadKind
+from bot.model import Actor, Repository, Target, TargetKind, Thread, ThreadKind
 
 T = TypeVar("T")
 Json = Mapping[str, Any]

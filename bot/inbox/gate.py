@@ -10,11 +10,11 @@ from datetime import timedelta
 
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
-from bot.github.events import Addressed, Gesture, Remark, ThreadClosed, ThreadReopened, Written
+from bot.github.events import Addressed, ClosedPull, Gesture, Remark, ThreadClosed, ThreadReopened, Written
 from bot.github.payloads import reverted_by
 from bot.github.thread_parts import Shown, WhoAsked, read_asked, who_asked
 from bot.github.transport import Sleep
-from bot.model import ClosedPull, Repository, Target, Thread
+from bot.model import Repository, Target, Thread
 from bot.tasks import concurrently
 from bot.turn.confirm import NotConfirmedError, twice
 

@@ -3,7 +3,8 @@
 from datetime import date, datetime
 from typing import Any
 
-from bot.model import ClosedPull, Repository
+from bot.github.events import ClosedPull
+from bot.model import Repository
 from bot.store.database import Connection, statement
 from bot.store.scope import Scope
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import NodeLoad
+from bot.sharing_rules import NodeLoad
 from bot.store.database import Connection, statement
 
 SILENT_AFTER_SECONDS = 30

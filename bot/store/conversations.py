@@ -7,9 +7,11 @@ from typing import Literal
 
 import structlog
 
-from bot.model import BRANCH_PREFIX, EndReason, LiveWorktree, Repository, Start, ThreadKind
+from bot.model import BRANCH_PREFIX, Repository, Start, ThreadKind
+from bot.sharing_rules import LiveWorktree
 from bot.store.database import Connection, statement
 from bot.store.jobs import ring_for_work
+from bot.store.states import EndReason
 from bot.store.worktrees import lock_worktree
 
 _log = structlog.get_logger()

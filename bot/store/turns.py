@@ -3,11 +3,27 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from bot.ask import Ask
-from bot.model import Conversation, EndedTurn, ThreadRef, TurnState, WorktreeRow
+from bot.model import Conversation, ThreadRef, WorktreeRow
 from bot.store.database import Connection, P, Pool, Statement, T, statement
+
+TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out", "interrupted", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """A turn that ended: its conversation as `owner/repo#number`, and the bot's comment once it is on GitHub."""
+
+    conversation: str
+    state: TurnState
+    reason: str | None
+    requested_by: str
+    comment_url: str | None
+    finished_at: datetime | None
+
 
 MOST_STEPS = 1000
 MOST_OUTPUT_BYTES = 512 * 1024

@@ -1,7 +1,8 @@
 """Rows of worktrees as turns change them."""
 
-from bot.model import EndReason, Repository, WorktreeOfThread, WorktreeRow
+from bot.model import Repository, WorktreeRow
 from bot.store.database import Connection, statement
+from bot.store.states import EndReason, WorktreeOfThread
 
 
 @statement("""

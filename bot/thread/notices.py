@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from bot.model import CapReached, Saved
+from bot.model import Saved
 from bot.sharing_rules import Misfit, SharingRefused
 from bot.thread.formatting import (
     capitalize,
@@ -19,7 +19,7 @@ from bot.thread.formatting import (
     truncate,
     url_target,
 )
-from bot.thread.reasons import OF_CAP
+from bot.thread.reasons import OF_CAP, CapReached
 from bot.thread.worktree_replies import restored_clause
 
 _LONGEST_REFUSAL = 3000

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bot.model import EndedTurn
+from bot.store.turns import EndedTurn
 from bot.thread.formatting import one_line, truncate
 
 

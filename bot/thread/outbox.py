@@ -13,11 +13,11 @@ import structlog
 from pydantic import TypeAdapter
 from structlog.contextvars import bound_contextvars
 
-from bot.github.answers import Posted
+from bot.github.answers import OwnReview, Posted
 from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated
 from bot.github.transport import Clock, Sleep
-from bot.model import OwnReview, Repository, Target, ThreadRef
+from bot.model import Repository, Target, ThreadRef
 from bot.redaction import Redactor
 from bot.store.database import Connection, Pool
 from bot.thread import outbox_rows as outbox

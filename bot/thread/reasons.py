@@ -1,9 +1,9 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from bot.model import CapReached
 from bot.thread.formatting import (
     clause,
     format_count,
@@ -13,6 +13,16 @@ from bot.thread.formatting import (
     inline_code,
     truncate,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CapReached:
+    """A cap on cost that is reached, in dollars: of one request, of its repository's day, or of the day of all."""
+
+    cap: Literal["turn", "repository", "day"]
+    spent_usd: float
+    limit_usd: float
+
 
 COMMITS_GONE = "The branch and the commits of this thread no longer exist."
 NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push a first one, then ask again."

@@ -1,11 +1,12 @@
 """Answers to commands, and to requests that could not be handled."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 
 from bot.ask import UnfinishedTurn
-from bot.model import Overview, Repository
+from bot.model import Repository
 from bot.thread import reasons, tracking
 from bot.thread.agent_choice import Worker
 from bot.thread.formatting import (
@@ -20,6 +21,38 @@ from bot.thread.formatting import (
 )
 from bot.thread.links import branch_page
 from bot.thread.worktree_replies import threads
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state of a conversation. `branch` is None without a worktree; `others` are the threads that share it.
+
+    `pushed_to` is the branch where work was pushed last, and `net` what it then was against `base_branch`: changed
+    files, commits ahead and behind. `agent` and what follows are of the session, None without one. `rescues` were not
+    restored. `cost_usd` is what is known of the `turns`; of the `untold` that is nothing. `not_posted` is
+    the last turn whose answer GitHub refused. `silent_node`: the name of its machine, which gives no sign of life since
+    `silent_since`. `removal_error`: why the files of a worktree that is in its way, or its own, cannot be removed.
+    """
+
+    branch: str | None = None
+    pushed_to: str | None = None
+    base_branch: str | None = None
+    net: tuple[int, ...] = ()
+    pull_request: int | None = None
+    others: tuple[int, ...] = ()
+    agent: str | None = None
+    session_since: datetime | None = None
+    session_turns: int | None = None
+    model: str | None = None
+    rescues: int = 0
+    turns: int = 0
+    cost_usd: float | None = None
+    untold: int = 0
+    not_posted: int | None = None
+    silent_node: str | None = None
+    silent_since: datetime | None = None
+    removal_error: str | None = None
+
 
 _MOST_QUEUED = 10
 

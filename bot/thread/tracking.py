@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from bot.ask import Ask
-from bot.model import Repository, TargetKind, WaitingTurn
+from bot.model import Repository, TargetKind
 from bot.thread import reasons
 from bot.thread.agent_answer import COMMENT_CHARACTERS, MOST_COMMENTS, answer_parts
 from bot.thread.commit_message import ADDRESSED
@@ -24,6 +24,33 @@ from bot.thread.formatting import (
     url_target,
 )
 from bot.thread.notices import ANSWER_CUT
+
+Obstacle = Literal["time", "turn", "github-limit", "worktree", "directory"]
+"""What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A queued turn, and why it waits. Without an obstacle, its node claims it as soon as it has room.
+
+    `reason` belongs to the obstacle `time`, `held_until` to `github-limit`. `removal_error`: why a directory that is in
+    its way cannot be removed. `ahead` and `wait` as in `requests.Enqueued`; `behind`: the thread of the first, if it is
+    another one. `running` turns are on its `node`, `running_here` of its repository.
+    """
+
+    id: int
+    obstacle: Obstacle | None
+    reason: str | None
+    ahead: int
+    wait: str | None
+    behind: str | None
+    held_until: datetime | None
+    removal_error: str | None
+    node: str
+    node_is_silent: bool
+    running: int
+    running_here: int
+
 
 EndState = Literal["done", "failed", "stopped", "timed-out", "interrupted", "refused"]
 EntryState = Literal["pending", "in_progress", "completed"]

@@ -6,7 +6,8 @@ from typing import Literal
 
 from rich.filesize import decimal
 
-from bot.model import Rescue, Saved, WorktreeOfThread, WorktreeState
+from bot.model import Rescue, Saved, WorktreeState
+from bot.store.states import WorktreeOfThread
 from bot.thread.formatting import capitalize, clause, format_count, format_duration, format_list, inline_code, truncate
 
 RestoreObstacle = Literal[

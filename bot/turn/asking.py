@@ -10,12 +10,12 @@ import structlog
 from bot.agents.driver import AgentDone, Block, Cancelled, CannotOpenError, Failed, Outcome, SessionOpened, TimedOut
 from bot.agents.opening import driver_for
 from bot.agents.prompt_loop import AgentDriver
-from bot.model import EndReason
 from bot.prompt.collect import Collected
 from bot.sandbox.disk import watched
 from bot.sandbox.net.model_answers import BUSY_STATUSES, ModelAnswers
 from bot.store import conversations, turns
 from bot.store.database import Connection
+from bot.store.states import EndReason
 from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import notices, reasons

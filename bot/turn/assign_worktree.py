@@ -10,7 +10,7 @@ import structlog
 from bot.github.client import GitHub
 from bot.github.errors import GitHubError
 from bot.github.transport import Clock, Sleep
-from bot.model import HeadBranch, Repository, worktree_path
+from bot.model import HeadBranch, Repository
 from bot.node import node_rows as nodes
 from bot.node.repository_names import stored
 from bot.store import conversations, worktrees
@@ -25,6 +25,7 @@ from bot.turn.choose_worktree import (
     choose_node,
     choose_worktree,
     new_worktree,
+    worktree_path,
 )
 from bot.turn.request import Nodes, ThreadContext, save_thread
 

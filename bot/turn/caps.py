@@ -10,13 +10,13 @@ import structlog
 from bot import counters
 from bot.agents.driver import AgentDone, Block, Cancelled, Outcome
 from bot.agents.prompt_loop import AgentDriver
-from bot.model import CapReached
 from bot.prompt import remarks
 from bot.store import turns
 from bot.store.failures import log_failure
 from bot.store.turns import ClaimLostError, Use
 from bot.tasks import concurrently
 from bot.thread import notices
+from bot.thread.reasons import CapReached
 from bot.turn.turn_run import TurnRun
 
 FINISH_SECONDS = 120.0

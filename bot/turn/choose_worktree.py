@@ -4,8 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.model import BRANCH_PREFIX, DetachedHead, HeadBranch, IssueBranch, LiveWorktree, NodeLoad, Start
-from bot.sharing_rules import SharingRefused, WorktreeUsage, sharing_obstacle
+from bot.model import BRANCH_PREFIX, DetachedHead, HeadBranch, IssueBranch, Start
+from bot.sharing_rules import LiveWorktree, NodeLoad, SharingRefused, WorktreeUsage, sharing_obstacle
+
+
+def worktree_path(folder: str, name: str) -> str:
+    """Return the path of a worktree in its node's DATA_DIR; `folder` is the repository's folder, `<owner>/<repo>`."""
+    return f"worktrees/{folder}/{name}"
 
 
 @dataclass(frozen=True, slots=True)

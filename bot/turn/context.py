@@ -16,7 +16,7 @@ from bot.agents.driver import AgentEvent, CannotOpenError, Launch, Outcome, Prom
 from bot.agents.opening import driver_for
 from bot.agents.presets import api_of, preset, variables_of
 from bot.github.client import GitHub
-from bot.model import CapReached, Repository
+from bot.model import Repository
 from bot.node.context import NodeContext
 from bot.node.transactions import persist
 from bot.sandbox.bwrap import Bind
@@ -27,6 +27,7 @@ from bot.sandbox.system import UnsafeCommandError
 from bot.store.database import Connection, statement
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
+from bot.thread.reasons import CapReached
 from bot.tree import GitError, Identity
 from bot.turn import thread_answers
 from bot.turn.kind import Kind

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Literal
 
 from bot.ask import Ask, Part, UnfinishedTurn
-from bot.model import Actor, Target, WaitingTurn
+from bot.model import Actor, Target
 from bot.store.database import Connection, Pool, statement
 from bot.store.jobs import TURN_WAITS, WORK_WAITS
 from bot.store.turns import SO_FAR, SoFar
+from bot.thread.tracking import WaitingTurn
 
 Channel = Literal["API", "dashboard", "command line"]
 """Where an operator asks."""

@@ -8,17 +8,18 @@ from dataclasses import replace
 import structlog
 
 from bot.failpoints import reached
-from bot.model import HeadBranch, LiveWorktree, Start, worktree_path
+from bot.model import HeadBranch, Start
 from bot.node.rescues import record_rescue, rescue_size
 from bot.node.transactions import persist
 from bot.sandbox import trash
-from bot.sharing_rules import SharingRefused, sharing_obstacle
+from bot.sharing_rules import LiveWorktree, SharingRefused, sharing_obstacle
 from bot.store import conversations, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.thread import notices, thread_comments, worktree_replies
 from bot.tree import Checkout, Missing, NotRemoved, OpenTree, RescueLabel
 from bot.turn import sharing_rows as sharing
+from bot.turn.choose_worktree import worktree_path
 from bot.turn.context import TurnContext
 
 _log = structlog.get_logger()

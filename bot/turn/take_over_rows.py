@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from bot.model import EndReason, Repository
+from bot.model import Repository
 from bot.store.database import Connection, Pool, read, statement
 from bot.store.jobs import ring_for_work
+from bot.store.states import EndReason
 from bot.store.turns import Claim
 
 LOCK_STRANDED_WORKTREE = """

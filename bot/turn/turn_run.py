@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from bot.ask import Ask
-from bot.model import CapReached, Repository, ThreadRef
+from bot.model import Repository, ThreadRef
 from bot.node.transactions import persist
 from bot.node.variables import know_variables
 from bot.redaction import Redactor
@@ -19,6 +19,7 @@ from bot.store.failures import log_failure
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import unless
 from bot.thread import notices, reasons, tracking
+from bot.thread.reasons import CapReached
 from bot.thread.tracking import AskedBy
 from bot.tree import StoppedError, Tree
 from bot.turn.context import TurnContext

@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 import structlog
 
 from bot.ask import Ask
-from bot.model import TurnState
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.prompt.hidden import strip_hidden
 from bot.rules import Rules
 from bot.store.database import Connection, Pool, statement
-from bot.store.turns import ClaimedTurn
+from bot.store.turns import ClaimedTurn, TurnState
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.questions import TO_ANSWER

@@ -1,11 +1,11 @@
 """`/status`: what a thread is doing, and what waits in it."""
 
-from bot.model import Overview
 from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.rules import Chosen
 from bot.store import conversations
 from bot.store.database import Connection, statement
 from bot.thread import replies, tracking
+from bot.thread.replies import Overview
 from bot.turn import request_rows as requests
 from bot.turn.request import Handler, RequestContext, Verb
 

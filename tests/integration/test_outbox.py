@@ -13,11 +13,11 @@ import pytest
 
 from bot.care import upkeep_rows as upkeep
 from bot.github import transport
-from bot.github.answers import Posted
+from bot.github.answers import LineRemark, OwnReview, Posted
 from bot.github.auth import TokenCredentials
 from bot.github.client import GitHub
 from bot.github.errors import Transient
-from bot.model import LineRemark, OwnReview, Repository, Target, ThreadRef
+from bot.model import Repository, Target, ThreadRef
 from bot.operator.api import listings
 from bot.redaction import Redactor
 from bot.simulated.github import Person, SimulatedGitHub

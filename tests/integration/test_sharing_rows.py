@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from bot.model import HeadBranch, LiveWorktree, Target, Thread, ThreadRef
+from bot.model import HeadBranch, Target, Thread, ThreadRef
 from bot.rules import Rules
-from bot.sharing_rules import SharingRefused, WorktreeUsage
+from bot.sharing_rules import LiveWorktree, SharingRefused, WorktreeUsage
 from bot.store import conversations, turns
 from bot.store.conversations import save_codebase
 from bot.store.database import Connection, Pool

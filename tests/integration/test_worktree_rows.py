@@ -7,10 +7,12 @@ from datetime import timedelta
 import pytest
 
 from bot.care import removal_rows as removals
-from bot.model import DetachedHead, HeadBranch, IssueBranch, LiveWorktree, Overview, Start
+from bot.model import DetachedHead, HeadBranch, IssueBranch, Start
+from bot.sharing_rules import LiveWorktree
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Pool
 from bot.store.turns import ClaimLostError
+from bot.thread.replies import Overview
 from bot.turn import request_rows as requests
 from bot.turn.pull_request_rows import record_push
 from bot.verbs.status import overview

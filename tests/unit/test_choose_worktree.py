@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from bot.model import DetachedHead, HeadBranch, LiveWorktree, NodeLoad
-from bot.sharing_rules import Misfit, SharingRefused, WorktreeUsage, sharing_obstacle
+from bot.model import DetachedHead, HeadBranch
+from bot.sharing_rules import LiveWorktree, Misfit, NodeLoad, SharingRefused, WorktreeUsage, sharing_obstacle
 from bot.thread import notices
 from bot.turn.choose_worktree import OwnWorktree, PullRequestHead, SharingCandidate, choose_node, choose_worktree
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.ask import Ask, UnfinishedTurn
-from bot.model import Actor, Overview, Repository, Target
+from bot.model import Actor, Repository, Target
 from bot.thread import notices, reasons, replies, tracking, worktree_replies
 from bot.thread.formatting import inline_code, inline_text
+from bot.thread.replies import Overview
 from bot.thread.tracking import PlanEntry, TurnResult
 from bot.verbs import VERBS
 from tests.support.rendered import html

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bot.github.answers import LineRemark
 from bot.github.thread import ChangedFile, PullRequest, ReviewThread, Text
-from bot.model import Actor, LineRemark
+from bot.model import Actor
 from bot.thread.agent_answer import answer_parts
 from bot.thread.authority import Policy
 from bot.turn.thread_answers import make_folder

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from bot.ask import Ask, UnfinishedTurn
 from bot.care.conflicts import conflicts
-from bot.model import Actor, CapReached, Overview, Repository, Rescue, Saved, Target, WorktreeOfThread
+from bot.model import Actor, Repository, Rescue, Saved, Target
 from bot.sharing_rules import SharingRefused
+from bot.store.states import WorktreeOfThread
 from bot.thread import (
     agent_choice,
     checks,
@@ -27,6 +28,8 @@ from bot.thread import (
 )
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
+from bot.thread.reasons import CapReached
+from bot.thread.replies import Overview
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
 from bot.verbs import VERBS, remove, reset, restore
 from bot.verbs.fix import words as fixes

@@ -10,7 +10,6 @@ from asyncpg import Record
 
 from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
-from bot.model import TurnState
 from bot.node.node_rows import SILENT_AFTER_SECONDS
 from bot.operator.api import audit_rows, listings, rows
 from bot.operator.api.calls import (
@@ -30,6 +29,7 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
+from bot.store.turns import TurnState
 from bot.thread import tracking
 from bot.thread.formatting import plain
 from bot.turn import request_rows as requests

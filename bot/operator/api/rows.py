@@ -11,10 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Json, computed_fiel
 from rich.filesize import decimal
 
 from bot.care.asked import PruneLine, PruneReport, Repaired
-from bot.model import DeliveryState, EndReason, ThreadKind, TurnState, WorktreeState
+from bot.model import ThreadKind, WorktreeState
+from bot.store.states import EndReason
+from bot.store.turns import TurnState
 from bot.thread.commit_message import ADDRESSED, split_subject
 from bot.thread.formatting import format_count, format_duration, one_line, plain
 from bot.thread.tracking import EntryState
+
+DeliveryState = Literal["received", "done", "ignored", "failed", "dead"]
 
 ListedWorktreeState = Literal["not-removed", WorktreeState, "missing", "orphan"]
 ConversationState = Literal["open", "closed"]

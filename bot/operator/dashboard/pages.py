@@ -9,13 +9,13 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.care.asked import PruneReport
-from bot.model import TurnState
 from bot.operator.api import listings, lists
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.operator.api.rows import Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
 from bot.operator.dashboard.visits import PageView, Visit
+from bot.store.turns import TurnState
 
 MOST_SHOWN: Final = 20
 """On the overview, of what runs, waits or failed."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bot.model import OwnReview
+from bot.github.answers import OwnReview
 from bot.prompt.builder import Brief
 from bot.prompt.collect import Collected
 from bot.store.database import Connection

@@ -16,11 +16,12 @@ import structlog
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from bot.github.answers import LineRemark, Side
 from bot.github.errors import GitHubError
 from bot.github.thread import ChangedFile, Gaps, PullRequest, ReviewThread
 from bot.github.thread_parts import read_files, read_remarks, read_review_threads
 from bot.json_values import storable
-from bot.model import LineRemark, Side, ThreadRef
+from bot.model import ThreadRef
 from bot.prompt.selection import HIDDEN
 from bot.sandbox.untrusted_files import read_untrusted
 from bot.store.database import Pool, statement

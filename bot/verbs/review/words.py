@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.model import LineRemark
+from bot.github.answers import LineRemark
 from bot.thread.formatting import format_count, inline_code, truncate
 
 NO_REMARKS = "No remarks."
