@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, auto
-from errno import EPERM
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -241,8 +240,10 @@ class Settings(BaseSettings):
         there = self.data_dir
         try:
             names = {one.name for one in there.iterdir()}
-            if "node.json" not in names and names - {"lost+found"}:
-                raise PermissionError(EPERM, "it holds other things")
+            if "node.json" not in names and names - {"lost+found", "variables"}:
+                # Whose else it is must not lose it: closed by root, /srv would be closed to everybody.
+                _log.warning("data-dir-open-to-others", data_dir=str(there), next_step=f"chmod 700 {there}")
+                return
             there.chmod(0o700)
         except OSError as error:
             found = f"DATA_DIR {there} can be entered by all users and is not closed ({error.strerror})"
