@@ -231,7 +231,4 @@ async def _expire_scratch(ctx: NodeContext, policy: RetentionPolicy) -> None:
             _log.warning("prune-error", folder=f"attachments/{turn}", error=str(problem))
             continue
         _log.info("scratch-expired", turn=turn)
-    try:
-        await expire_places(ctx, policy.expired_before(Kind.DETACHED).timestamp())
-    except (GitError, OSError, refs.InvalidNameError) as problem:
-        _log.warning("prune-error", folder="checks", error=str(problem))
+    await expire_places(ctx, policy.expired_before(Kind.DETACHED).timestamp())

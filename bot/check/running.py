@@ -158,19 +158,26 @@ async def clear(ctx: NodeContext, place: Place, folder: str) -> None:
 async def expire_places(ctx: NodeContext, before: float) -> None:
     """Clear the places in which a check was cut off; delete what is kept there since `before`, in seconds since 1970.
 
-    Raises GitError, OSError.
+    A place that cannot be cleared holds up no other one.
     """
     for path in await asyncio.to_thread(lambda: list(ctx.checks.glob("*/*/*/"))):
-        if (lock := _lock(path)) is None:
-            continue
+        folder = f"{path.parent.parent.name}/{path.parent.name}"
         try:
-            place, folder = Place(path), f"{path.parent.parent.name}/{path.parent.name}"
-            await clear(ctx, place, folder)
-            kept = await asyncio.to_thread(list, path.glob("cache*"))
-            if all(cache.stat().st_mtime < before for cache in kept):
-                await _empty(ctx, path)
-        finally:
-            os.close(lock)
+            await _expire_place(ctx, Place(path), folder, before)
+        except (GitError, OSError, refs.InvalidNameError) as problem:
+            _log.warning("prune-error", folder=f"checks/{folder}", error=str(problem))
+
+
+async def _expire_place(ctx: NodeContext, place: Place, folder: str, before: float) -> None:
+    if (lock := _lock(place.path)) is None:
+        return
+    try:
+        await clear(ctx, place, folder)
+        kept = await asyncio.to_thread(list, place.path.glob("cache*"))
+        if all(cache.stat().st_mtime < before for cache in kept):
+            await _empty(ctx, place.path)
+    finally:
+        os.close(lock)
 
 
 def _lock(path: Path) -> int | None:

@@ -74,7 +74,7 @@ NOWHERE = "https://threadtree.invalid"
 # https://docs.github.com/rest/using-the-rest-api/using-pagination-in-the-rest-api#changing-the-number-of-items-per-page
 PER_PAGE = 100
 PER_FIRST_PAGE = 30
-"""Of a log: its first page is asked for again and again, and is kept where it is small."""
+"""The items of a log's first page, which is asked for again and again: a small page is kept."""
 # https://docs.github.com/graphql/reference/objects#pullrequest: REST has no closing issues. At most 100 a page:
 # https://docs.github.com/graphql/overview/rate-limits-and-node-limits-for-the-graphql-api#node-limit
 CLOSING_ISSUES = """

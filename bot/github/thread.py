@@ -110,8 +110,8 @@ class PullRequest:
 
 @dataclass(slots=True)
 class Gaps:
-    """What of a thread could not be read, in words. Another try may find what is `missing`, and nothing of what is
-    `cut`: it is beyond a limit, or not shown to the bot.
+    """The parts of a thread that could not be read, in words. Another try may find what is `missing`, and nothing of
+    what is `cut`: it is beyond a limit, or not shown to the bot.
     """
 
     missing: list[str] = field(default_factory=list)

@@ -40,7 +40,7 @@ _BEFORE_WORDS = re.compile(r"(?:[ \t>|]|[-+*][ \t]|\d{1,9}[.)][ \t]|\[[ xX]\][ \
 # They show a text from right to left, whatever its letters are.
 _OVERRIDES = dict.fromkeys((0x202D, 0x202E))
 _MOST_SECONDS = 10.0
-"""Of the processor. The slowest answer that was found takes a quarter of that."""
+"""Time of the processor. The slowest answer that was found takes a quarter of that."""
 
 
 class _Tag(str):

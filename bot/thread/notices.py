@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from bot.model import Saved
 from bot.sharing_rules import Misfit, SharingRefused
@@ -23,7 +23,7 @@ from bot.thread.reasons import OF_CAP, CapReached
 from bot.thread.worktree_replies import restored_clause
 
 _LONGEST_REFUSAL = 3000
-PushRule = Literal[
+BranchRule = Literal[
     "protected-branch",
     "update",
     "creation",
@@ -31,13 +31,8 @@ PushRule = Literal[
     "merge_queue",
     "required_linear_history",
     "required_signatures",
-    "workflow-files",
-    "secret",
-    "submodule",
-    "filter",
-    "lfs-object",
-    "too-much",
 ]
+PushRule = BranchRule | Literal["workflow-files", "secret", "submodule", "filter", "lfs-object", "too-much"]
 """What forbids a push: the bot's own rules, and GitHub's by the names that it gives them."""
 Elsewhere = Literal["excluded", "taken-off", "conflict"]
 """Why commits are on another branch than that of the thread."""
@@ -257,17 +252,7 @@ def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
     return f"Not pushed: {why}. The work is kept on the bot's machine."
 
 
-SHOWN_AS_PATCH: frozenset[PushRule] = frozenset(
-    {
-        "protected-branch",
-        "update",
-        "creation",
-        "pull_request",
-        "merge_queue",
-        "required_linear_history",
-        "required_signatures",
-    }
-)
+SHOWN_AS_PATCH: frozenset[PushRule] = frozenset(get_args(BranchRule))
 """Rules of the branch, which the work itself cannot meet."""
 AS_PATCH = (
     "The work is kept on the bot's machine, and its edits are below as a patch. Once that is allowed, the next request "

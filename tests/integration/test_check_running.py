@@ -129,6 +129,8 @@ async def test_a_check_that_was_killed_leaves_nothing_for_the_next_and_packages_
         await checked(node, "echo junk > junk\n")
     assert "tree" in left(node)
     assert (await checked(node, "test ! -e junk", keep=True)).failure is None
+    for owner in ("a", "z"):  # whose clones are gone
+        (node.ctx.checks / owner / "gone/0/tree").mkdir(parents=True)
 
     await expire(node.ctx, node.policy())
 
