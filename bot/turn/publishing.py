@@ -73,6 +73,8 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, branch: st
         default = (await asking).default_branch
     bases = dict.fromkeys(filter(None, (ready.base_branch, default)))
     protected = {*bases, branch} if CLASSIC in rules else {*bases}
+    if ctx.signing.how != "off":
+        rules -= {"required_signatures"}  # GitHub judges the signatures
     return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes, rules)
 
 
@@ -87,6 +89,7 @@ async def publish(
     ctx, turn, told = run.ctx, run.turn, list[str]()
     async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
         tree.lets_go = True
+        run.head_before = tree.remade(run.head_before)
         while True:
             if ready.branch is not None:
                 label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
@@ -116,7 +119,9 @@ async def publish(
             return patch, told
         rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
         parked = f"{ready.branch}-turn-{turn.id}"
-        wanted = await tree.to_push(Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue))
+        signing = ctx.signing_in(turn.worktree.repository)
+        own = Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue, signing=signing)
+        wanted = await tree.to_push(own)
         changed: Changes | str | None
         if wanted is None:
             changed = await _changes(ctx, tree.clone, turn, ready.branch, run.head_before)
@@ -160,6 +165,7 @@ async def _push(
         may_go.set()
 
     result = await tree.push(wanted, guard, let_go)
+    run.head_before = tree.remade(run.head_before)
     match result.how:
         case "nothing" | "pushed" | "merged":
             changed = await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
@@ -174,7 +180,8 @@ async def _push(
             return await _changes(ctx, clone, turn, result.branch, result.onto or run.head_before)
         case "rejected":
             _log.warning("push-rejected", branch=branch, detail=result.detail)
-            told.append(notices.push_refused(branch, result.detail))
+            signs, signs_off = ctx.signing.how != "off", ctx.signing.signs_off
+            told.append(notices.push_refused(branch, result.detail, signs=signs, signs_off=signs_off))
             return await _patch(tree, theirs or run.head_before)
         case "withheld":
             told += [notices.not_pushed(result.rule, branch, result.names)] if result.rule else []
