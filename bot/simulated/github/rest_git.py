@@ -1,5 +1,7 @@
 """REST: commits, those that GitHub makes itself, and the keys that sign them."""
 
+from typing import Any
+
 from starlette.responses import Response
 
 from bot.simulated.github.errors import RefusedError, not_found
@@ -71,7 +73,7 @@ async def _demand(git: BareRepository, name: str, refusal: str) -> None:
         raise RefusedError(422, refusal) from error
 
 
-async def commit_as_told(repository: Repository, name: str) -> dict[str, object]:
+async def commit_as_told(repository: Repository, name: str) -> dict[str, Any]:
     """Return a commit as GitHub tells it, with what it thinks of its signature."""
     try:
         raw = await repository.git.run("cat-file", "commit", name)

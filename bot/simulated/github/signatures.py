@@ -42,6 +42,7 @@ class Signatures:
 
     def _believe(self, address: str, public_key: str) -> None:
         self._lines.append(f'{address} namespaces="git" {public_key}\n')
+        self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / SIGNERS).write_text("".join(self._lines))
 
 
