@@ -180,7 +180,6 @@ async def _made_by_github(clone: Clone, signing: Signing, tip: str, commits: Seq
     made, ref = dict[str, str](), f"{refs.UPLOADED_PREFIX}{tip}"
     await clone.run("push", "--quiet", "--no-verify", PUSH_REMOTE, f"+{tip}:{ref}")
     try:
-        reached("files-uploaded")
         for number, commit in enumerate(commits):
             if number >= AT_ONCE:
                 await asyncio.sleep(PAUSE_SECONDS)

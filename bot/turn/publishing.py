@@ -136,7 +136,7 @@ async def publish(
         if not isinstance(changed, Changes):
             return changed, held or NO_CHANGE
         await proof.show_pictures(tree, ready.branch)
-        if names := await _live_commits(tree.clone, turn, changed.head, run.head_before):
+        if names := await _live_commits(ctx, tree.clone, turn, changed.head, run.head_before):
             run.notices.append(notices.live_commits(names))
         return changed, None
 
@@ -214,12 +214,13 @@ async def _changes(
     return Changes(branch, branch_url, diff_url, *counts, head=after, merged=merged)
 
 
-async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
+async def _live_commits(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
     """Return the short names of the new commits up to `head` whose messages do something on GitHub."""
     base = turn.worktree.repository.default_branch
     known = (f"^{refs.remote(base)}",) if base and await clone.tip(base) else ()
     listed = await clone.log("%h %B", "--max-count=200", f"{head_before}..{head}", *known)
-    messages = (one.partition(" ") for one in listed)
+    # The address in the bot's own sign-off mentions nobody.
+    messages = (one.replace(f"Signed-off-by: {ctx.author}", "").partition(" ") for one in listed)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.conversation.number)]
 
 

@@ -84,7 +84,7 @@ async def test_github_signs_the_commits_of_an_app(a_world: Worlds) -> None:
         demand(world)
         issue = await world.maria.opens_issue("Greet people")
         await issue.says("@threadtree-bot write a.txt: one\ncommit Add a\nwrite b.txt: two")
-        await issue.hears("**Changed**", "2 files +2 −0")
+        assert "mention somebody" not in await issue.hears("**Changed**", "2 files +2 −0")
         assert await all_verified(world, BRANCH, "^main") == ["Add a", "Greet people"]
         people = await world.repository.git.run("log", "--format=%an|%cn|%ce", BRANCH, "^main")
         assert {*people.splitlines()} == {"threadtree-bot[bot]|GitHub|noreply@github.com"}
