@@ -161,6 +161,14 @@ async def test_all_that_is_pushed_is_signed_and_what_was_published_stays(signer:
     signer.pushed(merge)
     assert not (world.path / "b").exists()
 
+    # What is shown beside the branch, twice.
+    for content in (b"1", b"2"):
+        async with world.open() as tree:
+            beside = f"{BRANCH}-pictures"
+            shown = await tree.push_beside(beside, {"a.png": content}, BOT, "Show", signer.signing)
+        assert shown == signer.tip(beside)
+        signer.is_right(shown)
+
     # Somebody pushes meanwhile: the host's own merge is known by its new name.
     before = signer.tip()
     await signer.commit("mine")

@@ -214,8 +214,11 @@ def _how_bad(missing: Iterable[str]) -> State:
 async def _signing_checks(settings: Settings, github: GitHub, me: BotIdentity) -> list[Check]:
     """Return whether GitHub will show the bot's commits as verified."""
     if settings.sign_commits == "github":
-        by_app = "GitHub signs the App's commits, which it then shows as verified"
-        return [Check(_SIGNING, "ok", f"SIGN_COMMITS=github: {by_app}")] if github.is_app else []
+        if settings.platform == GITHUB_COM:
+            return [Check(_SIGNING, "ok", "SIGN_COMMITS=github: GitHub shows the App's commits as verified")]
+        found = "SIGN_COMMITS=github: whether this server signs what it commits itself could not be asked"
+        step = "Ask its administrator for web commit signing, and look at a commit of the bot: it is to be Verified."
+        return [Check(_SIGNING, "warning", found, step)]
     if settings.sign_commits == "off" or settings.signing_key_path is None:
         return []
     if github.is_app:
