@@ -59,9 +59,10 @@ class Signer:
         )
         return (await made.communicate(message.encode()))[0].decode().strip()
 
-    async def push(self, check: object = unchecked, began: str | None = None) -> Pushed:
+    async def push(self, check: object = unchecked, began: str | None = None, *, is_linear: bool = False) -> Pushed:
         async with self.world.open() as tree:
-            wanted = Push(BRANCH, f"{BRANCH}-turn-7", BOT, began, ("main",), rescue=RESCUE, signing=self.signing)
+            of = (BRANCH, f"{BRANCH}-turn-7", BOT, began, ("main",), is_linear, RESCUE)
+            wanted = Push(*of, signing=self.signing)
             return await push(await tree.checkout(), wanted, check)  # type: ignore[arg-type]
 
     async def commit(self, name: str, content: str = "1\n") -> str:
@@ -107,7 +108,14 @@ async def signer(request: pytest.FixtureRequest, tmp_path: Path) -> Signer:
 
 
 async def test_all_that_is_pushed_is_signed_and_what_was_published_stays(signer: Signer) -> None:
-    world = signer.world
+    world, on = signer.world, signer.signing
+
+    # What was published before stays as it was.
+    signer.signing = Signing()
+    first = await signer.commit("unsigned")
+    assert await signer.push() == Pushed("pushed")
+    assert signer.tip() == first
+    signer.signing = on
 
     # The host's commit, beside those of the agent with another author: order, messages, authors.
     agents = world.agent_commits({"a": "1\n"})
@@ -117,12 +125,12 @@ async def test_all_that_is_pushed_is_signed_and_what_was_published_stays(signer:
     left.write_text("uncommitted\n")
     assert await signer.push() == Pushed("pushed")
     left.unlink()
-    assert [one.partition("\n")[0] for one in signer.log("%B", BRANCH, "^main")] == [
+    assert [one.partition("\n")[0] for one in signer.log("%B", BRANCH, f"^{first}")] == [
         "Write b",
         "Fix it",
         "the agent's work",
     ]
-    signer.pushed()
+    signer.pushed(first)
     message = signer.log("%B", f"{BRANCH}^", "--max-count=1")[0]
     co_author = [f"Co-authored-by: {PERSON['GIT_AUTHOR_NAME']} <{PERSON['GIT_AUTHOR_EMAIL']}>"]
     trailers = [
@@ -133,10 +141,10 @@ async def test_all_that_is_pushed_is_signed_and_what_was_published_stays(signer:
     ]
     assert message.splitlines() == ["Fix it", "", *trailers]
     own = BOT.name if signer.how == "github" else PERSON["GIT_AUTHOR_NAME"]
-    assert signer.log("%an", BRANCH, "^main") == [BOT.name, own, own]
+    assert signer.log("%an", BRANCH, f"^{first}") == [BOT.name, own, own]
     host = signer.log("%B", BRANCH, "--max-count=1")[0].splitlines()
     assert host == ["Write b", "", "#1 is no comment", "", f"Co-authored-by: {ALICE}", SIGN_OFF]
-    assert remade(world.clone, agents) == signer.log("%H", BRANCH, "^main")[-1]
+    assert remade(world.clone, agents) == signer.log("%H", BRANCH, f"^{first}")[-1]
 
     # Nothing is left to push, and nothing is made anew.
     created = signer.created
@@ -178,6 +186,13 @@ async def test_all_that_is_pushed_is_signed_and_what_was_published_stays(signer:
     signer.is_right(merge, mine)
     async with world.open() as tree:
         assert await tree.last_of_its_own(merge, is_merge=False) == mine
+
+    # The same where the branch takes no merges: it goes on top.
+    await signer.commit("linear")
+    theirs = world.someone_pushes(BRANCH, {"more": "1\n"})
+    assert await signer.push(is_linear=True) == Pushed("merged")
+    [mine] = signer.log("%H", BRANCH, f"^{theirs}")
+    signer.is_right(mine)
 
     # What does not merge is parked, and both sides know it as it is there.
     await signer.commit("README.md", "mine\n")
