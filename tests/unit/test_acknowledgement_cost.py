@@ -16,13 +16,13 @@ import orjson
 import pytest
 
 from bench.deliveries import Pool as Requests
-from bot.inbox import inbox
 from bot.inbox.endpoint import PATH, Receiver
 from bot.inbox.inbox import Inbox
+from bot.store import deliveries
 from bot.store.database import Pool
 from bot.store.deliveries import NewDelivery, Stored
 
-SECRET, AT_ONCE, ROUNDS, REPETITIONS = "the test's own secret", 16, 12, 8  # noqa: S105
+SECRET, AT_ONCE, ROUNDS, REPETITIONS = "the test's own secret", 16, 12, 8
 MOST = 4.5
 """It was 3.4 when this was written, and 4.1 with the headers and answers of a framework and a place to wait for."""
 
@@ -31,7 +31,7 @@ class _Database:
     """A database that stores everything at once."""
 
     @asynccontextmanager
-    async def acquire(self, *, timeout: float) -> AsyncIterator[SimpleNamespace]:  # noqa: ASYNC109 - as asyncpg's pool
+    async def acquire(self, *, timeout: float) -> AsyncIterator[SimpleNamespace]:
         yield SimpleNamespace(terminate=lambda: None, is_closed=lambda: False)
 
 
@@ -40,7 +40,7 @@ async def _stored(_: object, rows: Sequence[NewDelivery]) -> Stored:
 
 
 async def test_a_delivery_costs_little_beside_its_json_and_its_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox.deliveries, "store", _stored)
+    monkeypatch.setattr(deliveries, "store", _stored)
     made = Requests(PATH, SECRET, "@threadtree say hello", mention_every=10, size=AT_ONCE * ROUNDS)
     requests = [_read(made.request()) for _ in range(AT_ONCE * ROUNDS)]
     bodies = [body for _, body in requests]
