@@ -22,6 +22,7 @@ from bot.tree.clone.checkout import (
     examine,
     on_record,
     open_checkout,
+    registered,
     restore_admin_directory,
 )
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
@@ -163,9 +164,7 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     """
     records.register(lock.clone.path, path, await start_branch(lock, point))
     reached("worktree-registered")
-    checkout = await open_checkout(lock, path)
-    if isinstance(checkout, Missing):
-        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {checkout.why}")
+    checkout = await registered(lock, path)
     async with lock.released():
         await checkout.git("reset", "--quiet", "--hard", timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS)
         reached("worktree-checked-out")

@@ -47,6 +47,10 @@ class Synced:
     base_branch: str | None = None
 
 
+MOVED = ("fast-forwarded", "followed", "continued")
+"""How a worktree is where something else is checked out now."""
+
+
 @dataclass(frozen=True, slots=True)
 class OfIssue:
     """The issue that a worktree belongs to, and the branch its work goes into."""

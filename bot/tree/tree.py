@@ -62,7 +62,7 @@ from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
 from bot.tree.signing import remade
 from bot.tree.summary import last_change
-from bot.tree.sync import OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
+from bot.tree.sync import MOVED, OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
 
 _log = structlog.get_logger()
 
@@ -298,7 +298,11 @@ class OpenTree(OpenClone):
 
         A branch of `issue` that was merged into its base is left for the issue's next.
         """
-        return await sync(await self._moving(), branch, rescue, OfIssue(issue, base) if issue is not None else None)
+        checkout = await self._moving()
+        synced = await sync(checkout, branch, rescue, OfIssue(issue, base) if issue is not None else None)
+        if checkout.commit is not None and (synced is None or synced.how not in MOVED):
+            self._checkout = checkout
+        return synced
 
     async def sync_detached(self, onto: str, rescue: str) -> Synced | None:
         """Move a clean detached worktree to a commit: see `sync_detached`. Raises GitError, OSError."""

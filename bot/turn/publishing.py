@@ -243,7 +243,7 @@ async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...
     if tip is None:
         return ()
     newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
-    return tuple(await clone.log("%s", "--no-merges", newest, tip))
+    return tuple((await clone.constant("log", "-z", "--format=%s", "--no-merges", newest, tip, "--")).fields)
 
 
 def _web(ctx: TurnContext, turn: ClaimedTurn) -> str:

@@ -163,6 +163,16 @@ async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:
     return found
 
 
+async def registered(lock: CloneLock, path: Path) -> Checkout:
+    """Return a worktree that was registered just now, in which git was never started. Raises GitError, OSError."""
+    admin = records.admin_directory(lock.clone.path, path)
+    if isinstance(admin, Missing):
+        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
+    found = Checkout(lock.clone, path, admin, await _view(lock.clone, path, admin), lock=lock)
+    await asyncio.to_thread(found.clear_locks)
+    return found
+
+
 async def require_checkout(lock: CloneLock, path: Path) -> Checkout:
     """Return the worktree at `path` as `open_checkout`. Raises GitError where there is none, OSError."""
     found = await open_checkout(lock, path)

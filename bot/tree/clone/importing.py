@@ -46,12 +46,13 @@ class Private:
 async def import_commits(checkout: Checkout, branch: str | None) -> None:
     """Import what was committed in a worktree's sandbox; move `branch` in the clone, and register the HEAD.
 
-    Then the branch is the same on both sides. Without a sandbox they are one. Raises GitError, InvalidNameError.
+    Then the branch is the same on both sides. Without a sandbox they are one. What is checked out is asked again only
+    of a lost directory: whoever has changed it gives it as it is now. Raises GitError, InvalidNameError.
     """
     if not checkout.isolated:
         return
     view = checkout.view
-    head = await checkout.now()
+    head = await checkout.now() if checkout.lost else checkout
     on_branch = branch is not None and head.branch == branch
     if head.commit is not None:
         await _import(checkout.lock, view, head.commit)
@@ -205,7 +206,8 @@ async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
     """
     asked = ("cat-file", "--batch-check=%(objectname)")
     told = await clone.git.in_sandbox(view, *asked, input="\n".join(own).encode(), in_worktree=False)
-    near = [line for line in told.text.split("\n") if refs.is_commit(line)]
-    # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
-    far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
-    return "".join(f"^{tip}\n" for tip in near or far).encode()
+    shared = {line for line in told.text.split("\n") if refs.is_commit(line)}
+    if not shared:
+        # A push that was cut off is noted and no branch of the remote yet: the pack would lack what it published.
+        shared = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
+    return "".join(f"^{tip}\n" for tip in shared).encode()

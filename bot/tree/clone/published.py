@@ -65,11 +65,13 @@ async def unpublished_objects(clone: Clone, commits: Iterable[str], admin: Path 
 
     The list is for `git pack-objects --local`, which leaves out all else that is published.
     """
-    known = noted_tips(clone)
+    known, commits = noted_tips(clone), [*commits]
     given = "".join([*(f"{sha}\n" for sha in commits), *(f"^{sha}\n" for sha in known)]).encode()
     listing = ("rev-list", "--objects", "--no-object-names", "--single-worktree", "--stdin")
     # Without a sandbox the clone has what was staged.
     has_index = admin is not None and os.path.lexists(admin / "index")  # noqa: ASYNC240
+    if not has_index and known.issuperset(commits):
+        return b""
     place, more = (admin, ("--indexed-objects",)) if admin is not None and has_index else (clone.path, ())
     return (await clone.git.on_clone(place, *listing, *more, input=given)).stdout
 

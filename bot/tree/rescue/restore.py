@@ -96,7 +96,7 @@ async def restore(
         raise RestoreRefusedError("directory-gone")
     if rescued is not None and rescued.lfs is not None:
         await put_objects_back(checkout, rescued.lfs)
-    await import_commits(checkout, branch)
+    await import_commits(await checkout.now(), branch)
     commits = 0
     if position.after is not None and position.after != position.head:
         commits = await clone.count(position.after, *([f"^{position.head}"] if position.head else []))
