@@ -74,7 +74,9 @@ async def move_branch(checkout: Checkout, ref: str, after: str, before: str | No
     if checkout.isolated:
         await checkout.git("update-ref", ref, after)
     if after != before:
-        await on_host.move_branch(checkout.lock, checkout.path, ref, after, before)
+        was_shown = await _move(checkout, ref, after, before)
+        if was_shown:
+            await on_host.show(checkout.lock, checkout.path, checkout.admin, ref, after)
 
 
 async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Private:
@@ -101,10 +103,7 @@ async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Priv
 
 
 async def _follow(checkout: Checkout, ref: str, tip: str | None) -> None:
-    """Move the clone's branch to the sandbox's, with a reflog entry; restore one that was deleted in the sandbox.
-
-    An agent may rewrite what its branch had. What others put there is kept.
-    """
+    """Move the clone's branch to the sandbox's, with a reflog entry; restore one that was deleted in the sandbox."""
     lock, clone, view = checkout.lock, checkout.clone, checkout.view
     known = await clone.commit_at(ref)
     if tip == known:
@@ -115,10 +114,18 @@ async def _follow(checkout: Checkout, ref: str, tip: str | None) -> None:
     if tip is None:
         return
     await _import(lock, view, tip)
-    if known is not None and on_host.is_as_shown(view.admin, ref, known):
-        await clone.run("update-ref", "--create-reflog", "-m", "from its sandbox", ref, tip, known)
-    else:
-        await on_host.move_branch(lock, checkout.path, ref, tip, known)
+    await _move(checkout, ref, tip, known)
+
+
+async def _move(checkout: Checkout, ref: str, after: str, before: str | None) -> bool:
+    """Move the clone's branch; return whether both sides had it at `before`, and HEAD there. What they had an agent, or
+    who signs, may rewrite. What others put there is kept.
+    """
+    if checkout.isolated and before is not None and on_host.is_as_shown(checkout.admin, ref, before):
+        await checkout.clone.run("update-ref", "--create-reflog", "-m", "from its sandbox", ref, after, before)
+        return True
+    await on_host.move_branch(checkout.lock, checkout.path, ref, after, before)
+    return False
 
 
 async def _import(lock: CloneLock, view: View, sha: str) -> None:
