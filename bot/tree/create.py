@@ -26,6 +26,7 @@ from bot.tree.clone.checkout import (
     restore_admin_directory,
 )
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
+from bot.tree.clone.on_host import move_branch, show
 from bot.tree.clone.shared_blocks import mark_own_blocks
 from bot.tree.clone.start import StartPoint, resolve, start_branch
 from bot.tree.git.errors import GitError, GitProblem
@@ -142,7 +143,7 @@ async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> 
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if branch and point.moves_from and point.moves_from != point.commit:
-        await clone.run("update-ref", refs.local(branch), point.commit, point.moves_from)
+        await move_branch(lock, path, refs.local(branch), point.commit, point.moves_from)
     try:
         await _check_out(lock, path, point)
     except (GitError, OSError):
@@ -173,6 +174,9 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     made = await checkout.now()
     if (made.commit, made.branch) != (point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
+    if checkout.isolated:  # no agent was there yet
+        head = refs.local(point.branch) if point.branch else point.commit
+        await show(lock, path, checkout.admin, head, point.commit, checkout.state / "index")
     mark_own_blocks(checkout.admin)
     records.mark_live(checkout.admin)
     reached("worktree-locked")

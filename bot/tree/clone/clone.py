@@ -276,8 +276,8 @@ class CloneLock:
 
     `default` is the remote's default branch, where that is known already. `imported` are the commits that were imported
     under this lock, each with the private folder of its worktree; `packs` has the index of the pack of such a commit,
-    if nothing else is in it. `lets_go`: whoever holds it has a claim on all that it works on, and needs nothing of what
-    was true before a `released` block.
+    if nothing else is in it. `kept` are rescues of what a branch left behind, to be told. `lets_go`: whoever holds it
+    has a claim on all that it works on, and needs nothing of what was true before a `released` block.
     """
 
     clone: Clone
@@ -285,6 +285,7 @@ class CloneLock:
     lets_go: bool = False
     imported: set[tuple[Path, str]] = field(default_factory=set, compare=False, repr=False)
     packs: dict[str, Path] = field(default_factory=dict, compare=False, repr=False)
+    kept: list[str] = field(default_factory=list, compare=False, repr=False)
     _held: list[int] = field(default_factory=list, compare=False, repr=False)
 
     @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TypeAlias, TypedDict, TypeVar, Unpack
 
-from bot.sandbox.bwrap import NO_SANDBOX, Bwrap, Sandbox
+from bot.sandbox.bwrap import NO_SANDBOX, Bind, Bwrap, Sandbox
 from bot.sandbox.process import ProcessGroup, start
 from bot.sandbox.view import LFS, PUBLISHED, View
 from bot.tree.git.errors import (
@@ -281,16 +281,17 @@ class Git:
         return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
     async def in_sandbox(
-        self, view: View, *args: str, in_worktree: bool = True, **options: Unpack[Options]
+        self, view: View, *args: str, in_worktree: bool = True, shown: Sequence[Bind] = (), **options: Unpack[Options]
     ) -> Completed:
-        """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder.
+        """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder. `shown` are
+        further folders that it reads.
 
         Raises GitError, OSError.
         """
         config = self._lfs_config(view.admin / LFS)
         environment = _worktree_environment(view.worktree, *config, *_of_command(args)) | self._lfs_objects(view)
         options["environment"] = {**environment, **_POINTERS, **options.get("environment", {})}
-        options["program"] = (*self.sandbox.git_argv(view, in_worktree=in_worktree), "git")
+        options["program"] = (*self.sandbox.git_argv(view, in_worktree=in_worktree, binds=shown), "git")
         place = () if in_worktree else (f"--git-dir={view.admin}",)
         return await self.run(*place, *args, cwd=self.sandbox.start_directory(view), **options)
 

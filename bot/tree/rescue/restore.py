@@ -19,7 +19,8 @@ from bot.tree.clone.admin import Missing
 from bot.tree.clone.check_out import in_the_way, put_back
 from bot.tree.clone.checkout import Checkout, inspect, open_checkout
 from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock
-from bot.tree.clone.importing import import_commits, lend
+from bot.tree.clone.importing import import_commits
+from bot.tree.clone.published import lend
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import failure
 from bot.tree.lfs.objects import put_objects_back
