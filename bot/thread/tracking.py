@@ -378,9 +378,14 @@ def _parted(step: str) -> tuple[str, str]:
     return inline_text(truncate(words)), inline_code(truncate(command))
 
 
+def not_all(read: Sequence[str]) -> tuple[str, ...]:
+    """Return the clauses on what an agent read that tell of something it did not get."""
+    return tuple(clause for clause in read if _NOT_ALL.search(clause))
+
+
 def _tells_read(result: TurnResult) -> bool:
     """Return whether what the agent read is worth a fold: it was not all."""
-    return any(_NOT_ALL.search(clause) for clause in result.read)
+    return bool(not_all(result.read))
 
 
 def _folds(result: TurnResult) -> list[str]:
