@@ -369,6 +369,7 @@ async def test_the_pull_request_switches_it_for_its_issue_and_begins_what_failed
         await pull.hears("mended from now on")
         await issue.hears(f"`tests` fails on [`{head[:7]}`](", "Attempt 1 of 3", "**Changed**")
         await world.quiet()
+        await pull.hears("`tests` fails on", "The bot works on that and answers in [#1](")
 
         # What was pushed without a pull request waits for one, too.
         other = await world.maria.opens_issue("Full carts")
