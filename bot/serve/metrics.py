@@ -26,6 +26,8 @@ HELP: Final = {
     "turns": "Turns that run, are queued, or wait until a time",
     "turns_oldest_seconds": "Age of the oldest one",
     "turns_ended": "Turns by their end",
+    "waiting": "Turns that wait for a person",
+    "waiting_oldest_seconds": "How long the oldest one waits",
     "cost_usd": "Cost of turns in US dollars, as far as it is known",
     "tokens": "Tokens of turns, as their agents tell them",
     "operations": "What operators asked of nodes",

@@ -22,6 +22,7 @@ class EndedTurn:
     reason: str | None
     requested_by: str
     comment_url: str | None
+    pull_request: str | None
     finished_at: datetime | None
 
 
@@ -365,7 +366,7 @@ async def end(
 
 
 @statement("""
-select conversation, state, reason, requested_by, comment_url, finished_at from listed_turns where id = $1
+select conversation, state, reason, requested_by, comment_url, pull_request, finished_at from listed_turns where id = $1
 """)
 async def ended(connection: Pool | Connection, turn_id: int) -> EndedTurn | None:
     """Return a turn for the message about its end."""

@@ -25,7 +25,7 @@ from bot.thread.formatting import plain
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn import message_rows as messages
-from bot.turn import notify
+from bot.turn import notify, waits_rows
 from bot.turn.context import TurnContext
 from bot.turn.kind import Kind, Post
 from bot.turn.message_rows import Message
@@ -80,9 +80,10 @@ async def tell_end(
         await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=also)
     for comment, words in turn.in_threads.items():
         await thread_comments.answer_inline(connection, thread_ref, comment, words, turn.ask.by.id)
-    if ctx.notifies and turn.kind.carry_out is None:
-        person = turn.kind.needs_person
-        await notify.enqueue(connection, turn_id, result.state, result.answer, needs_person=person)
+    if is_of_thread and is_done:
+        await waits_rows.settle(connection, thread_ref.conversation_id)
+    if ctx.notifies:
+        await notify.of_end(connection, turn_id, result.state, is_asked=turn.kind.carry_out is None)
     if is_of_thread:
         await conversations.end_use(connection, thread_ref.conversation_id, turn.worktree_id)
     elif not turn.kind.makes:
