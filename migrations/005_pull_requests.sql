@@ -46,7 +46,7 @@ select t.id as turn_id, t.conversation_id, t.queue_platform as platform, t.queue
        t.needs as waits_for, t.finished_at as since
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id and c.state = 'open'
 where t.needs is not null
-  and (t.needs <> 'approve' or exists (select from kept_sessions k where k.id = t.session_id))
+  and (t.needs <> 'approve' or (select true from kept_sessions k where k.id = t.session_id))
   and not exists (
       select from requests l join turns a on a.id = l.turn_id
       where l.conversation_id = t.conversation_id and l.turn_id > t.id and case t.needs
@@ -58,19 +58,32 @@ where t.needs is not null
                   and case t.state when 'done' then a.outcome #>> '{check,state}' in ('passed', 'failed-on-base-too')
                       else a.outcome #>> '{check,state}' is distinct from 'failed' end end);
 
--- The same with the pull requests that wait for a review, each with the turn that pushed last to its branch.
+-- The pull requests that wait for a review, each with the turn that pushed last to its branch.
+create view waiting_reviews as
+select t.id as turn_id, t.conversation_id, p.platform, p.repository_id, p.branch, p.number,
+       greatest(t.finished_at, p.opened_at) as since
+from pull_requests p cross join lateral (
+    select t.id, t.conversation_id, t.finished_at from turns t
+    where t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id)
+    order by t.id desc limit 1) t
+where p.check_at is not null and t.finished_at is not null
+  and (p.reviewed_at is null or p.reviewed_at < t.finished_at)
+  and (select c.state from conversations c where c.id = t.conversation_id) = 'open'
+  and not exists (select from pull_requests n where (n.platform, n.repository_id, n.branch)
+                  = (p.platform, p.repository_id, p.branch) and n.number > p.number and n.check_at is not null);
+
+-- All that waits for a person, each turn once.
 create view waiting as
 select turn_id, conversation_id, platform, repository_id, waits_for, since, null::integer as pull_request
 from waiting_turns
 union all
-select t.id, t.conversation_id, p.platform, p.repository_id, 'review', greatest(t.finished_at, p.opened_at), p.number
-from pull_requests p
-join turns t on t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id)
-join conversations c on c.id = t.conversation_id and c.state = 'open'
-where p.check_at is not null and t.finished_at is not null
-  and (p.reviewed_at is null or p.reviewed_at < t.finished_at)
-  and not exists (select from turns l where l.pushed_to = t.pushed_to and l.id > t.id
-                  and (l.queue_platform, l.queue_repository_id) = (t.queue_platform, t.queue_repository_id))
-  and not exists (select from pull_requests n where (n.platform, n.repository_id, n.branch)
-                  = (p.platform, p.repository_id, p.branch) and n.number > p.number and n.check_at is not null)
-  and not exists (select from waiting_turns w where w.turn_id = t.id);
+select r.turn_id, r.conversation_id, r.platform, r.repository_id, 'review', r.since, r.number
+from waiting_reviews r where (select true from waiting_turns w where w.turn_id = r.turn_id) is null;
+
+-- The same of one turn, found by its id and its branch.
+create function threadtree_waits_for(t turns) returns text language sql stable as $$
+    select coalesce((select w.waits_for from waiting_turns w where w.turn_id = t.id),
+                    (select 'review' from waiting_reviews r
+                     where (r.platform, r.repository_id, r.branch)
+                           = (t.queue_platform, t.queue_repository_id, t.pushed_to) and r.turn_id = t.id))
+$$;

@@ -37,12 +37,14 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
        nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
                                         from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
            as reason,
+       threadtree_outcome(t.state, t.outcome) as outcome, t.outcome->'check' as "check",
+       t.outcome->>'nothing' as nothing_pushed, coalesce((t.outcome->>'asked')::boolean, false) as asked,
        case when t.state = 'running' then t.phase end as phase, r.requested_by,
        (select o.comment_url from outbox o where o.turn_id = t.id and o.kind = 'comment' and o.comment_url is not null
         order by o.part limit 1) as comment_url, t.agent, t.model,
        b.owner || '/' || b.name || '#' || case c.kind when 'pull' then c.number else c.pull_request end as pull_request,
        t.cost_usd, t.tokens, t.created_at, t.started_at, t.finished_at,
-       (select w.waits_for from waiting w where w.turn_id = t.id) as waits_for,
+       threadtree_waits_for(t) as waits_for,
        t.queue_platform as platform, t.queue_repository_id as repository_id
 from turns t join requests r on r.turn_id = t.id left join conversations c on c.id = t.conversation_id
      join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id);
@@ -146,9 +148,10 @@ with found as (
     from unnest(array['approve', 'answer', 'retry', 'review']) as waits_for left join waiting w using (waits_for)
     group by waits_for
 ), ended as (
-    select state, coalesce(agent, '') as agent, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
+    select state, coalesce(agent, '') as agent, threadtree_outcome(state, outcome) as came,
+           outcome #>> '{check,state}' as checked, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
            coalesce(sum(tokens), 0) as tokens
-    from turns where state not in ('queued', 'running') group by 1, 2
+    from turns where state not in ('queued', 'running') group by 1, 2, 3, 4
 ), took as (
     select width_bucket(seconds, array[10, 30, 60, 120, 300, 600, 1200, 1800, 3600]::float8[]) as above,
            count(*) as turns, sum(seconds) as seconds
@@ -161,9 +164,17 @@ union all
 select figure || '_oldest_seconds', '', labels, extract(epoch from now() - since)::float8 from found
 where since is not null
 union all
-select figure, '_total', jsonb_build_object('state', state, 'agent', agent), value
+select figure, '_total', jsonb_build_object('state', state, 'agent', agent), sum(value)
 from ended cross join lateral (values ('turns_ended', turns::float8), ('cost_usd', cost_usd), ('tokens', tokens::float8))
      as each (figure, value)
+group by figure, state, agent
+union all
+select 'outcomes', '_total', jsonb_build_object('outcome', came), sum(turns)::float8 from ended group by came
+union all
+select 'checks', '_total', jsonb_build_object('state', each.state), coalesce(sum(turns), 0)::float8
+from unnest(array['passed', 'failed', 'failed-on-base-too', 'not-run']) as each (state)
+     left join ended on checked = each.state
+group by each.state
 union all
 select 'turn_seconds', '_bucket', jsonb_build_object('le', edge.le),
        coalesce((select sum(turns) from took where above < edge.place), 0)::float8

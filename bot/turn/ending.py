@@ -22,6 +22,7 @@ from bot.thread import reasons, thread_comments, tracking
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
+from bot.thread.outcome import ComesTo, Outcome, came_of
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn import message_rows as messages
@@ -124,12 +125,14 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
     at = (turn.id, turn.ask, run.kind, run.thread_ref, turn.worktree.id, ctx.rules)
+    outcome = _outcome(run, result)
     ending = Ending(*at, added, post, in_threads)
 
     async def write(connection: Connection) -> None:
         if result.whole and result.state == "done":
             await turns.save_answer(connection, turn.claim, result.answer, result.notices, ())
-        await turns.end(connection, turn.claim, result.state, result.reason and plain(result.reason), result.notices)
+        reason = result.reason and plain(result.reason)
+        await turns.end(connection, turn.claim, result.state, reason, result.notices, outcome.to_json())
         await tell_end(connection, ctx, ending, result, parts)
 
     # Before the end is written: after it the worktree may be removed at any moment.
@@ -139,6 +142,15 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     for place in run.trashed:
         await trash.delete(place)
     await _delete_old_sessions(ctx)
+
+
+def _outcome(run: TurnRun, end: TurnResult) -> Outcome:
+    """Return what came of a turn, whose texts hold no secret any more."""
+    kind = run.kind
+    comes_to: ComesTo = "done" if kind.carry_out is not None else kind.comes_to
+    claims = kind.agent != "always" or split_subject(run.answer or "")[1] is not None
+    told = end.answer, end.changes, end.nothing, run.proved
+    return came_of(comes_to, *told, is_done=end.state == "done", claims=claims)
 
 
 async def put_back(run: TurnRun, wait: Wait) -> bool:
@@ -191,6 +203,7 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
         answer=redact(result.answer),
         whole=redact(result.whole),
         changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
+        nothing=result.nothing and replace(result.nothing, why=redact(result.nothing.why)),
         notices=tuple(map(redact, result.notices)),
         steps=tuple(map(redact, result.steps)),
         read=tuple(map(redact, result.read)),

@@ -29,22 +29,23 @@ async def listed(
 
 
 @statement("""
-select turn_id, waits_for, pull_request from waiting
-where conversation_id in (select o.id from conversations c join conversations o
-                          on o.id = c.id or o.worktree_id = c.worktree_id where c.id = $1)
-order by since, turn_id limit 20
+select w.turn_id, w.waits_for, w.pull_request
+from conversations c join waiting w using (platform, repository_id)
+where c.id = $1
+  and w.conversation_id in (select o.id from conversations o where o.id = $1 or o.worktree_id = c.worktree_id)
+order by w.since, w.turn_id limit 20
 """)
 async def of_thread(connection: Connection, conversation_id: int) -> list[Waiting]:
     """Return what waits in a thread and in those that share its worktree, the oldest first."""
 
 
-@statement("select waits_for from waiting where turn_id = $1")
+@statement("select threadtree_waits_for(t) from turns t where id = $1")
 async def of_turn(connection: Connection, turn_id: int) -> WaitsFor | None:
     """Return what the turn waits for, None for nothing."""
 
 
 @statement("""
-select turn_id from waiting where (platform, repository_id, pull_request) = ($1, $2, $3)
+select turn_id from waiting_reviews where (platform, repository_id, number) = ($1, $2, $3)
 """)
 async def to_review(connection: Connection, repository: Repository, number: int) -> int | None:
     """Return the turn for which the pull request waits for a review, None if it does not."""

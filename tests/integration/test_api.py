@@ -23,7 +23,7 @@ from bot.operator.api import events
 from bot.operator.api.app import api_routes, openapi
 from bot.operator.api.calls import ApiContext, Calls
 from bot.operator.api.events import NAMES, News
-from bot.operator.api.rows import Delivery, Row, Session, Turn, Worktree
+from bot.operator.api.rows import Delivery, Row, Session, Turn, Waiting, Worktree
 from bot.serve.web import NO_API, NO_DASHBOARD
 from bot.store.database import Pool, database
 from tests.support.asks import asks

@@ -113,7 +113,7 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "turns_ended_total", state="failed", agent="") == 1
     assert of(found, "cost_usd_total", state="done", agent="custom") == 0.25
     assert of(found, "tokens_total", state="done", agent="custom") == 1200
-    assert [of(found, "waiting", **{"for": what}) for what in ("approve", "retry", "review")] == [0, 1, 0]
+    assert [of(found, "waiting", **{"for": what}) for what in ("approve", "retry", "review")] == [0, 2, 0]
     assert of(found, "waiting_oldest_seconds", **{"for": "retry"}) > 3600
     assert of(found, "turn_seconds_count") == 2
     assert of(found, "turn_seconds_sum") == 600

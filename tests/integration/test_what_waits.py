@@ -10,14 +10,17 @@ import pytest
 from bot.operator.api import listings
 from bot.store import conversations, turns
 from bot.store.scope import EVERYTHING, Scope
+from bot.thread.waits import WaitsFor
 from bot.turn import pull_request_rows as pulls
 from bot.turn import request_rows as requests
 from bot.turn import waits_rows
-from bot.turn.waits_rows import WaitsFor
 from bot.verbs import plan
 from tests.support.turn_rows import NOON, TurnRows, repository, request
 
-FAILED, PASSED, BASE_TOO = ({"check": {"state": state}} for state in ("failed", "passed", "failed-on-base-too"))
+FAILED, PASSED, BASE_TOO = (
+    {"came": "changed", "check": {"state": state}} for state in ("failed", "passed", "failed-on-base-too")
+)
+PLAN, QUESTION, ANSWERED = {"came": "plan"}, {"came": "question", "asked": True}, {"came": "answered"}
 PULL = 900
 
 
@@ -30,12 +33,12 @@ class Case:
     async def ends(
         self,
         state: turns.TurnState = "done",
+        outcome: object = None,
         *,
         verb: str = "work",
         pushed: bool = False,
         undoes: int | None = None,
         of: dict[str, Any] | None = None,
-        **outcome: Any,
     ) -> int:
         """Ask for a turn that runs and ends so; return it."""
         world = self.world
@@ -53,11 +56,9 @@ class Case:
         await turns.save_answer(world.db, turn.claim, "An answer.", (), ())
         if pushed:
             await pulls.record_push(world.db, turn.claim, self.branch, "0" * 40, None, merged=False)
-        await world.db.execute(
-            "update turns set outcome = $2::text::jsonb, undoes = $3 where id = $1",
-            *(asked, orjson.dumps(outcome).decode(), undoes),
-        )
-        await turns.end(world.db, turn.claim, state, None if state == "done" else "Because.")
+        await world.db.execute("update turns set undoes = $2 where id = $1", asked, undoes)
+        reason, came = None if state == "done" else "Because.", orjson.dumps(outcome).decode()
+        await turns.end(world.db, turn.claim, state, reason, None, came)
         if state == "done":
             await waits_rows.settle(world.db, self.thread)
         return asked
@@ -80,13 +81,13 @@ class Case:
 
 Act = Callable[[Case], Awaitable[object]]
 KINDS: dict[str, tuple[WaitsFor, Callable[[Case], Awaitable[int]]]] = {
-    "plan": ("approve", lambda case: case.ends(verb="plan", came="plan")),
-    "question": ("answer", lambda case: case.ends(came="question", asked=True)),
+    "plan": ("approve", lambda case: case.ends("done", PLAN, verb="plan")),
+    "question": ("answer", lambda case: case.ends("done", QUESTION)),
     "failed": ("retry", lambda case: case.ends("failed")),
     "timed-out": ("retry", lambda case: case.ends("timed-out")),
     "interrupted": ("retry", lambda case: case.ends("interrupted")),
-    "check": ("retry", lambda case: case.ends(pushed=True, came="changed", **FAILED)),
-    "review": ("review", lambda case: case.ends(pushed=True, came="changed", **PASSED)),
+    "check": ("retry", lambda case: case.ends("done", FAILED, pushed=True)),
+    "review": ("review", lambda case: case.ends("done", PASSED, pushed=True)),
 }
 FAILURES = {"failed", "timed-out", "interrupted"}
 
@@ -131,10 +132,10 @@ ENDS: dict[str, tuple[Act, set[str]]] = {
     "a request that failed": (lambda case: case.ends("failed"), {"question"}),
     "a pull request made": (lambda case: case.world.ask_alone(case.thread, "pull-request", case.thread), set()),
     "undone": (lambda case: case.ends(verb="undo", undoes=case.turn), {"check", *FAILURES}),
-    "done without a check": (lambda case: case.ends(came="answered"), {"plan", "question", *FAILURES}),
-    "done, the check passes": (lambda case: case.ends(**PASSED), {"plan", "question", "check", *FAILURES}),
-    "done, the base fails too": (lambda case: case.ends(**BASE_TOO), {"plan", "question", "check", *FAILURES}),
-    "done, the check fails": (lambda case: case.ends(**FAILED), {"plan", "question"}),
+    "done without a check": (lambda case: case.ends("done", ANSWERED), {"plan", "question", *FAILURES}),
+    "done, the check passes": (lambda case: case.ends("done", PASSED), {"plan", "question", "check", *FAILURES}),
+    "done, the base fails too": (lambda case: case.ends("done", BASE_TOO), {"plan", "question", "check", *FAILURES}),
+    "done, the check fails": (lambda case: case.ends("done", FAILED), {"plan", "question"}),
     "closed": (lambda case: case.world.close(case.thread), set(KINDS)),
     "closed and reopened": (_reopened, set(KINDS) - {"review"}),
     "reset": (
@@ -144,7 +145,7 @@ ENDS: dict[str, tuple[Act, set[str]]] = {
     "the session was lost": (lambda case: conversations.end_session(case.world.db, case.thread, "agent-lost"), set()),
     "merged": (lambda case: pulls.check_no_more(case.world.db, repository(), case.number), {"review"}),
     "reviewed": (_reviewed, {"review"}),
-    "pushed again": (lambda case: case.ends(pushed=True, **PASSED), set(KINDS)),
+    "pushed again": (lambda case: case.ends("done", PASSED, pushed=True), set(KINDS)),
 }
 
 
@@ -186,14 +187,14 @@ async def test_a_pull_request_waits_with_the_turn_that_pushed_last(world: TurnRo
     assert await waits_rows.to_review(world.db, repository(), case.number) is None
     await world.db.execute("update pull_requests set reviewed_at = reviewed_at - interval '1 hour'")
 
-    last = await case.ends(pushed=True, **PASSED)
-    await case.ends(came="answered")
+    last = await case.ends("done", PASSED, pushed=True)
+    await case.ends("done", ANSWERED)
     assert [await waits_rows.of_turn(world.db, turn) for turn in (case.turn, last)] == [None, "review"]
     assert await waits_rows.to_review(world.db, repository(), case.number) == last
     [shown] = await waits_rows.of_thread(world.db, case.thread)
     assert shown.line == f"Pull request #{case.number} waits for a review"
 
-    red = await case.ends(pushed=True, **FAILED)
+    red = await case.ends("done", FAILED, pushed=True)
     assert [one.waits_for for one in await waits_rows.of_thread(world.db, case.thread)] == ["retry"], "the first counts"
     await world.ask(case.thread, retry_of=red)
     assert await waits_rows.of_turn(world.db, red) == "review"
@@ -209,8 +210,10 @@ async def test_what_waits_is_listed_oldest_first_and_ones_own_before(world: Turn
         "update requests set ask = jsonb_set(ask, '{by,login}', '\"Bob\"') where turn_id = $1", cases[2].turn
     )
 
-    async def listed(*page: Any, scope: Scope = EVERYTHING, login: str | None = None) -> list[int]:
-        found = await waits_rows.listed(world.db, *page, scope, login)
+    async def listed(
+        limit: int, skipped: int | None, repo: str | None, scope: Scope = EVERYTHING, login: str | None = None
+    ) -> list[int]:
+        found = await waits_rows.listed(world.db, limit, skipped, repo, scope, login)
         return [row["turn"] for row in found]
 
     in_order = [case.turn for case in (*cases, other)]
@@ -229,5 +232,5 @@ async def test_what_is_settled_is_looked_at_no_more(world: TurnRows) -> None:
     for kind in ("plan", "question", "failed", "check"):
         case = await a_case(world, kind)
         assert await world.db.fetchval("select count(*) from turns where needs is not null") == 1
-        await (case.ends(**PASSED) if kind != "plan" else world.close(case.thread))
+        await (case.ends("done", PASSED) if kind != "plan" else world.close(case.thread))
         assert await world.db.fetchval("select count(*) from turns where needs is not null") == 0
