@@ -55,7 +55,7 @@ class Case:
         await turns.use_session(world.db, turn.claim, session_id)
         await turns.save_answer(world.db, turn.claim, "An answer.", (), ())
         if pushed:
-            await pulls.record_push(world.db, turn.claim, self.branch, "0" * 40, None, merged=False)
+            await pulls.record_push(world.db, turn.claim, self.branch, "0" * 40, None, "1" * 40, merged=False)
         await world.db.execute("update turns set undoes = $2 where id = $1", asked, undoes)
         reason, came = None if state == "done" else "Because.", orjson.dumps(outcome).decode()
         await turns.end(world.db, turn.claim, state, reason, None, came)
