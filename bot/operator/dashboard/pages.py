@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from bot.care.asked import PruneReport
 from bot.operator.api import listings, lists
-from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
+from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, PageQuery, TurnsQuery
 from bot.operator.api.rows import Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
@@ -33,6 +33,7 @@ async def _overview(visit: Visit) -> Response:
     measured = [node for node in nodes if node.disk_measured_at is not None]
     return visit.page(
         "overview.html",
+        waiting=await visit.ask(lists.waiting, PageQuery(limit=MOST_SHOWN)),
         running=[await visit.ask(lists.turn, ById(id=turn.id)) for turn in running.items],
         more_run=running.next,
         queued=queued,
@@ -164,6 +165,7 @@ PAGES: Final = (
     PageView("GET", "/turns/{id}", _turn),
     PageView("GET", "/turns/{id}/changes", _changes),
     PageView("GET", "/turns/{id}/steps/{place}", partial(_one, "step.html", lists.step)),
+    _list("waiting"),
     _list("worktrees"),
     PageView("GET", "/rescues", _rescues),
     _list("deliveries", state="not-ignored"),
