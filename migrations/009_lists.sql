@@ -37,6 +37,8 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
        nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
                                         from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
            as reason,
+       threadtree_outcome(t.state, t.outcome) as outcome, t.outcome->'check' as "check",
+       t.outcome->>'nothing' as nothing_pushed, coalesce((t.outcome->>'asked')::boolean, false) as asked,
        case when t.state = 'running' then t.phase end as phase, r.requested_by,
        (select o.comment_url from outbox o where o.turn_id = t.id and o.kind = 'comment' and o.comment_url is not null
         order by o.part limit 1) as comment_url, t.agent, t.model,
@@ -141,9 +143,10 @@ with found as (
            min(coalesce(nullif(o.due_at, '-infinity'), o.created_at))
     from unnest(array['waiting', 'sending', 'failed']) as state left join outbox o using (state) group by state
 ), ended as (
-    select state, coalesce(agent, '') as agent, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
+    select state, coalesce(agent, '') as agent, threadtree_outcome(state, outcome) as came,
+           outcome #>> '{check,state}' as checked, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
            coalesce(sum(tokens), 0) as tokens
-    from turns where state not in ('queued', 'running') group by 1, 2
+    from turns where state not in ('queued', 'running') group by 1, 2, 3, 4
 ), took as (
     select width_bucket(seconds, array[10, 30, 60, 120, 300, 600, 1200, 1800, 3600]::float8[]) as above,
            count(*) as turns, sum(seconds) as seconds
@@ -156,9 +159,17 @@ union all
 select figure || '_oldest_seconds', '', labels, extract(epoch from now() - since)::float8 from found
 where since is not null
 union all
-select figure, '_total', jsonb_build_object('state', state, 'agent', agent), value
+select figure, '_total', jsonb_build_object('state', state, 'agent', agent), sum(value)
 from ended cross join lateral (values ('turns_ended', turns::float8), ('cost_usd', cost_usd), ('tokens', tokens::float8))
      as each (figure, value)
+group by figure, state, agent
+union all
+select 'outcomes', '_total', jsonb_build_object('outcome', came), sum(turns)::float8 from ended group by came
+union all
+select 'checks', '_total', jsonb_build_object('state', each.state), coalesce(sum(turns), 0)::float8
+from unnest(array['passed', 'failed', 'failed-on-base-too', 'not-run']) as each (state)
+     left join ended on checked = each.state
+group by each.state
 union all
 select 'turn_seconds', '_bucket', jsonb_build_object('le', edge.le),
        coalesce((select sum(turns) from took where above < edge.place), 0)::float8
