@@ -94,10 +94,14 @@ def _line(outcome: Outcome) -> str:
 
 def _report(rounds: list[dict[str, Any]]) -> int:
     faults, states, broken, interrupted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    met, verbs = Counter[str](), dict[str, Counter[str]]()
     for one in rounds:
         faults.update(one["faults"])
         states.update(one["states"])
         interrupted.update(one["interrupted"])
+        met.update(one["met"])
+        for verb, ends in one["verbs"].items():
+            verbs.setdefault(verb, Counter()).update(ends)
         broken.update(violation["kind"] for violation in one["violations"])
     seconds, kills = sum(one["seconds"] for one in rounds), sum(faults[kind] for kind in KILLS)
     others = [f"{kind} {faults[kind]}" for kind in faults if kind not in KILLS]
@@ -108,10 +112,14 @@ def _report(rounds: list[dict[str, Any]]) -> int:
         "deliveries": sum(one["deliveries"] for one in rounds),
         "requests": f"{sum(one['requests'] for one in rounds)} ({', '.join(f'{k} {v}' for k, v in states.items())})",
         "attempts of checks": sum(one.get("attempts", 0) for one in rounds),
+        "kills met": ", ".join(f"{what} {n}" for what, n in met.most_common()),
+        **{f"  {verb}": ", ".join(f"{end} {n}" for end, n in ends.most_common()) for verb, ends in verbs.items()},
+        "interrupted": f"{100 * states['interrupted'] / max(sum(states.values()), 1):.1f} % of requests, "
+        f"at {60 * kills / max(seconds, 1):.0f} kills a minute",
         "interrupted by": "; ".join(f"{n} × ({ends})" for ends, n in interrupted.items()),
         **{kind: broken[kind] for kind in KINDS},
     }
-    _say("\n" + "\n".join(f"{name:<20}{figure}" for name, figure in figures.items()))
+    _say("\n" + "\n".join(f"{name:<30}{figure}" for name, figure in figures.items()))
     for one in rounds:
         if one["violations"]:
             _say(f"failed: {one['plan']}, kept in {one['directory']}")

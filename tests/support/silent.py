@@ -20,12 +20,12 @@ class Way:
         known = conninfo_to_dict(dsn)
         self._socket = Path(str(known["host"])) / f".s.PGSQL.{known.get('port', 5432)}"
         self._silent = asyncio.Event()
-        self._user, self._database = known["user"], known["dbname"]
+        self._user, self._password, self._database = known["user"], known.get("password", ""), known["dbname"]
         self.dsn = ""
 
     def listens(self, port: int) -> None:
         """Take the port into the address."""
-        self.dsn = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}"
+        self.dsn = f"postgresql://{self._user}:{self._password}@127.0.0.1:{port}/{self._database}"
 
     def fall_silent(self) -> None:
         """Let all connections that are open fall silent. The server sees them closed."""
@@ -36,7 +36,10 @@ class Way:
         """Pass on what both sides say until one of them ends, or this falls silent: then until the client ends."""
         silent = self._silent
         async with _closing(writer):
-            from_server, to_server = await asyncio.open_unix_connection(str(self._socket))
+            try:
+                from_server, to_server = await asyncio.open_unix_connection(str(self._socket))
+            except OSError:
+                return  # the server is away
             async with (
                 _closing(to_server),
                 concurrently(_pump(reader, to_server)) as asking,
