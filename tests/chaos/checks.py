@@ -46,7 +46,7 @@ select t.id, t.reason, t.cut_offs, (r.ask #>> '{target,id}')::bigint as source_i
        r.verb, r.is_told,
        case when r.is_told then coalesce((select j.state from turns j where j.id = r.joins), t.state) else t.state end
            as state,
-       case when r.verb = 'fix' then r.ask #>> '{of,head}' end as mends,
+       case when r.verb = 'fix' and r.retry_of is null then r.ask #>> '{of,head}' end as mends,
        (r.ask #>> '{of,plan}')::bigint as approves, t.undoes, t.head_before, t.pushed_to, t.pushed_head, t.answer
 from turns t join requests r on r.turn_id = t.id order by t.id
 """

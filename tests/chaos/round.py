@@ -549,7 +549,7 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
     for n, process in enumerate(here.processes):
         (directory / f"log-{n:03}-{process.command}").write_text(process.stderr)
     tables = (
-        *("deliveries", "turns", "operations", "worktrees", "conversations", "outbox", "sessions"),
+        *("deliveries", "turns", "requests", "operations", "worktrees", "conversations", "outbox", "sessions"),
         *("rescues", "nodes"),
     )
     with suppress(OSError, asyncpg.PostgresError, TimeoutError):

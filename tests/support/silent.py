@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -20,12 +21,13 @@ class Way:
         known = conninfo_to_dict(dsn)
         self._socket = Path(str(known["host"])) / f".s.PGSQL.{known.get('port', 5432)}"
         self._silent = asyncio.Event()
-        self._user, self._password, self._database = known["user"], known.get("password", ""), known["dbname"]
+        self._user, self._database, self._passfile = known["user"], known["dbname"], known.get("passfile", "")
         self.dsn = ""
 
     def listens(self, port: int) -> None:
         """Take the port into the address."""
-        self.dsn = f"postgresql://{self._user}:{self._password}@127.0.0.1:{port}/{self._database}"
+        passfile = f"?passfile={quote(str(self._passfile))}" if self._passfile else ""
+        self.dsn = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}{passfile}"
 
     def fall_silent(self) -> None:
         """Let all connections that are open fall silent. The server sees them closed."""
