@@ -24,7 +24,7 @@ class Create(Scenario):
         "clone-initialised clone-fetched clone-pruned worktree-registered worktree-checked-out worktree-locked "
         "turn-end-written",
         # What is cut off at one of these does not come to the next.
-        *("branches-received", "branches-moved-in", "history-arrived", "push-accepted", "branch-pushed"),
+        *("branches-received", "branches-moved-in", "history-arrived"),
     )
 
     async def prepare(self) -> None:
@@ -294,10 +294,27 @@ class ParkedAnew(Followed):
         await self.pushed("threadtree/issue-1-turn-2", hello="hello", mine=None)
 
 
+class SignedOff(Answered):
+    """What is pushed is made anew first, also the agent's own commit."""
+
+    failpoints = ("commits-signed signed-branch-moved",)
+
+    settings = {"SIGN_OFF": "true"}  # noqa: RUF012 - never changed
+
+    async def act(self) -> None:
+        await self.here.ask(f"write more.txt: more\ncommit More\n{HELLO}", self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine", more="more")
+        made = await self.here.repository.git.log("threadtree/issue-1", "^main")
+        assert [message.count("Signed-off-by: ") for _, message, _ in made] == [1, 1, 1]
+
+
 class Switch(Answered):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 
-    failpoints = ("switch-checked switch-checked-out switch-saved",)
+    failpoints = ("switch-checked switch-checked-out switch-saved push-accepted",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -339,7 +356,7 @@ class Leave(Switch):
 class Merged(Answered):
     """The issue's branch was merged: its next request uses another branch."""
 
-    failpoints = ("next-branch-checked-out",)
+    failpoints = ("next-branch-checked-out branch-pushed",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -411,15 +428,23 @@ class CloseIssue(WithWork):
 
 
 class Reset(WithWork):
-    """The worktree is reset by a command: the branch stays, and uncommitted work is rescued."""
+    """The worktree is reset by a command: the branch stays, uncommitted work is rescued, and a script prepares it."""
 
-    failpoints = ("worktree-changed reset-done reset-rescued",)
+    failpoints = ("worktree-changed reset-done reset-rescued outcome-saved",)
+
+    settings = SetUp.settings
+
+    async def prepare(self) -> None:
+        script = "#!/bin/sh\ntrue\n"
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+        await super().prepare()
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree reset")
 
     async def check(self) -> None:
         assert len(self.here.answers(self.issue)) == 2
+        assert "`.threadtree/setup` ran for " in self.here.answers(self.issue)[-1].body
         await self.rescued_once()
         assert await self.live() == {"issue-1": "threadtree/issue-1-2"}
         assert not (self.worktree / "left.txt").exists()
@@ -484,23 +509,6 @@ class Update(Answered):
     async def check(self) -> None:
         await self.answers(self.issue, "Ready.", "Merged 1 commit of `main` without conflicts.")
         await self.pushed("threadtree/issue-1", mine="mine", second="second")
-
-
-class ResetAndSetUp(Reset):
-    """The same with a script that prepares the checkout."""
-
-    failpoints = ("outcome-saved",)
-
-    settings = SetUp.settings
-
-    async def prepare(self) -> None:
-        script = "#!/bin/sh\ntrue\n"
-        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
-        await super().prepare()
-
-    async def check(self) -> None:
-        assert "`.threadtree/setup` ran for " in self.here.answers(self.issue)[-1].body
-        await super().check()
 
 
 class Restore(WithWork):
