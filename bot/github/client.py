@@ -50,15 +50,15 @@ APP_PERMISSIONS: Mapping[str, str] = {
 """All that an App needs: failing checks are told to the agent with the end of their logs."""
 CHECK_EVENTS = ("check_run", "check_suite", "workflow_run")
 """Without these the bot fixes no failing checks."""
-# https://docs.github.com/webhooks/webhook-events-and-payloads#issue_dependencies
-DEPENDENCIES_EVENT = "issue_dependencies"
-"""Without it an issue that lost its blockers is looked at within the hour. Older Enterprise Servers do not know it."""
 APP_EVENTS = (
     *("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
     *CHECK_EVENTS,
-    DEPENDENCIES_EVENT,
     "repository",  # that it was deleted
 )
+# https://docs.github.com/webhooks/webhook-events-and-payloads#issue_dependencies
+NEWER_EVENTS = ("issue_dependencies",)
+"""Nothing is missed without these. Older Enterprise Servers do not know them and take no webhook that asks for them."""
+GITHUB_COM = "github.com"
 NAMED = "/repos/{owner}/{name}"
 """A repository that somebody names. All other requests go by id: a name can be another's by now, or by a lie."""
 # Where GitHub leads from a former name, and to the next page of a list:
@@ -95,6 +95,11 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
   }
 }
 """
+
+
+def events_of(platform: str) -> tuple[str, ...]:
+    """Return the events that an App or a webhook on this server is to send."""
+    return (*APP_EVENTS, *(NEWER_EVENTS if platform == GITHUB_COM else ()))
 
 
 class GitHub:

@@ -102,7 +102,7 @@ def status(
     repository: Repository,
     number: int,
     at: datetime,
-    wait: str = "",
+    wait: str | None = None,
     chosen: Worker | None = None,
     *,
     waits: Sequence[Waiting] = (),

@@ -54,12 +54,12 @@ async def overview(
 async def _status(ctx: RequestContext, _: str | None) -> None:
     now = await overview(ctx.connection, ctx.conversation_id)
     unfinished = await requests.unfinished(ctx.connection, ctx.conversation_id)
-    wait, queue = "", [turn.id for turn in unfinished if turn.number == ctx.number]
+    wait, queue = None, [turn.id for turn in unfinished if turn.number == ctx.number]
     is_running = any(turn.state == "running" for turn in unfinished)
     if not is_running and now.silent_node is None and now.removal_error is None:
         first = await requests.why_turns_wait(ctx.connection, queue[:1], ctx.now, SILENT_AFTER_SECONDS)
-        wait = tracking.why_it_waits(first[0], ctx.now) if first else ""
-        wait = wait.removeprefix("Queued. ").removeprefix("Waiting. ")
+        why = tracking.why_it_waits(first[0], ctx.now) if first else ""
+        wait = why.removeprefix("Queued. ").removeprefix("Waiting. ") or None
     chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     next_one = chosen.within(ctx.rules).worker if chosen.agent else None
     waits = await waits_rows.of_thread(ctx.connection, ctx.conversation_id)
