@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,12 +18,15 @@ from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.model import Issue
 from bot.simulated.github.person import Person
 from bot.simulated.github.server import SimulatedGitHub
+from bot.store import turns
 from bot.store.database import Pool
 from bot.thread.formatting import plain
-from bot.turn import blocked
+from bot.turn import blocked, waits_rows
 from bot.turn.kind import Kind
 from bot.turn.waiting import Blocked, MustWaitError
+from bot.verbs import start
 from tests.support.clock import HandMovedClock
+from tests.support.turn_rows import NOON, TurnRows
 
 STARTS = "`/start` begins it at once, `/stop` ends the wait."
 ALL_THE_SAME = "/start begins this all the same, /stop ends it."
@@ -215,3 +219,29 @@ async def test_an_issue_that_the_bot_may_not_see_is_not_waited_for_and_said(
     monkeypatch.setattr(scene.client, "get_all", listed)
     words = "2 issues that the bot may not see block this one. It did not wait for that."
     assert await scene.looks() == (words, None)
+
+
+async def test_a_request_that_asks_waits_for_a_person_until_somebody_starts_it(world: TurnRows) -> None:
+    thread, _ = await world.home()
+    asked = await world.ask(thread)
+
+    async def looks(at: int, *, asks: bool) -> tuple[str | None, datetime | None]:
+        now = NOON + timedelta(hours=at)
+        turn = await world.claim(now=now)
+        assert turn is not None
+        until, by = now + blocked.AGAIN, ("octo/hello#2",)
+        await turns.put_back(world.db, turn.claim, "x", until, now, None, (), goes_on=False, blocked_by=by, asks=asks)
+        since = await world.db.fetchval("select since from waiting where turn_id = $1", asked)
+        return await waits_rows.of_turn(world.db, asked), since
+
+    assert await looks(0, asks=False) == (None, None)
+    assert await looks(1, asks=True) == ("answer", NOON + timedelta(hours=1))
+    await world.ask(thread)  # it stands in line, and answers nothing
+    assert await looks(2, asks=True) == ("answer", NOON + timedelta(hours=1))
+    assert await looks(3, asks=False) == (None, None)
+    assert await looks(4, asks=True) == ("answer", NOON + timedelta(hours=4))
+    begun = await start._begin(world.db, thread)
+    assert begun is not None
+    assert (begun[0].starts, begun[1]) == (True, asked)
+    assert await waits_rows.of_turn(world.db, asked) is None
+    assert await start._begin(world.db, await world.thread()) is None
