@@ -68,7 +68,7 @@ async def test_a_plan_and_then_its_pull_request_wait_until_they_are_done(a_world
         assert str(others[1]["url"]).endswith(f"/acme/shop/pull/{pull.number}")
 
 
-async def test_remarks_on_a_persons_pull_request_of_the_bots_branch_need_a_mention_and_its_text_stays_theirs(world: World) -> None:
+async def test_on_a_pull_request_of_a_person_remarks_need_a_mention_and_its_text_stays_theirs(world: World) -> None:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write a.txt: one")
     await issue.hears("**Changed**")
