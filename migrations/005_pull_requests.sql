@@ -34,3 +34,4 @@ create table outcomes (
     primary key (platform, repository_id, number),
     foreign key (platform, repository_id) references codebases (platform, repository_id)
 );
+create index outcomes_merged on outcomes (closed_at) where merged;

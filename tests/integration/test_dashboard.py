@@ -19,6 +19,7 @@ from bot.operator.api.events import News
 from bot.operator.dashboard.app import VIEWS, dashboard_routes
 from bot.operator.dashboard.login import Login
 from bot.store.database import Pool, database
+from tests.support.asks import ask
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
@@ -214,6 +215,86 @@ async def test_the_last_days_are_drawn_also_where_no_request_ran(inside: Browser
     assert "half within" not in refused
     await pool.execute("update turns set started_at = finished_at - interval '90 s' where id = 1")
     assert "half within 1 min 30 s" in (await inside.get("/")).text
+
+
+BOARD = """
+update conversations set pull_request = 4 where id = 2;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+values ('github.com', 1, 4, 'threadtree/issue-1', 1, '{Mend}', '{}', now()),
+       ('github.com', 2, 12, 'threadtree/issue-9', 9, '{Mend it}', '{}', now()),
+       ('github.com', 2, 11, 'threadtree/issue-9', 9, '{Mend it,Greet people}', '{}', null);
+insert into turns (conversation_id, state, requested_by_id, started_at, finished_at, pushed_to, pushed_head,
+                   queue_platform, queue_repository_id, cost_usd)
+values (2, 'done', 7, now(), now(), 'threadtree/issue-1', 'aa', 'github.com', 1, 0.25),
+       (null, 'done', 7, now(), now(), 'threadtree/issue-9', 'bb', 'github.com', 2, 0.5);
+insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+values ('github.com', 2, 11, 'threadtree/issue-9', now() - interval '3 d', now() - interval '2 d', true, false),
+       ('github.com', 2, 10, 'threadtree/issue-9', now() - interval '30 d', now() - interval '20 d', true, false);
+"""
+MORE = f"""
+insert into conversations (platform, repository_id, number, kind, title)
+select 'github.com', 2, n, 'issue', 'Thread ' || n from generate_series(100, 599) n;
+insert into turns (conversation_id, state, requested_by_id, queue_platform, queue_repository_id, started_at,
+                   finished_at, pushed_to, pushed_head)
+select c.id, case when i = 20 and c.number < 200 then 'queued' else 'done' end, 8, 'github.com', 2, now(),
+       case when i = 20 and c.number < 200 then null else now() end, 'threadtree/issue-' || c.number, 'cc'
+from conversations c, generate_series(1, 20) i where c.number >= 100;
+insert into requests (turn_id, conversation_id, ask)
+select t.id, t.conversation_id, {ask("more", "bob", "issue")} from turns t left join requests r on r.turn_id = t.id
+where r.turn_id is null;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+select 'github.com', 2, n + 1000, 'threadtree/issue-' || n, n, '{{}}', '{{}}', now() from generate_series(200, 399) n;
+insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+select 'github.com', 2, n + 1000, 'threadtree/issue-' || n, now(), now(), true, false from generate_series(400, 599) n;
+analyze;
+"""  # noqa: S608 -- a test's own
+
+
+def lanes(page: str) -> dict[str, str]:
+    """Return the words of each lane of the board, without tags."""
+    found = re.findall(r'<section class="lane" aria-labelledby="(\w+)">(.*?)</section>', page, re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]+>", " ", words).split()) for name, words in found}
+
+
+async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute(
+        f"insert into requests (turn_id, conversation_id, ask) select t.id, t.conversation_id, {ask('push it')} "  # noqa: S608
+        "from turns t left join requests r on r.turn_id = t.id where r.turn_id is null"
+    )
+    shown = lanes((await inside.get("/")).text)
+    assert list(shown) == ["running", "review", "merged"]
+    assert shown["running"].startswith("Running 2 "), "what runs, and what waits in line"
+    assert "octo/hello#4" in shown["running"]
+    assert "octo/hello" not in shown["review"], "its pull request is worked on now"
+    assert shown["review"].startswith("In review 1 push it")
+    assert "Greet people octo/world#11" in shown["merged"], "the title that the bot gave last"
+    assert "octo/world#10" not in shown["merged"], "that was long ago"
+
+
+async def test_the_board_asks_the_database_as_often_at_any_size(inside: Browser, pool: Pool) -> None:
+    async def asked() -> list[str]:
+        statements: list[str] = []
+        opened = [await pool.acquire() for _ in range(4)]
+        for connection in opened:
+            connection.add_query_logger(lambda record: statements.append(record.query))
+        for connection in opened:
+            await pool.release(connection)
+        page = (await inside.get("/")).text
+        for connection in [await pool.acquire() for _ in range(4)]:
+            connection._con._query_loggers.clear()
+            await pool.release(connection)
+        assert "</html>" in page
+        return statements
+
+    few = await asked()
+    await pool.execute(MORE)
+    many = await asked()
+    assert len(many) == len(set(many)), "nothing is asked for each of several"
+    assert set(many) <= set(few)
+    page = (await inside.get("/")).text
+    assert "20+" in lanes(page)["running"]
+    assert page.count('class="card"') <= 20 + 6 + 6
 
 
 async def test_a_prune_is_shown_first_and_done_from_the_page_that_shows_it(inside: Browser, pool: Pool) -> None:

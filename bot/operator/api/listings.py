@@ -229,8 +229,12 @@ async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
 
 
 def _progress(row: Record) -> dict[str, object]:
-    plan = [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in row["plan"]]
-    return {"plan": plan, "latest_words": row["latest_words"]}
+    return {"plan": plan_entries(row["plan"]), "latest_words": row["latest_words"]}
+
+
+def plan_entries(plan: Sequence[str]) -> list[dict[str, str]]:
+    """Return the lines of a plan, each of which is stored after its state and a space."""
+    return [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in plan]
 
 
 @statement("""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
+from bot.store.database import Connection
 from bot.store.turns import TurnState
 from bot.thread import tracking
 from bot.thread.formatting import plain
@@ -102,7 +103,7 @@ async def conversations(call: Call, asked: ListQuery[rows.ConversationState]) ->
 async def conversation(call: Call, asked: ById) -> rows.WholeConversation:
     row = await listings.conversation(call.connection, asked.id, MOST_ROWS, call.caller.scope)
     found = _one(rows.WholeConversation, row, f"conversation {asked.id}")
-    await _tell_why(call, found.requests)
+    await tell_why(call.connection, found.requests, call.ctx.clock())
     return found
 
 
@@ -120,7 +121,7 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn
     page = _page(rows.Turn, found, asked)
     if in_line and page.next is not None:
         page.next = str((asked.after or 0) + asked.limit)  # a line has places, which are no ids
-    await _tell_why(call, page.items)
+    await tell_why(call.connection, page.items, call.ctx.clock())
     return page
 
 
@@ -128,7 +129,7 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn
 async def turn(call: Call, asked: ById) -> rows.WholeTurn:
     row = await listings.turn(call.connection, asked.id, call.caller.scope)
     found = _one(rows.WholeTurn, row, f"turn {asked.id}")
-    await _tell_why(call, [found])
+    await tell_why(call.connection, [found], call.ctx.clock())
     return found
 
 
@@ -138,10 +139,10 @@ async def step(call: Call, asked: ByStep) -> rows.WholeStep:
     return _one(rows.WholeStep, row, f"step {asked.place} of turn {asked.id}")
 
 
-async def _tell_why(call: Call, listed: Sequence[rows.Turn]) -> None:
+async def tell_why(connection: Connection, listed: Sequence[rows.Turn], now: datetime) -> None:
     """Add why the queued ones wait, in the words of their comments on the thread."""
-    now, queued = call.ctx.clock(), {turn.id: turn for turn in listed if turn.state == "queued"}
-    for row in await requests.why_turns_wait(call.connection, [*queued], now, SILENT_AFTER_SECONDS) if queued else ():
+    queued = {turn.id: turn for turn in listed if turn.state == "queued"}
+    for row in await requests.why_turns_wait(connection, [*queued], now, SILENT_AFTER_SECONDS) if queued else ():
         queued[row.id].waiting = plain(tracking.why_it_waits(row, now))
 
 

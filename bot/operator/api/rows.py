@@ -189,6 +189,16 @@ class PlanEntry(Row):
     text: str
 
 
+class TurnAtWork(Turn):
+    """A request that runs or waits in line, with what its agent does now."""
+
+    behind: int
+    """The other requests of its thread that wait."""
+    plan: list[PlanEntry]
+    latest_words: str
+    latest_step: str | None
+
+
 class Message(Row):
     """What a person added to a request while its agent worked."""
 
@@ -474,6 +484,7 @@ class Outcome(Row):
 
     id: int
     pull_request: str
+    title: str
     codebase: str
     branch: str
     state: OutcomeState

@@ -13,29 +13,28 @@ from bot.operator.api import listings, lists
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.operator.api.rows import Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
+from bot.operator.dashboard.board import LATELY, board
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
 from bot.operator.dashboard.visits import PageView, Visit
 from bot.store.turns import TurnState
 
-MOST_SHOWN: Final = 20
-"""On the overview, of what runs, waits or failed."""
+MOST_FAILED_SHOWN: Final = 5
 MOST_ENDED_SHOWN: Final = 5
+MOST_READ: Final = 20
+"""Of the latest turns, some of which have not ended."""
 DAYS_SHOWN: Final = 14
 OUTCOME_DAYS: Final = 90
 
 
 async def _overview(visit: Visit) -> Response:
-    running = await visit.ask(lists.turns, TurnsQuery[TurnState](state="running", limit=MOST_SHOWN))
-    queued = await visit.ask(lists.turns, TurnsQuery[TurnState](state="queued", limit=MOST_SHOWN))
-    failed = await visit.ask(lists.deliveries, ListQuery[ListedDeliveryState](state="failed", limit=MOST_SHOWN))
-    latest = await visit.ask(lists.turns, TurnsQuery[TurnState](limit=MOST_SHOWN))
+    failed = await visit.ask(lists.deliveries, ListQuery[ListedDeliveryState](state="failed", limit=MOST_FAILED_SHOWN))
+    latest = await visit.ask(lists.turns, TurnsQuery[TurnState](limit=MOST_READ))
     nodes = (await visit.ask(lists.nodes, ListQuery())).items
     measured = [node for node in nodes if node.disk_measured_at is not None]
     return visit.page(
         "overview.html",
-        running=[await visit.ask(lists.turn, ById(id=turn.id)) for turn in running.items],
-        more_run=running.next,
-        queued=queued,
+        board=await board(visit),
+        lately_days=LATELY.days,
         failed=failed,
         ended=[turn for turn in latest.items if turn.finished_at is not None][:MOST_ENDED_SHOWN],
         nodes=nodes,
