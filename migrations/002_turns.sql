@@ -10,6 +10,7 @@ create table turns (
                       check (state in ('queued', 'running', 'done', 'failed', 'stopped', 'timed-out', 'interrupted', 'refused')),
     reason            text,                                -- one sentence for people, set with every end but done
     notices           text[]      not null default '{}',   -- what the reply must say besides the answer
+    outcome           jsonb,                               -- what came of it (bot/thread/outcome.py); null: its state says it
     -- The head branch of a pull request that is to work in the worktree of an issue it closes. Before the turn the
     -- worktree's node checks whether it can be switched there; otherwise the pull request gets a worktree of its own.
     switch_to         text,
@@ -93,6 +94,11 @@ alter table turns set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_t
 
 -- A time in ISO 8601 with its offset means the same in every session, unlike other texts.
 create function threadtree_time(iso text) returns timestamptz language sql immutable strict as $$ select iso::timestamptz $$;
+
+-- What came of a turn, in a word; null before its end.
+create function threadtree_outcome(state text, outcome jsonb) returns text language sql immutable as $$
+    select case when state not in ('queued', 'running') then coalesce(outcome->>'came', state) end
+$$;
 
 -- What was asked by each turn (bot/ask.py), with the columns by which statements look for it. While it waits, further
 -- parts of a review join it; its texts are empty once the turn is `expired`.

@@ -11,6 +11,7 @@ begin
     perform threadtree_tell(
         case new.state when 'running' then 'turn-started' when 'queued' then 'turn-queued' else 'turn-ended' end,
         jsonb_build_object('turn', new.id, 'state', new.state, 'reason', left(new.reason, 300), 'cost_usd', new.cost_usd,
+                           'outcome', threadtree_outcome(new.state, new.outcome), 'check', new.outcome->'check',
                            'conversation', (select conversation from conversation_names n
                                             where n.id = new.conversation_id)));
     return null;

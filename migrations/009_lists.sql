@@ -37,6 +37,8 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
        nullif(concat_ws(' ', t.reason, (select 'GitHub did not accept the answer: ' || u.error || '.'
                                         from unposted_answers u where u.turn_id = t.id order by u.part limit 1)), '')
            as reason,
+       threadtree_outcome(t.state, t.outcome) as outcome, t.outcome->'check' as "check",
+       t.outcome->>'nothing' as nothing_pushed, coalesce((t.outcome->>'asked')::boolean, false) as asked,
        case when t.state = 'running' then t.phase end as phase, r.requested_by,
        (select o.comment_url from outbox o where o.turn_id = t.id and o.kind = 'comment' and o.comment_url is not null
         order by o.part limit 1) as comment_url, t.agent, t.model,
@@ -104,11 +106,12 @@ select o.id as place, o.id, b.owner || '/' || b.name as codebase,
        case when o.reverted_by is not null then 'reverted' when o.merged then 'merged' else 'closed' end as state,
        o.rewritten, b.owner || '/' || b.name || '#' || o.reverted_by as reverted_by, o.opened_at, o.closed_at,
        case when o.merged then extract(epoch from o.closed_at - o.opened_at)::float8 end as seconds_to_merge,
-       work.turns, work.cost_usd, work.tokens, work.agent, work.model, o.platform, o.repository_id
+       work.turns, work.cost_usd, work.tokens, work.agent, work.model, work."check", o.platform, o.repository_id
 from outcomes o join codebases b using (platform, repository_id) cross join lateral (
     select count(*) as turns, sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens,
            (array_agg(t.agent order by t.pushed_head is null, t.id desc))[1] as agent,
            (array_agg(t.model order by t.pushed_head is null, t.id desc))[1] as model,
+           (array_agg(t.outcome->'check' order by t.pushed_head is null, t.id desc))[1] as "check",
            (array_agg(t.conversation_id order by t.pushed_head is null, t.id desc))[1] as conversation_id
     from turns t
     where (t.pushed_to = o.branch and (t.queue_platform, t.queue_repository_id) = (o.platform, o.repository_id))
@@ -148,9 +151,10 @@ with found as (
            min(coalesce(nullif(o.due_at, '-infinity'), o.created_at))
     from unnest(array['waiting', 'sending', 'failed']) as state left join outbox o using (state) group by state
 ), ended as (
-    select state, coalesce(agent, '') as agent, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
+    select state, coalesce(agent, '') as agent, threadtree_outcome(state, outcome) as came,
+           outcome #>> '{check,state}' as checked, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,
            coalesce(sum(tokens), 0) as tokens
-    from turns where state not in ('queued', 'running') group by 1, 2
+    from turns where state not in ('queued', 'running') group by 1, 2, 3, 4
 ), took as (
     select width_bucket(seconds, array[10, 30, 60, 120, 300, 600, 1200, 1800, 3600]::float8[]) as above,
            count(*) as turns, sum(seconds) as seconds
@@ -163,9 +167,17 @@ union all
 select figure || '_oldest_seconds', '', labels, extract(epoch from now() - since)::float8 from found
 where since is not null
 union all
-select figure, '_total', jsonb_build_object('state', state, 'agent', agent), value
+select figure, '_total', jsonb_build_object('state', state, 'agent', agent), sum(value)
 from ended cross join lateral (values ('turns_ended', turns::float8), ('cost_usd', cost_usd), ('tokens', tokens::float8))
      as each (figure, value)
+group by figure, state, agent
+union all
+select 'outcomes', '_total', jsonb_build_object('outcome', came), sum(turns)::float8 from ended group by came
+union all
+select 'checks', '_total', jsonb_build_object('state', each.state), coalesce(sum(turns), 0)::float8
+from unnest(array['passed', 'failed', 'failed-on-base-too', 'not-run']) as each (state)
+     left join ended on checked = each.state
+group by each.state
 union all
 select 'turn_seconds', '_bucket', jsonb_build_object('le', edge.le),
        coalesce((select sum(turns) from took where above < edge.place), 0)::float8

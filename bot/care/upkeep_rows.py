@@ -36,7 +36,7 @@ with old as (
     from old where turn_id = old.id
 )
 update turns set expired = true, answer = null, notices = '{}', read = '{}', plan = '{}', latest_words = '',
-                 phase = null, thread_answers = '{}', kept = null, description = null
+                 phase = null, thread_answers = '{}', kept = null, description = null, outcome = outcome - 'nothing'
 from old where turns.id = old.id
 """,
     "outputs": """

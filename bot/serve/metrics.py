@@ -26,6 +26,8 @@ HELP: Final = {
     "turns": "Turns that run, are queued, or wait until a time",
     "turns_oldest_seconds": "Age of the oldest one",
     "turns_ended": "Turns by their end",
+    "outcomes": "Turns by what came of them",
+    "checks": "Turns by how the repository's check ended",
     "cost_usd": "Cost of turns in US dollars, as far as it is known",
     "tokens": "Tokens of turns, as their agents tell them",
     "operations": "What operators asked of nodes",
@@ -42,7 +44,10 @@ HELP: Final = {
     "turn_seconds": "How long turns took from their start",
 }
 """The figures that are read from rows."""
-KINDS: Final = {"turns_ended": "counter", "cost_usd": "counter", "tokens": "counter", "turn_seconds": "histogram"}
+KINDS: Final = {
+    **dict.fromkeys(("turns_ended", "outcomes", "checks", "cost_usd", "tokens"), "counter"),
+    "turn_seconds": "histogram",
+}
 """The others go up and down."""
 _UNANSWERED: tuple[type[BaseException], ...] = (TimeoutError, *DATABASE_AWAY)
 

@@ -15,11 +15,16 @@ TurnState = Literal["queued", "running", "done", "failed", "stopped", "timed-out
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """A turn that ended: its conversation as `owner/repo#number`, and the bot's comment once it is on GitHub."""
+    """A turn that ended: its conversation as `owner/repo#number`, and the bot's comment once it is on GitHub.
+
+    `outcome` is in a word; `check` is JSON, None where there was none.
+    """
 
     conversation: str
     state: TurnState
     reason: str | None
+    outcome: str | None
+    check: str | None
     requested_by: str
     comment_url: str | None
     finished_at: datetime | None
@@ -347,8 +352,8 @@ async def save_progress(
 @under_claim("""
 -- The time of a worktree that is being removed stays: it is when the removal was decided.
 with ended as (
-    update turns set state = $3, reason = $4, notices = coalesce($5, notices), finished_at = now(),
-                     claim = null, worker = null
+    update turns set state = $3, reason = $4, notices = coalesce($5, notices), outcome = $6::text::jsonb,
+                     finished_at = now(), claim = null, worker = null
     where id = $1 and claim = $2 returning id, session_id, worktree_id
 ), session as (
     update sessions s set last_active_at = now() from ended where s.id = ended.session_id
@@ -359,13 +364,22 @@ with ended as (
 select id from ended
 """)
 async def end(
-    connection: Connection, claim: Claim, state: TurnState, reason: str | None, notices: tuple[str, ...] | None = None
+    connection: Connection,
+    claim: Claim,
+    state: TurnState,
+    reason: str | None,
+    notices: tuple[str, ...] | None = None,
+    outcome: str | None = None,
 ) -> None:
-    """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones."""
+    """End the turn and free its worktree for the next one; `notices` None leaves the earlier ones.
+
+    `outcome` is JSON, None where the state says it.
+    """
 
 
 @statement("""
-select conversation, state, reason, requested_by, comment_url, finished_at from listed_turns where id = $1
+select conversation, state, reason, outcome, "check", requested_by, comment_url, finished_at
+from listed_turns where id = $1
 """)
 async def ended(connection: Pool | Connection, turn_id: int) -> EndedTurn | None:
     """Return a turn for the message about its end."""

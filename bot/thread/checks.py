@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from bot.thread.formatting import format_count, format_duration, format_list, inline_code, url_target
+from bot.thread.outcome import Check, CheckState
 
 SCRIPT = ".threadtree/check"
 RUNNING = f"Running `{SCRIPT}`."
@@ -60,6 +61,18 @@ class Base:
     now: bool = True
 
 
+def result(ran: Ran, seconds: float, base: Base | None) -> Check:
+    """Return how a check ended, as data. It fails on the base too where nothing failed that passes there."""
+    names = {*ran.passed, *ran.failed}
+    known = {*base.ran.passed, *base.ran.failed} if base is not None else set()
+    state: CheckState = "passed"
+    if ran.failure is not None:
+        is_new = base is None or not base.now or base.ran.failure is None or {*ran.failed} & {*base.ran.passed}
+        state = "failed" if is_new else "failed-on-base-too"
+    new = len(names - known) if known else 0
+    return Check(state, len(ran.passed) + len(ran.failed), len(ran.failed), new, ran.skipped, round(seconds, 3))
+
+
 def told(ran: Ran, seconds: float, base: Base | None, first: Ran | None = None, *, same_commit: bool = False) -> str:
     """Return the line and the sentences below it. `base` is None where the check did not run there.
 
@@ -101,18 +114,17 @@ def changed_in_branch(base: str) -> str:
 
 
 def _line(ran: Ran, seconds: float, base: Base | None) -> str:
-    tests, new = len(ran.passed) + len(ran.failed), 0
-    if base is not None and (known := {*base.ran.passed, *base.ran.failed}):
-        new = len({*ran.passed, *ran.failed} - known)
-    counted = [f"{len(ran.failed)} of {format_count(tests, 'test')}" if ran.failed else format_count(tests, "test")]
-    counted += [f"{new} new"] if new else []
-    counted += [f"{ran.skipped} skipped"] if ran.skipped else []
+    check = result(ran, seconds, base)
+    tests = format_count(check.tests, "test")
+    counted = [f"{check.failed} of {tests}" if check.failed else tests]
+    counted += [f"{check.new} new"] if check.new else []
+    counted += [f"{check.skipped} skipped"] if check.skipped else []
     facts = ["check passed" if ran.failure is None else "**check failed**"]
     if ran.failure is not None and not ran.failed:
         facts.append(ran.failure)
     if ran.failure is None and ran.failed:
         counted[0] += " failed"
-    facts += [", ".join(counted)] if tests or ran.skipped else []
+    facts += [", ".join(counted)] if check.tests or check.skipped else []
     facts.append(format_duration(timedelta(seconds=seconds)))
     if ran.failure is not None and base is not None and base.now:
         name = inline_code(base.name)

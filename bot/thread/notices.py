@@ -49,7 +49,6 @@ TAKES_NO_PUSHES = (
     "The branch of this pull request takes no pushes of the bot: it is the default branch, or a rule protects it. So "
     "the edits are below as a patch."
 )
-NOTHING_CHANGED = "No file was changed."
 CONTEXT_ENDED = "The agent started without its earlier context."
 THREAD_NOT_READ = "The thread could not be read from GitHub, so the agent saw the request only."
 ANSWER_CUT = "The answer is longer than the bot posts, so its end is left out."

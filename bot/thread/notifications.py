@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from bot.store.turns import EndedTurn
 from bot.thread.formatting import one_line, truncate
 
@@ -23,6 +25,8 @@ def body(turn_id: int, event: str, ended: EndedTurn, server_url: str) -> dict[st
         "url": url,
         "turn": turn_id,
         "state": ended.state,
+        "outcome": ended.outcome,
+        "check": ended.check and orjson.loads(ended.check),
         "reason": reason,
         "requested_by": ended.requested_by,
         "finished_at": ended.finished_at,

@@ -24,6 +24,7 @@ from bot.thread.formatting import (
     url_target,
 )
 from bot.thread.notices import ANSWER_CUT
+from bot.thread.outcome import Nothing
 
 Obstacle = Literal["time", "turn", "github-limit", "worktree", "directory"]
 """What keeps a turn from being claimed; see `turn_obstacles` in the migrations."""
@@ -144,17 +145,18 @@ class TurnResult:
 
     `answer` and `last_words` (the end of the agent's error output) are the agent's own text, unchanged. `reason` is one
     sentence of Markdown, None only for `done`; `notices` are sentences of Markdown. `changes` are a unified diff where
-    the checkout is never pushed. `read` are plain clauses: what the agent was given to read, and what was left out, did
-    not fit or could not be read. `model` is the agent's name where it does not report a model. `added` are the messages
-    that the agent was told while it worked. `check` is what the host says of the repository's check (`checks.told`),
-    `check_output` the end of what a failed one wrote. With `review` it is one text, posted as a review. `whole` is all
-    that the comment says, of a turn that worked on a worktree itself.
+    the checkout is not pushed; `nothing` is why nothing was pushed. `read` are plain clauses: what the agent was given
+    to read, and what was left out, did not fit or could not be read. `model` is the agent's name where it does not
+    report a model. `added` are the messages that the agent was told while it worked. `check` is what the host says of
+    the repository's check (`checks.told`), `check_output` the end of what a failed one wrote. With `review` it is one
+    text, posted as a review. `whole` is all that the comment says, of a turn that worked on a worktree itself.
     """
 
     state: EndState
     reason: str | None = None
     answer: str = ""
     changes: Changes | str | None = None
+    nothing: Nothing | None = None
     notices: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     read: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from bot.thread import reasons, thread_comments, tracking
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
+from bot.thread.outcome import OF_ITS_STATE, ComesTo, Outcome, came_of
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn import message_rows as messages
@@ -59,6 +60,7 @@ class Ending:
     """What posts the answer otherwise than as comments."""
     in_threads: Mapping[int, str] = field(default_factory=dict)
     """What is answered in the threads of inline comments, by the comment's id."""
+    outcome: Outcome = OF_ITS_STATE
 
 
 async def tell_end(
@@ -81,8 +83,7 @@ async def tell_end(
     for comment, words in turn.in_threads.items():
         await thread_comments.answer_inline(connection, thread_ref, comment, words, turn.ask.by.id)
     if ctx.notifies and turn.kind.carry_out is None:
-        person = turn.kind.needs_person
-        await notify.enqueue(connection, turn_id, result.state, result.answer, needs_person=person)
+        await notify.enqueue(connection, turn_id, result.state, turn.outcome)
     if is_of_thread:
         await conversations.end_use(connection, thread_ref.conversation_id, turn.worktree_id)
     elif not turn.kind.makes:
@@ -123,12 +124,14 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
 
     at = (turn.id, turn.ask, run.kind, run.thread_ref, turn.worktree.id, ctx.rules)
-    ending = Ending(*at, added, post, in_threads)
+    outcome = _outcome(run, result)
+    ending = Ending(*at, added, post, in_threads, outcome)
 
     async def write(connection: Connection) -> None:
         if result.whole and result.state == "done":
             await turns.save_answer(connection, turn.claim, result.answer, result.notices, ())
-        await turns.end(connection, turn.claim, result.state, result.reason and plain(result.reason), result.notices)
+        reason = result.reason and plain(result.reason)
+        await turns.end(connection, turn.claim, result.state, reason, result.notices, outcome.to_json())
         await tell_end(connection, ctx, ending, result, parts)
 
     # Before the end is written: after it the worktree may be removed at any moment.
@@ -138,6 +141,15 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     for place in run.trashed:
         await trash.delete(place)
     await _delete_old_sessions(ctx)
+
+
+def _outcome(run: TurnRun, end: TurnResult) -> Outcome:
+    """Return what came of a turn, whose texts hold no secret any more."""
+    kind = run.kind
+    comes_to: ComesTo = "done" if kind.carry_out is not None else kind.comes_to
+    claims = kind.agent != "always" or split_subject(run.answer or "")[1] is not None
+    told = end.answer, end.changes, end.nothing, run.proved
+    return came_of(comes_to, *told, is_done=end.state == "done", claims=claims)
 
 
 async def put_back(run: TurnRun, wait: Wait) -> bool:
@@ -190,6 +202,7 @@ def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
         answer=redact(result.answer),
         whole=redact(result.whole),
         changes=redact(result.changes) if isinstance(result.changes, str) else result.changes,
+        nothing=result.nothing and replace(result.nothing, why=redact(result.nothing.why)),
         notices=tuple(map(redact, result.notices)),
         steps=tuple(map(redact, result.steps)),
         read=tuple(map(redact, result.read)),

@@ -12,6 +12,7 @@ from bot.prompt.foreign import Told
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn
 from bot.thread.commit_message import split_subject
+from bot.thread.outcome import ComesTo, Nothing
 from bot.thread.tracking import Changes, TurnResult
 
 R = TypeVar("R")
@@ -67,7 +68,7 @@ async def _told(run: Any, answer: str, seen: Seen | None) -> TurnResult:
     return TurnResult("done", answer=split_subject(answer)[0])
 
 
-async def _nothing_to_say(run: Any, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+async def _nothing_to_say(run: Any, ready: Ready, changes: Changes | str | None, nothing: Nothing | None) -> None:
     return None
 
 
@@ -133,14 +134,13 @@ class Kind(Generic[R]):
     """The subject of the commit, where the agent names none."""
     answered: Callable[[R, str, Seen | None], Awaitable[TurnResult]] = _told
     """End a turn that does not write."""
-    published: Callable[[R, Ready, Changes | str | None, Sequence[str]], Awaitable[None]] = _nothing_to_say
-    """Say what there is to say after the push, whose notices are given."""
+    published: Callable[[R, Ready, Changes | str | None, Nothing | None], Awaitable[None]] = _nothing_to_say
+    """Say what there is to say after the push, or where nothing was pushed."""
     whole: Callable[[R, str], str] = _whole
     """Return the answer with all that would be posted beside it, for an end at which that is not posted."""
     post: Callable[[R, TurnResult], Post | None] = _as_comments
     """Return what posts the answer otherwise than as comments. Takes seconds for a long answer."""
-    needs_person: bool = False
-    """Its answer waits for a person."""
+    comes_to: ComesTo = "changes"
 
     @property
     def is_checked(self) -> bool:

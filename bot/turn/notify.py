@@ -13,7 +13,7 @@ from bot.store import jobs, turns
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.engine import RetryLaterError, backoff_seconds
 from bot.thread.notifications import body
-from bot.thread.questions import TO_ANSWER
+from bot.thread.outcome import Outcome
 
 Event = Literal["answer", "needs-person", "failed"]
 QUEUE: Final = "notify"
@@ -26,11 +26,11 @@ ANSWER_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 
-def event_of(state: str, answer: str, *, needs_person: bool = False) -> Event | None:
+def event_of(state: str, outcome: Outcome) -> Event | None:
     """Return what people are told of a turn that ended in this state; nothing where a person stopped it."""
     match state:
         case "done":
-            return "needs-person" if TO_ANSWER in answer or needs_person else "answer"
+            return "needs-person" if outcome.asked or outcome.came == "plan" else "answer"
         case "refused":
             return "needs-person"
         case "failed" | "timed-out" | "interrupted":
@@ -39,9 +39,9 @@ def event_of(state: str, answer: str, *, needs_person: bool = False) -> Event | 
             return None
 
 
-async def enqueue(connection: Connection, turn_id: int, state: str, answer: str, *, needs_person: bool = False) -> None:
+async def enqueue(connection: Connection, turn_id: int, state: str, outcome: Outcome) -> None:
     """Enqueue the message about the end of a turn, in the caller's transaction."""
-    event = event_of(state, answer, needs_person=needs_person)
+    event = event_of(state, outcome)
     waiting = "select count(*) from procrastinate_jobs where queue_name = $1 and status = 'todo'"
     if event is None or await connection.fetchval(waiting, QUEUE) >= MOST_WAITING:
         return

@@ -27,6 +27,7 @@ from bot.thread import links, notices
 from bot.thread.checks import SCRIPT, Base, Ran
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import clause
+from bot.thread.outcome import Check as Proved
 from bot.thread.sanitize import closed
 from bot.tree import Clone, GitError, OpenTree, StoppedError
 from bot.turn import proof_rows as checks
@@ -63,7 +64,7 @@ class Proof:
             return None
         found = await script_on(clone, default, SCRIPT)
         if isinstance(found, str):
-            run.check = words.not_run(f"`{SCRIPT}` {found}")
+            run.check, run.proved = words.not_run(f"`{SCRIPT}` {found}"), Proved("not-run")
         return found if isinstance(found, bytes) else None
 
     async def ends(self, head: str, script: bytes) -> bool:
@@ -76,13 +77,13 @@ class Proof:
             run.progress.enter(None)
         except _PROBLEMS as problem:
             _log.warning("check-not-run", problem=str(problem))
-            run.check, run.check_output = words.not_run(clause(str(problem))), ""
+            run.check, run.check_output, run.proved = words.not_run(clause(str(problem))), "", Proved("not-run")
             return True
         first, commit = self._first or (None, "")
         run.check = words.told(_ran(done), done.seconds, base, first, same_commit=commit == head)
-        run.check_output = done.output
+        run.check_output, run.proved = done.output, words.result(_ran(done), done.seconds, base)
         self._first, self._shown = self._first or (_ran(done), head), done
-        return done.failure is None or not await self._works_on(done, base)
+        return run.proved.state != "failed" or not await self._works_on(done, base)
 
     async def show_pictures(self, tree: OpenTree, branch: str) -> None:
         """Push the check's pictures to a branch beside that of the worktree, and show them below the line, each beside
@@ -159,12 +160,10 @@ class Proof:
     async def _works_on(self, done: Checked, base: Base | None) -> bool:
         """Tell the agent, once in a turn, that the check fails; return whether it worked on. Raises StoppedError.
 
-        Not where the same fails on the base too, and not without time and money for it.
+        Not without time and money for it.
         """
         run, turn, ctx = self.run, self.run.turn, self.run.ctx
         passes = base is not None and base.now and base.ran.failure is None
-        if base is not None and base.now and not passes and not done.report.failed & {*base.ran.passed}:
-            return False
         spent = (ctx.clock() - turn.started_at).total_seconds() - self._seconds
         limits = replace(ctx.limits, total_seconds=ctx.limits.total_seconds - spent)
         is_dear = run.cap or await ctx.cap_reached(turn.worktree.repository, run.progress.use.cost_usd)

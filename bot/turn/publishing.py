@@ -16,6 +16,7 @@ from bot.store import turns
 from bot.store.turns import ClaimedTurn
 from bot.tasks import concurrently
 from bot.thread import commit_message, links, notices, tracking
+from bot.thread.outcome import NO_CHANGE, Nothing
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import Clone, Committed, Guard, Identity, OpenTree, Push, RescueLabel, StoppedError
 from bot.turn.confirm import NotConfirmedError, confirm
@@ -50,15 +51,15 @@ async def deliver(run: TurnRun, ready: Ready, answer: str, seen: Seen | None) ->
         return await kind.answered(run, answer, seen)
     may_go = asyncio.Event()
     async with concurrently(pulls_while_pushed(run, ready.branch, may_go)) as pulls:
-        changes, told = await publish(run, ready, Proof(run, ready, subject), may_go)
-        run.notices += told
+        changes, nothing = await publish(run, ready, Proof(run, ready, subject), may_go)
         if isinstance(changes, Changes):
             may_go.set()
             changes = replace(changes, pull_request=await pull_request_of(run, ready, changes, pulls))
-    if changes is None and not told and subject is not None:
-        run.notices.append(notices.NOTHING_CHANGED)  # the answer claims a change
-    await kind.published(run, ready, changes, told)
-    return TurnResult("done", answer=commit_message.split_subject(run.answer or text)[0], changes=changes)
+    claims = subject is not None
+    run.notices += [nothing.why] if nothing is not None and (nothing.held or claims) else []
+    await kind.published(run, ready, changes, nothing)
+    said = commit_message.split_subject(run.answer or text)[0]
+    return TurnResult("done", answer=said, changes=changes, nothing=nothing)
 
 
 async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, branch: str) -> Guard:
@@ -78,13 +79,14 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, branch: st
 
 async def publish(
     run: TurnRun, ready: Ready, proof: Proof, may_go: asyncio.Event
-) -> tuple[Changes | str | None, list[str]]:
-    """Commit, check and push; return what changed, or a patch of it, and the notices for the thread.
+) -> tuple[Changes | str | None, Nothing | None]:
+    """Commit, check and push; return what changed, or a patch of it, and why nothing was pushed.
 
     `may_go` is set once the push may go. Raises StoppedError if a stop was accepted before the push, ClaimLostError,
     GitError, GitHubError, OSError.
     """
-    ctx, turn, told = run.ctx, run.turn, list[str]()
+    ctx, turn = run.ctx, run.turn
+    held: Nothing | None = None
     async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
         tree.lets_go = True
         while True:
@@ -92,13 +94,14 @@ async def publish(
                 label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
                 if (stray := await tree.return_to_branch(ready.branch, label)) is not None:
                     # What is left are files that another branch ignored: no work of this turn.
-                    told.append(notices.stray_work(stray.ref, stray.uncovered))
+                    held = Nothing(notices.stray_work(stray.ref, stray.uncovered))
+                    run.notices.append(held.why)
                     break
-            committed = await _commit(ctx, tree, turn, proof.subject, told)
+            committed, held = await _commit(run, tree, proof.subject)
             if ready.branch is None:
                 await tree.adopt(None)
             elif committed.unresolved:
-                return None, told
+                return None, held
             head = committed.sha or (await tree.checkout()).commit
             script = None if committed.unresolved else await proof.script(tree.clone, head)
             if head is None or script is None:
@@ -112,8 +115,8 @@ async def publish(
             since = ready.edits_since or turn.ask.pinned_sha or turn.worktree.start_sha or run.head_before
             patch = await _patch(tree, since)
             if patch and isinstance(turn.worktree.start, DetachedHead) and turn.ask.pinned_sha is None:
-                told.append(notices.TAKES_NO_PUSHES)
-            return patch, told
+                return patch, Nothing(notices.TAKES_NO_PUSHES)
+            return patch, None if patch else held or NO_CHANGE
         rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
         parked = f"{ready.branch}-turn-{turn.id}"
         wanted = await tree.to_push(Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue))
@@ -123,33 +126,36 @@ async def publish(
         else:
             async with tree.let_go():
                 guard = await run.unless_stopped(guard_of(ctx, turn, ready, ready.branch))
-            changed = await _push(run, tree, wanted, guard, told, may_go)
-        if isinstance(changed, Changes):
-            await proof.show_pictures(tree, ready.branch)
-            if names := await _live_commits(tree.clone, turn, changed.head, run.head_before):
-                told.append(notices.live_commits(names))
-        return changed, told
+            changed, withheld = await _push(run, tree, wanted, guard, may_go)
+            held = withheld or held
+        if not isinstance(changed, Changes):
+            return changed, held or NO_CHANGE
+        await proof.show_pictures(tree, ready.branch)
+        if names := await _live_commits(tree.clone, turn, changed.head, run.head_before):
+            run.notices.append(notices.live_commits(names))
+        return changed, None
 
 
 async def _patch(tree: OpenTree, since: str) -> str | None:
     return (await tree.patch(since)).decode("utf-8", "replace") or None
 
 
-async def _commit(
-    ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, subject: str | None, told: list[str]
-) -> Committed:
-    """Commit what is uncommitted, unless conflicts prevent it."""
-    message = await _message(ctx, tree.clone, turn, subject)
-    made = await tree.commit(message, ctx.author, _requester(turn))
-    told += [notices.files_left_out(why, names) for why, names in sorted(made.left_out.items())]
-    told += [notices.unresolved(made.unresolved)] if made.unresolved else []
-    return made
+async def _commit(run: TurnRun, tree: OpenTree, subject: str | None) -> tuple[Committed, Nothing | None]:
+    """Commit what is uncommitted, unless conflicts prevent it; return what keeps changes back, too."""
+    message = await _message(run.ctx, tree.clone, run.turn, subject)
+    made = await tree.commit(message, run.ctx.author, _requester(run.turn))
+    left_out = {why: notices.files_left_out(why, names) for why, names in sorted(made.left_out.items())}
+    run.notices += left_out.values()
+    # Build products are no change.
+    held = [words for why, words in left_out.items() if why != "product"]
+    held[:0] = [notices.unresolved(made.unresolved)] if made.unresolved else []
+    return made, Nothing(held[0]) if held else None
 
 
 async def _push(
-    run: TurnRun, tree: OpenTree, wanted: Push, guard: Guard, told: list[str], may_go: asyncio.Event
-) -> Changes | str | None:
-    """Push; return what changed on GitHub, or the patch of what it does not take."""
+    run: TurnRun, tree: OpenTree, wanted: Push, guard: Guard, may_go: asyncio.Event
+) -> tuple[Changes | str | None, Nothing | None]:
+    """Push; return what changed on GitHub, or the patch of what it does not take, and what kept it back."""
     ctx, turn, clone, branch = run.ctx, run.turn, tree.clone, wanted.branch
     theirs = await clone.tip(branch) or next(filter(None, [await clone.tip(base) for base in guard.bases]), None)
 
@@ -164,25 +170,23 @@ async def _push(
         case "nothing" | "pushed" | "merged":
             changed = await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
             if changed is None and result.how != "nothing":
-                told.append(notices.earlier_work_pushed(branch, links.branch_page(_web(ctx, turn), branch)))
-            return changed
+                run.notices.append(notices.earlier_work_pushed(branch, links.branch_page(_web(ctx, turn), branch)))
+            return changed, None
         case "parked" | "name-taken":
             page = links.branch_page(_web(ctx, turn), result.branch)
             why: notices.Elsewhere = "conflict" if result.onto is None else "taken-off"
             why = "excluded" if result.how == "name-taken" else why
-            told.append(notices.pushed_elsewhere(result.branch, page, branch, why))
-            return await _changes(ctx, clone, turn, result.branch, result.onto or run.head_before)
+            run.notices.append(notices.pushed_elsewhere(result.branch, page, branch, why))
+            return await _changes(ctx, clone, turn, result.branch, result.onto or run.head_before), None
         case "rejected":
             _log.warning("push-rejected", branch=branch, detail=result.detail)
-            told.append(notices.push_refused(branch, result.detail))
-            return await _patch(tree, theirs or run.head_before)
+            return await _patch(tree, theirs or run.head_before), Nothing(notices.push_refused(branch, result.detail))
         case "withheld":
-            told += [notices.not_pushed(result.rule, branch, result.names)] if result.rule else []
+            held = Nothing(notices.not_pushed(result.rule, branch, result.names)) if result.rule else None
             is_shown = result.rule in notices.SHOWN_AS_PATCH
-            return await _patch(tree, theirs or run.head_before) if is_shown else None
+            return await _patch(tree, theirs or run.head_before) if is_shown else None, held
         case "needs-taken":
-            told.append(notices.needs_taken(branch, result.names))
-            return None
+            return None, Nothing(notices.needs_taken(branch, result.names))
         case _:
             assert_never(result.how)
 

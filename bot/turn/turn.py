@@ -12,6 +12,7 @@ from bot.store.turns import ClaimLostError
 from bot.tasks import concurrently, unless
 from bot.thread import notices, reasons
 from bot.thread.formatting import plain
+from bot.thread.outcome import Nothing
 from bot.thread.tracking import TurnResult
 from bot.tree import StoppedError
 from bot.turn.alone import carry_out
@@ -118,8 +119,9 @@ def _after(run: TurnRun, problem: Exception) -> TurnResult | Wait:
         case "not-published":
             # The work stays in the worktree, and the next turn pushes it.
             _log.warning("publish-failed", problem=str(problem))
-            run.notices.append(notices.push_failed(run.branch, str(problem)))
-            return TurnResult("done")
+            nothing = Nothing(notices.push_failed(run.branch, str(problem)))
+            run.notices.append(nothing.why)
+            return TurnResult("done", nothing=nothing)
         case "failed":
             _log.warning("turn-failed", problem=str(problem))
             return TurnResult("failed", reasons.trouble(str(problem), None if began else passing(problem)))

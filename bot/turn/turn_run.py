@@ -19,6 +19,7 @@ from bot.store.failures import log_failure
 from bot.store.turns import ClaimedTurn, ClaimLostError
 from bot.tasks import unless
 from bot.thread import notices, reasons, tracking
+from bot.thread.outcome import Check
 from bot.thread.reasons import CapReached
 from bot.thread.tracking import AskedBy
 from bot.tree import StoppedError, Tree
@@ -72,6 +73,8 @@ class TurnRun:
     check: str = ""
     """What the last comment says of the repository's check."""
     check_output: str = ""
+    proved: Check | None = None
+    """How the repository's check ended."""
     trashed: tuple[Path, ...] = ()
     """What is deleted after the end, for nobody waits for that."""
 

@@ -231,7 +231,7 @@ async def _planned(run: TurnRun, answer: str, before: Seen | None) -> TurnResult
 def _plans(kind: Kind[TurnRun]) -> Kind[TurnRun]:
     """Return the kind that plans what `kind` would do. Rows call it a plan, so that it can be approved."""
     planned = replace(kind, name="plan", writes=False, plans=True, joins=False)
-    return replace(planned, brief=_brief, answered=_planned, needs_person=True)
+    return replace(planned, brief=_brief, answered=_planned, comes_to="plan")
 
 
 PLAN = _plans(Kind("plan"))

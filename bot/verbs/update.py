@@ -10,6 +10,7 @@ from bot.failpoints import reached
 from bot.github.errors import GitHubError
 from bot.store import turns
 from bot.thread.formatting import format_count, format_list, inline_code, one_line, truncate
+from bot.thread.outcome import Nothing
 from bot.thread.tracking import Changes, TurnResult
 from bot.tree import GitError
 from bot.turn.checkout import base_of
@@ -121,8 +122,8 @@ async def _answered(run: TurnRun, branch: str, answer: str) -> str:
     return answer
 
 
-async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
-    if run.progress.agent_began and not told:
+async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, nothing: Nothing | None) -> None:
+    if run.progress.agent_began and not (nothing and nothing.held):
         with suppress(GitError, GitHubError):
             run.notices += await _not_merged(run, ready)
 

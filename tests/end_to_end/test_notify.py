@@ -63,9 +63,11 @@ async def test_people_are_told_of_answers_questions_and_failures(a_world: Worlds
         await until_true(lambda: len(receiver.got) == 1)
         [first] = receiver.got
         assert first.keys() == {
-            *("event", "text", "conversation", "url", "turn", "state", "reason", "requested_by", "finished_at")
+            *("event", "text", "conversation", "url", "turn", "state", "outcome", "check", "reason", "requested_by"),
+            "finished_at",
         }
         assert (first["event"], first["state"], first["reason"]) == ("answer", "done", None)
+        assert (first["outcome"], first["check"]) == ("answered", None)
         assert (first["conversation"], first["requested_by"]) == ("acme/shop#1", "maria")
         assert str(first["url"]).startswith(f"{world.github.server_url}/acme/shop/issues/1")
         assert first["text"] == f"acme/shop#1: the answer to maria is ready. <{first['url']}>"

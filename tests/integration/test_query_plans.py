@@ -86,7 +86,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim a turn without an agent": (claims.CLAIM_NEXT, (NODE, TOKEN, "worker", 2, NOON, False, False)),
     "read the claimed turn": (claims.CLAIMED_TURN, (5,)),
     "look again": (turns.stop_requested.sql, (5, TOKEN)),
-    "end a turn": (turns.end.sql, (5, TOKEN, "done", None, None)),
+    "end a turn": (turns.end.sql, (5, TOKEN, "done", None, None, None)),
     "hand back": (turns.requeue.sql, (5, TOKEN, True)),
     "stop what is not over": (requests.lock_unfinished.sql, (5,)),
     "stop what runs": (requests.stop_running.sql, (5, "Stopped.", NOON, None)),

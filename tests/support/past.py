@@ -27,6 +27,8 @@ values (2, 'done', null, 7, '2026-05-01 10:00Z', '2026-05-01 10:05Z'),
 insert into requests (turn_id, conversation_id, ask)
 values (1, 2, {ask("one", target="11")}), (2, 1, {ask("two", target="12")}), (3, 3, {ask("three", "bob", "issue")});
 insert into steps (turn_id, place, words, output) values (1, 1, 'make test', '60 passed');
+update turns set outcome = '{{"came": "changed", "asked": false, "check": {{"state": "failed", "tests": 3, "failed": 2,
+                              "new": 1, "skipped": 0, "seconds": 1.5}}}}' where id = 1;
 update turns set agent = 'custom', model = 'a-model', cost_usd = 0.25, tokens = 1200, created_at = '2026-05-01 09:59Z'
 where id = 1;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, target_id, content, comment_url)

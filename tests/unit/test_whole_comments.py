@@ -28,6 +28,7 @@ from bot.thread import (
 )
 from bot.thread.checks import Base, Ran
 from bot.thread.formatting import clause
+from bot.thread.outcome import NO_CHANGE
 from bot.thread.reasons import CapReached
 from bot.thread.replies import Overview
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
@@ -266,7 +267,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "answer-that-claims-a-change": TurnResult(
         "done",
         answer="Changed to `SameSite=Lax`.",
-        notices=(notices.NOTHING_CHANGED,),
+        notices=(NO_CHANGE.why,),
         read=("nothing new",),
         asked=ASKED,
         duration=timedelta(seconds=9),

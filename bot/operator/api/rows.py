@@ -16,7 +16,8 @@ from bot.store.states import EndReason
 from bot.store.turns import TurnState
 from bot.thread.commit_message import ADDRESSED, split_subject
 from bot.thread.formatting import format_count, format_duration, one_line, plain
-from bot.thread.tracking import EntryState
+from bot.thread.outcome import Came, Check, result
+from bot.thread.tracking import EndState, EntryState
 
 DeliveryState = Literal["received", "done", "ignored", "failed", "dead"]
 
@@ -125,7 +126,7 @@ class Session(Row):
 class Turn(Row):
     """A request to the agent."""
 
-    COLUMNS = ("id", "state", "conversation", "took", "cost_usd", "title", "why")
+    COLUMNS = ("id", "result", "conversation", "took", "cost_usd", "title", "why")
     WHOLE = 3
     CUT = ("why", "title")
     EMPTY = "No turns yet."
@@ -136,6 +137,14 @@ class Turn(Row):
     state: TurnState
     reason: str | None
     """Why it ended so."""
+    outcome: Came | EndState | None
+    """What came of it; null before its end. `withheld`: there are changes, and something kept them back."""
+    check: Json[Check] | None
+    """How the repository's check ended; null where nothing was changed, or there is none."""
+    nothing_pushed: str | None
+    """Why nothing was pushed, where something was to be."""
+    asked: bool
+    """Whether the agent asks a person."""
     verb: str
     """What kind of request it is."""
     title: Annotated[str, BeforeValidator(first_words)]
@@ -171,8 +180,13 @@ class Turn(Row):
         return self.title or self.thread_title or f"Request {self.id}"
 
     @property
+    def result(self) -> str:
+        """What a person looks for first: how it stands, or what came of it."""
+        return result(self.state, self.outcome, self.check)
+
+    @property
     def why(self) -> str | None:
-        return self.waiting or self.phase or self.reason
+        return self.waiting or self.phase or self.reason or self.nothing_pushed
 
     @property
     def took(self) -> str | None:
@@ -489,6 +503,8 @@ class Outcome(Row):
     branch: str
     state: OutcomeState
     """`reverted`: merged, and taken back by another pull request."""
+    check: Json[Check] | None
+    """How the check of the last push ended."""
     rewritten: bool
     """People pushed after the bot's last push."""
     reverted_by: str | None

@@ -1,7 +1,5 @@
 """Failing checks of what the bot pushed are fixed by a turn that nobody asks for; `/autofix` switches that."""
 
-from collections.abc import Sequence
-
 from bot.ask import Ask
 from bot.node.transactions import persist
 from bot.prompt.builder import Brief
@@ -11,6 +9,7 @@ from bot.store import turns
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn
 from bot.thread import notices
+from bot.thread.outcome import Nothing
 from bot.thread.tracking import Changes
 from bot.turn.confirm import NotConfirmedError
 from bot.turn.context import TurnContext
@@ -56,7 +55,7 @@ async def _brief(run: TurnRun, ready: Ready, thread: Collected | None) -> Brief:
     return Brief()
 
 
-async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, told: Sequence[str]) -> None:
+async def _published(run: TurnRun, ready: Ready, changes: Changes | str | None, nothing: Nothing | None) -> None:
     if changes is None:
         run.notices.append(words.NOTHING_PUSHED)
 

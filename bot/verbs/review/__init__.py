@@ -79,6 +79,7 @@ REVIEW = Kind(
     answered=_answered,
     whole=_whole,
     post=_post,
+    comes_to="review",
 )
 
 
