@@ -272,6 +272,24 @@ async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(insi
     assert "octo/world#10" not in shown["merged"], "that was long ago"
 
 
+async def test_a_thread_and_its_pull_requests_are_one_story(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute("""
+        insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+        values ('github.com', 1, 4, 'threadtree/issue-1', '2026-05-01 10:07Z', '2026-05-01 10:20Z', true, false);
+        update turns set created_at = '2026-05-01 10:06Z' where id = 2;
+        delete from turns where id > 3
+    """)
+    for number in (1, 4):
+        page = (await inside.get(f"/conversations/octo/hello/{number}", follow_redirects=True)).text
+        told = re.findall(r'<li class="event-([\w-]+)">', page)
+        assert told == ["running", "merged", "opened", "asked", "done", "asked"]
+        assert "Mend was merged" in page
+    unasked = await inside.get("/conversations/octo/world/11")
+    assert unasked.headers["location"] == "/conversations/3", "its pull request has no thread of its own yet"
+    assert (await inside.get("/conversations/octo/world/13")).status_code == 404
+
+
 async def test_the_board_asks_the_database_as_often_at_any_size(inside: Browser, pool: Pool) -> None:
     async def asked() -> list[str]:
         statements: list[str] = []

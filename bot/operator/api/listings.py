@@ -11,6 +11,7 @@ from asyncpg import Record
 
 from bot.model import WorktreeState
 from bot.node.node_rows import SILENT_AFTER_SECONDS
+from bot.operator.api import thread_rows
 from bot.store.database import Connection, statement
 from bot.store.scope import Scope
 
@@ -194,7 +195,9 @@ async def found_turns(
         return await connection.fetch(FOUND, limit, before, repository, state, words, *of)
     if repository is not None and repository.lower() != thread["repository"].lower():
         return []
-    thread_id = await conversation_named(connection, thread["repository"], int(thread["number"]), scope) or 0
+    thread_id = (
+        await thread_rows.conversation_named(connection, thread["repository"], int(thread["number"]), scope) or 0
+    )
     of_thread, of = NEWEST.format("turns", OF_THREAD), (scope.platform, scope.repositories)
     return await connection.fetch(of_thread, limit, before, state, thread_id, *of)
 
@@ -235,15 +238,6 @@ def _progress(row: Record) -> dict[str, object]:
 def plan_entries(plan: Sequence[str]) -> list[dict[str, str]]:
     """Return the lines of a plan, each of which is stored after its state and a space."""
     return [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in plan]
-
-
-@statement("""
-select c.id from conversations c join codebases b using (platform, repository_id)
-where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
-  and threadtree_sees($3, $4, b.platform, b.repository_id)
-""")
-async def conversation_named(connection: Connection, repository: str, number: int, scope: Scope) -> int | None:
-    """Return the id of a thread of the repository `owner/name`, or None."""
 
 
 async def conversation(connection: Connection, conversation_id: int, limit: int, scope: Scope) -> dict[str, Any] | None:

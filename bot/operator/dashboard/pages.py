@@ -9,12 +9,13 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.care.asked import PruneReport
-from bot.operator.api import listings, lists
+from bot.operator.api import listings, lists, thread_rows
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.operator.api.rows import Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
 from bot.operator.dashboard.board import LATELY, board
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
+from bot.operator.dashboard.timeline import MOST_TURNS, timeline
 from bot.operator.dashboard.visits import PageView, Visit
 from bot.store.turns import TurnState
 
@@ -105,6 +106,13 @@ async def _operation(visit: Visit) -> Response:
     return visit.page("operation.html", items=items, first=first, unfinished=unfinished, aborted=aborted)
 
 
+async def _thread(visit: Visit) -> Response:
+    item = await visit.ask_here(lists.conversation)
+    unfinished = any(turn.finished_at is None for turn in item.requests)
+    events = await timeline(visit, item.id)
+    return visit.page("conversation.html", item=item, events=events, most=MOST_TURNS, unfinished=unfinished)
+
+
 async def _thread_named(visit: Visit) -> Response:
     """Lead from a thread's name to its page."""
     names = visit.request.path_params
@@ -113,7 +121,7 @@ async def _thread_named(visit: Visit) -> Response:
         raise CallError(404, "This names no thread.")
     async with visit.calls.connection() as connection:
         named = (f"{thread['owner']}/{thread['name']}", int(thread["number"]))
-        found = await listings.conversation_named(connection, *named, visit.caller.scope)
+        found = await thread_rows.conversation_named(connection, *named, visit.caller.scope)
     if found is None:
         raise CallError(404, f"Nothing was asked on {thread[0]} yet.")
     return visit.redirect(f"/conversations/{found}")
@@ -157,7 +165,7 @@ def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
 PAGES: Final = (
     PageView("GET", "/", _overview),
     _list("conversations"),
-    PageView("GET", "/conversations/{id}", partial(_one, "conversation.html", lists.conversation)),
+    PageView("GET", "/conversations/{id}", _thread),
     PageView("GET", "/conversations/{owner}/{name}/{number}", _thread_named),
     _list("turns"),
     PageView("GET", "/turns/{id}", _turn),
