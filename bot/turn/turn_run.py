@@ -75,6 +75,8 @@ class TurnRun:
     check_output: str = ""
     proved: Check | None = None
     """How the repository's check ended."""
+    pictures: str | None = None
+    """The commit that has its pictures."""
     trashed: tuple[Path, ...] = ()
     """What is deleted after the end, for nobody waits for that."""
 

@@ -280,7 +280,8 @@ async def test_every_page_fits_every_screen_and_runs_nothing_that_a_stranger_wro
         await world.database.execute(HOSTILE)
         guid = await world.database.fetchval(FAIL, LIVE)
         values = {"id": "1", "guid": guid, "owner": "acme", "name": "shop", "number": "1", "place": "1"}
-        pages = [re.sub(r"{(\w+)}", lambda name: values[name[1]], view.path) for view in VIEWS if view.method == "GET"]
+        views = [view for view in VIEWS if view.method == "GET" and "{picture}" not in view.path]
+        pages = [re.sub(r"{(\w+)}", lambda name: values[name[1]], view.path) for view in views]
         pages += ["/turns/2", "/turns/3", "/no-such-page"]
         grounds = set()
         async with tab_of(browser, world.pair.url) as tab:

@@ -26,7 +26,15 @@ from tests.support.postgres import execute
 KEPT_FOR = (timedelta(days=180), timedelta(hours=1))
 TOKEN = "a-token-of-the-tests-long-enough"
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
-VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number": "1", "place": "1"}
+VALUES = {
+    "id": "1",
+    "guid": FAILED,
+    "owner": "octo",
+    "name": "hello",
+    "number": "1",
+    "place": "1",
+    "picture": "1-x.png",
+}
 SCRIPT = "<script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
@@ -57,7 +65,7 @@ select (select count(*) from operations), (select count(*) from deliveries), (se
        (select count(*) from turns where state in ('running', 'queued'))
 """
 POSTS = [view.path for view in VIEWS if view.method == "POST" and not view.is_open]
-READS = [view.path for view in VIEWS if view.method == "GET" and not view.is_open]
+READS = [view.path for view in VIEWS if view.method == "GET" and not view.is_open and "{picture}" not in view.path]
 
 
 def address(path: str) -> str:
@@ -184,6 +192,7 @@ async def test_unknown_things_and_methods_are_told_on_a_page(inside: Browser) ->
     for path, status in (
         *(("/turns/99", 404), ("/turns/x", 404), ("/turns/%00", 404), ("/turns/99999999999999999999", 404)),
         *(("/worktrees/x/reset", 404), ("/deliveries/none", 404), ("/operations/99", 404), ("/nonsense", 404)),
+        *(("/turns/1/pictures/1-x.png", 404), ("/turns/99/pictures/1-x.png", 404), ("/turns/x/pictures/x", 404)),
         *(("/turns/", 404), ("/static/nonsense", 404), ("/static/%2e%2e%2fapp.py", 404)),
         *(("/turns?state=nonsense", 400), ("/turns?repo=x", 400)),
         *(("/turns?after=x", 400), ("/turns?nonsense=1", 400)),
@@ -270,6 +279,24 @@ async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(insi
     assert shown["review"].startswith("In review 1 push it")
     assert "Greet people octo/world#11" in shown["merged"], "the title that the bot gave last"
     assert "octo/world#10" not in shown["merged"], "that was long ago"
+
+
+async def test_checks_are_dots_and_a_share_of_each_repository(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute("""
+        update turns set outcome = jsonb_build_object('came', 'changed', 'check', jsonb_build_object(
+            'state', case id when 1 then 'failed' else 'passed' end, 'tests', 3, 'failed', 2, 'new', 1, 'skipped', 0,
+            'seconds', 12)) where id in (1, 4)
+    """)
+    page = (await inside.get("/")).text
+    assert '50 %<span class="sub brief">of 2</span>' in page
+    assert re.findall(r'Turn (\d): </span><span class="check check-(\w+)"', page.replace("\n", "")) == [
+        ("4", "passed"),
+        ("1", "failed"),
+    ]
+    turn = (await inside.get("/turns/1")).text
+    assert "check failed: 2 of 3 tests, 1 new, 12 s" in turn
+    assert "state-failed" in turn, "done, and not green"
 
 
 async def test_a_thread_and_its_pull_requests_are_one_story(inside: Browser, pool: Pool) -> None:

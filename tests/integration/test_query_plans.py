@@ -108,6 +108,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "the board's first lane": (board_rows.at_work.sql, (21, *ALL)),
     "the board's lane of reviews": (board_rows.in_review.sql, (21, *ALL)),
     "the board's lane of merges": (board_rows.merged.sql, (21, NOON, *ALL)),
+    "how checks ended": (board_rows.checks.sql, (8, *ALL)),
     "the story of a thread": (thread_rows.turns.sql, (5, 50, *ALL)),
     "the pull requests of a thread": (thread_rows.pull_requests.sql, (5,)),
     "turns in line": (listings.turns_in_line.sql, (51, None, None, *ALL)),

@@ -38,6 +38,25 @@ async def in_review(connection: Connection, limit: int, scope: Scope) -> list[di
 
 
 @statement("""
+-- Of each repository the last checks, by their index.
+select b.owner || '/' || b.name as codebase, count(*) as checked,
+       count(*) filter (where latest.state = 'passed') as passed,
+       json_agg(json_build_object('turn', latest.id, 'check', latest."check") order by latest.id desc) as latest
+from codebases b cross join lateral (
+    select t.id, t.outcome->'check' as "check", t.outcome #>> '{check,state}' as state from turns t
+    where t.outcome ? 'check' and (t.queue_platform, t.queue_repository_id) = (b.platform, b.repository_id)
+    order by t.id desc limit 100) latest
+where threadtree_sees($2, $3, b.platform, b.repository_id)
+group by b.platform, b.repository_id order by max(latest.id) desc limit $1
+""")
+async def checks(connection: Connection, limit: int, scope: Scope) -> list[dict[str, Any]]:
+    """Return the repositories that were checked last: how many of their last hundred checks passed, and each of these.
+
+    `latest` is JSON, the latest first.
+    """
+
+
+@statement("""
 select listed.* from (
     select id from outcomes where merged and closed_at > $2 and threadtree_sees($3, $4, platform, repository_id)
     order by closed_at desc limit $1) last join listed_outcomes listed using (id)

@@ -59,7 +59,7 @@ order by place desc limit $1
 TURN = """
 select listed.*, case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
        t.notices, t.read, t.answer, t.pushed_to as branch, t.head_before as changed_from,
-       t.pushed_head as changed_to, b.folder,
+       t.pushed_head as changed_to, t.outcome->>'pictures' as pictures, b.folder,
        (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)
            as previous,
        (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next,

@@ -262,6 +262,8 @@ class WholeTurn(Turn):
     changed_from: str | None
     changed_to: str | None
     """The commits between which its changes are; null where it pushed none."""
+    pictures: str | None
+    """The commit that has the pictures of its check; null without any."""
     folder: str
     """The folder of its repository's clone, in DATA_DIR/repos."""
     previous: int | None
@@ -518,6 +520,22 @@ class Outcome(Row):
     cost_usd: float | None
     """What these cost, as far as it is known."""
     tokens: int | None
+
+
+class CheckedTurn(Row):
+    """A turn whose result was checked."""
+
+    turn: int
+    check: Check
+
+
+class Checks(Row):
+    """How the last checks of a repository ended, at most a hundred, the latest first."""
+
+    codebase: str
+    checked: int
+    passed: int
+    latest: Json[list[CheckedTurn]]
 
 
 class OutcomeSums(Row):

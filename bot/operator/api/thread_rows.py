@@ -29,7 +29,8 @@ related as (
     select * from this
     union select platform, repository_id, p.number
     from this join pull_requests p using (platform, repository_id) where p.closes = this.number
-    union select platform, repository_id, p.closes from this join pull_requests p using (platform, repository_id, number)
+    union select platform, repository_id, p.closes
+    from this join pull_requests p using (platform, repository_id, number)
 )
 """
 

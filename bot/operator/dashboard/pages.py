@@ -9,9 +9,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.care.asked import PruneReport
-from bot.operator.api import listings, lists, thread_rows
+from bot.operator.api import board_rows, listings, lists, thread_rows
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
-from bot.operator.api.rows import Costs, ListedDeliveryState
+from bot.operator.api.rows import Checks, Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
 from bot.operator.dashboard.board import LATELY, board
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
@@ -21,6 +21,8 @@ from bot.store.turns import TurnState
 
 MOST_FAILED_SHOWN: Final = 5
 MOST_ENDED_SHOWN: Final = 5
+MOST_REPOSITORIES: Final = 8
+"""Whose checks the overview shows."""
 MOST_READ: Final = 20
 """Of the latest turns, some of which have not ended."""
 DAYS_SHOWN: Final = 14
@@ -38,12 +40,19 @@ async def _overview(visit: Visit) -> Response:
         lately_days=LATELY.days,
         failed=failed,
         ended=[turn for turn in latest.items if turn.finished_at is not None][:MOST_ENDED_SHOWN],
+        checks=await _checks(visit),
         nodes=nodes,
         bytes=sum(node.bytes for node in measured) if measured else None,
         silent=sum(node.state == "silent" for node in nodes),
         # The charts are below what is refreshed.
         days=await _days(visit, 1 if "hx-request" in visit.request.headers else DAYS_SHOWN),
     )
+
+
+async def _checks(visit: Visit) -> list[Checks]:
+    async with visit.calls.connection() as connection:
+        found = await board_rows.checks(connection, MOST_REPOSITORIES, visit.caller.scope)
+    return list(map(Checks.model_validate, found))
 
 
 async def _days(visit: Visit, days: int) -> dict[str, Any]:
@@ -83,11 +92,25 @@ async def _turn(visit: Visit) -> Response:
 async def _changes(visit: Visit) -> Response:
     """Show what a request changed. It is fetched by the request's page, once that is shown: git needs a while."""
     from bot.operator.dashboard.diff import changed  # the web process has no other use for git
+    from bot.operator.dashboard.pictures import pictures_at
 
     item = await visit.ask_here(lists.turn)
     before, after, data_dir = item.changed_from, item.changed_to, visit.calls.ctx.data_dir
     diff = await changed(data_dir, item.folder, before, after) if before and after else None
-    return visit.page("changes.html", item=item, diff=diff)
+    pictures = await pictures_at(data_dir, item.folder, item.pictures) if item.pictures else ()
+    return visit.page("changes.html", item=item, diff=diff, pictures=pictures)
+
+
+async def _picture(visit: Visit) -> Response:
+    """Send a picture of a check. What it is says its first bytes; a browser takes it for nothing else."""
+    from bot.operator.dashboard.pictures import picture
+
+    item = await visit.ask(lists.turn, lists.turn.parse({"id": visit.request.path_params["id"]}, {}))
+    name, data_dir = visit.request.path_params["picture"], visit.calls.ctx.data_dir
+    found = await picture(data_dir, item.folder, item.pictures, name) if item.pictures else None
+    if found is None:
+        raise CallError(404, "There is no such picture on the machine of this page.")
+    return Response(found[0], media_type=found[1])
 
 
 async def _rescues(visit: Visit) -> Response:
@@ -170,6 +193,7 @@ PAGES: Final = (
     _list("turns"),
     PageView("GET", "/turns/{id}", _turn),
     PageView("GET", "/turns/{id}/changes", _changes),
+    PageView("GET", "/turns/{id}/pictures/{picture}", _picture),
     PageView("GET", "/turns/{id}/steps/{place}", partial(_one, "step.html", lists.step)),
     _list("worktrees"),
     PageView("GET", "/rescues", _rescues),
