@@ -148,6 +148,10 @@ create unique index sessions_one_active_per_conversation on sessions (conversati
 create index sessions_by_conversation on sessions (conversation_id);
 create index sessions_by_end on sessions (ended_at) where not active;
 
+-- Sessions whose context nobody gave up: a plan that was made in one can still be carried out.
+create view kept_sessions as
+select id from sessions where active or end_reason in ('worktree-missing', 'agent-lost', 'agent-changed', 'node-lost');
+
 -- A thread's name for people.
 create view conversation_names as
 select c.id, b.owner || '/' || b.name || '#' || c.number as conversation

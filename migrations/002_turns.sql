@@ -56,6 +56,15 @@ create table turns (
     told_of_check     boolean     not null default false,  -- its agent was told once that the check fails
     undoes            bigint,                              -- the turn whose changes this one took back
     met_push          boolean     not null default false,  -- its push merges what people pushed while it ran
+    settled           boolean     not null default false,  -- people have nothing to do about it any more
+    -- What people have to do about it, as far as its own row tells: the view `waiting` has the whole rule.
+    needs             text        generated always as (case
+                          when settled then null
+                          when state in ('failed', 'timed-out', 'interrupted') then 'retry'
+                          when state <> 'done' then null
+                          when outcome->>'came' = 'plan' then 'approve'
+                          when outcome->>'asked' = 'true' then 'answer'
+                          when outcome #>> '{check,state}' = 'failed' then 'retry' end) stored,
     check ((state = 'running') = (claim is not null)),
     check ((state in ('queued', 'running')) = (finished_at is null)),
     check (state in ('queued', 'running', 'done') or reason is not null),
@@ -76,7 +85,9 @@ create unique index turns_by_conversation on turns (conversation_id, id);
 create index turns_by_person on turns (requested_by_id, created_at);
 create index turns_checked on turns (queue_platform, queue_repository_id, id) where outcome ? 'check';
 create index turns_by_pushed_head on turns (pushed_head) where pushed_head is not null;
-create index turns_by_pushed_branch on turns (pushed_to, id) where pushed_to is not null;
+create index turns_by_pushed_branch on turns (pushed_to, queue_repository_id, id) where pushed_to is not null;
+-- What may wait for a person is a small part of what ended.
+create index turns_needing_people on turns (conversation_id, id) where needs is not null;
 -- With all that is summed over days, which reads no rows then.
 create index turns_by_end on turns (finished_at)
     include (id, state, started_at, needs_agent, cost_usd, tokens, queue_platform, queue_repository_id, requested_by_id)

@@ -1,6 +1,7 @@
 -- The bot's pull requests, and what became of them.
 
--- The pull requests that the bot opened. What it writes there stays the bot's until a person changes it.
+-- The pull requests of the bot's branches: those that it opened, and those that people opened. What the bot writes there
+-- stays the bot's until a person changes it.
 create table pull_requests (
     platform      text        not null,
     repository_id bigint      not null,
@@ -10,6 +11,8 @@ create table pull_requests (
     titles        text[]      not null,                    -- all that the bot gave it; another one is a person's
     texts         text[]      not null,                    -- SHA-256 of each description that the bot wrote between its marks
     told          boolean     not null default false,      -- people were told that the description is theirs
+    opened_at     timestamptz not null default now(),
+    reviewed_at   timestamptz,                             -- when somebody with write access reviewed it last
     check_at      timestamptz default now() + interval '1 minute', -- ask GitHub then about conflicts; null: it is closed
     in_conflict   boolean     not null default false,      -- as GitHub told last
     conflict_told text,                                    -- the head of which people were told so
@@ -35,3 +38,53 @@ create table outcomes (
     foreign key (platform, repository_id) references codebases (platform, repository_id)
 );
 create index outcomes_merged on outcomes (closed_at) where merged;
+
+-- What waits for a person, whatever its pull request: plans, questions, and what failed. It ends when somebody has
+-- approved, answered, retried or undone it, when a later request of the thread is done and the check does not fail, and
+-- when the thread is closed. A plan is open for as long as its session is kept: see `/approve`.
+create view waiting_turns as
+select t.id as turn_id, t.conversation_id, t.queue_platform as platform, t.queue_repository_id as repository_id,
+       t.needs as waits_for, t.finished_at as since
+from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id and c.state = 'open'
+where t.needs is not null
+  and (t.needs <> 'approve' or (select true from kept_sessions k where k.id = t.session_id))
+  and not exists (
+      select from requests l join turns a on a.id = l.turn_id
+      where l.conversation_id = t.conversation_id and l.turn_id > t.id and case t.needs
+          when 'approve' then l.verb in ('plan', 'work') and a.state in ('queued', 'running', 'done')
+          when 'answer' then a.needs_agent and a.state not in ('stopped', 'refused')
+          else a.undoes = t.id and a.state = 'done'
+               or l.retry_of = coalesce(r.retry_of, t.id) and a.state <> 'refused'
+               or a.state = 'done' and (a.needs_agent or l.verb = r.verb)
+                  and case t.state when 'done' then a.outcome #>> '{check,state}' in ('passed', 'failed-on-base-too')
+                      else a.outcome #>> '{check,state}' is distinct from 'failed' end end);
+
+-- The pull requests that wait for a review, each with the turn that pushed last to its branch.
+create view waiting_reviews as
+select t.id as turn_id, t.conversation_id, p.platform, p.repository_id, p.branch, p.number,
+       greatest(t.finished_at, p.opened_at) as since
+from pull_requests p cross join lateral (
+    select t.id, t.conversation_id, t.finished_at from turns t
+    where t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id)
+    order by t.id desc limit 1) t
+where p.check_at is not null and t.finished_at is not null
+  and (p.reviewed_at is null or p.reviewed_at < t.finished_at)
+  and (select c.state from conversations c where c.id = t.conversation_id) = 'open'
+  and not exists (select from pull_requests n where (n.platform, n.repository_id, n.branch)
+                  = (p.platform, p.repository_id, p.branch) and n.number > p.number and n.check_at is not null);
+
+-- All that waits for a person, each turn once.
+create view waiting as
+select turn_id, conversation_id, platform, repository_id, waits_for, since, null::integer as pull_request
+from waiting_turns
+union all
+select r.turn_id, r.conversation_id, r.platform, r.repository_id, 'review', r.since, r.number
+from waiting_reviews r where (select true from waiting_turns w where w.turn_id = r.turn_id) is null;
+
+-- The same of one turn, found by its id and its branch.
+create function threadtree_waits_for(t turns) returns text language sql stable as $$
+    select coalesce((select w.waits_for from waiting_turns w where w.turn_id = t.id),
+                    (select 'review' from waiting_reviews r
+                     where (r.platform, r.repository_id, r.branch)
+                           = (t.queue_platform, t.queue_repository_id, t.pushed_to) and r.turn_id = t.id))
+$$;

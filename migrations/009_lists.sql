@@ -44,6 +44,7 @@ select t.id as place, t.id, t.conversation_id, b.owner || '/' || b.name as codeb
         order by o.part limit 1) as comment_url, t.agent, t.model,
        b.owner || '/' || b.name || '#' || case c.kind when 'pull' then c.number else c.pull_request end as pull_request,
        t.cost_usd, t.tokens, t.created_at, t.started_at, t.finished_at,
+       threadtree_waits_for(t) as waits_for,
        t.queue_platform as platform, t.queue_repository_id as repository_id
 from turns t join requests r on r.turn_id = t.id left join conversations c on c.id = t.conversation_id
      join codebases b on (b.platform, b.repository_id) = (t.queue_platform, t.queue_repository_id);
@@ -150,6 +151,10 @@ with found as (
     select 'outbox', jsonb_build_object('state', state), count(o.id),
            min(coalesce(nullif(o.due_at, '-infinity'), o.created_at))
     from unnest(array['waiting', 'sending', 'failed']) as state left join outbox o using (state) group by state
+    union all
+    select 'waiting', jsonb_build_object('for', waits_for), count(w.turn_id), min(w.since)
+    from unnest(array['approve', 'answer', 'retry', 'review']) as waits_for left join waiting w using (waits_for)
+    group by waits_for
 ), ended as (
     select state, coalesce(agent, '') as agent, threadtree_outcome(state, outcome) as came,
            outcome #>> '{check,state}' as checked, count(*) as turns, coalesce(sum(cost_usd), 0) as cost_usd,

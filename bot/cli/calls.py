@@ -212,6 +212,11 @@ def list_audit(
     show_list("audit", json=json, limit=limit, repo=repository, person=person, since=since)
 
 
+def waiting(json: Json = False, limit: Limit = None, repository: Repo = None) -> None:
+    """List what waits for a person, the oldest first: plans, questions, what failed, pull requests to review."""
+    show_list("waiting", json=json, limit=limit, repo=repository)
+
+
 def costs(
     json: Json = False,
     days: Annotated[int, typer.Option(min=1, max=366)] = 30,

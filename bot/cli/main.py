@@ -40,6 +40,7 @@ _COMMANDS = {
         "bot.cli.processes",
         "Play the whole story on this machine: real Postgres and git, a simulated GitHub, a scripted agent.",
     ),
+    "waiting": ("bot.cli.calls", "List what waits for a person: plans, questions, what failed, pull requests."),
     "costs": ("bot.cli.calls", "Print what turns cost, by day (UTC) and repository, or person."),
     "disk": ("bot.cli.storage", "Show what takes the disk space of this node."),
     "backup": ("bot.cli.backup", "Save the database and this node's files while the bot runs."),

@@ -46,7 +46,8 @@ class Written(ThreadEvent):
     """A text was written at that time, or edited: then `body_before` is its old text.
 
     `code` is what an inline comment is about. `review_id` is the review that a new inline comment or a new review
-    belongs to, `opened` the pull request's own text. `approves`: it is the text of a review that approves.
+    belongs to, `opened` the pull request's own text. `approves`: it is the text of a review that approves. `branch` is
+    that of a pull request which was opened, or got this review, if the bot may have made the branch.
     """
 
     remark: Remark
@@ -56,6 +57,7 @@ class Written(ThreadEvent):
     review_id: int | None = None
     opened: Remark | None = None
     approves: bool = False
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ REMARKS = ("pull_request_review", "pull_request_review_comment")
 """The events of texts that ask the bot also without a mention, on a pull request that it opened."""
 # What GitHub writes where somebody reverts a pull request with its button.
 _REVERTS = re.compile(r"Reverts (?P<name>[\w.-]{1,100}/[\w.-]{1,100})?#(?P<number>[0-9]{1,9})(?![0-9])")
+# A branch that the bot may have made. Whose it is, its rows tell.
+_MAY_BE_BOTS = re.compile(r"issue-[0-9]{1,9}(-[0-9]{1,9})?(-turn-[0-9]{1,19})?\Z")
 _ACTION = re.compile(r"[ -~]{1,100}")
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -205,7 +207,8 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
     if not has_thread:
         return Envelope(action, None, f"{platform}/{repository.id}", is_used)
     text = None
-    if is_used and (event in _TEXTS or action in ("opened", "edited")):
+    is_text = event in _TEXTS or action in ("opened", "edited")
+    if is_used and is_text and not _bots_branch(event, action, fields):
         body = _at(fields, _TEXTS.get(event, (_thread_key(fields),))[0], "body")
         text = "" if body is None else body if isinstance(body, str) else None
     lock_key = f"{platform}/{repository.id}#{number}"
@@ -242,10 +245,19 @@ def _is_used(event: str, action: str | None, fields: Json) -> bool:
     if action == "opened":
         # https://docs.github.com/webhooks/webhook-events-and-payloads?actionType=opened#issues
         return not isinstance(_at(fields, "changes", "old_repository"), dict)
-    if event == "pull_request_review":
+    if event == "pull_request_review" and not _bots_branch(event, action, fields):
         review = fields.get("review")
         return not isinstance(review, dict) or review.get("body") not in (None, "")
     return True
+
+
+def _bots_branch(event: str, action: str | None, fields: Json) -> str:
+    """Return the branch of a pull request that was opened, or reviewed, if the bot may have made it; else nothing."""
+    is_news = (event == "pull_request" and action == "opened") or (event in REMARKS and action != "edited")
+    head = _at(fields, "pull_request", "head") if is_news else None
+    branch = _maybe(str, head, "ref") if isinstance(head, dict) else None
+    is_here = branch is not None and _at(head, "repo", "id") == _at(fields, "repository", "id")
+    return branch if branch is not None and is_here and _MAY_BE_BOTS.search(branch) else ""
 
 
 def _checked_head(event: str, fields: Json) -> str | None:
@@ -315,7 +327,7 @@ def _written(event: str, action: str, fields: Json, where: tuple[Repository, Act
         key = _thread_key(fields)
         remark = _remark(fields, key, Target(_kind(fields)), _part(Moment, fields, key, "updated_at"))
         at = _part(Moment, fields, key, "created_at") if before is None else remark.updated_at
-        return Written(*where, remark, at, before)
+        return Written(*where, remark, at, before, branch=_bots_branch(event, action, fields))
     key, kind = _TEXTS[event]
     created = "submitted_at" if event == "pull_request_review" else "created_at"
     at = _part(MaybeMoment, fields, key, "updated_at") or _part(Moment, fields, key, created)
@@ -327,7 +339,8 @@ def _written(event: str, action: str, fields: Json, where: tuple[Repository, Act
     opened = None
     with suppress(_MalformedError):
         opened = _remark(fields, "pull_request", Target("pull"), at) if review_id is not None else None
-    return Written(*where, remark, at, before, code, review_id, opened, approves)
+    branch = _bots_branch(event, action, fields) if kind == "review" else ""
+    return Written(*where, remark, at, before, code, review_id, opened, approves, branch)
 
 
 def _addressed(event: str, fields: Json, platform: str) -> Addressed | None:

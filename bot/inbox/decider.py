@@ -26,9 +26,10 @@ from bot.github.events import (
 )
 from bot.github.payloads import read
 from bot.inbox import decider_rows as rows
-from bot.inbox import gate, outcomes
+from bot.inbox import gate, outcomes, pull_news
 from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark
 from bot.inbox.decider_rows import Delivery
+from bot.inbox.pull_news import PullNews
 from bot.inbox.repository import in_its_repository
 from bot.inbox.review import whole_review
 from bot.json_values import parse
@@ -51,7 +52,7 @@ from bot.turn.choose_worktree import PullRequestHead
 from bot.turn.confirm import RETRY, NotConfirmedError
 from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, ParsedComment, Request
-from bot.turn.pull_request_rows import check_soon, is_own_pull
+from bot.turn.pull_request_rows import check_no_more, check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, save_thread
 from bot.turn.request_rows import Channel
@@ -161,7 +162,9 @@ class Decider(Parts):
             asked = action if isinstance(action, Request) else None
             confirmed = await self._confirmed(event, action)
             asked = confirmed.action if isinstance(confirmed.action, Request) else None
-            outcome = await retry_on_unique_violation(self._carry_out, delivery, confirmed)
+            may = asked is not None and confirmed.denied is None
+            news = await pull_news.news_of(self, event, asked.ask if asked is not None and may else None)
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, confirmed, news)
             _log.info("decided", outcome=outcome or "handled already")
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
@@ -311,7 +314,7 @@ class Decider(Parts):
         rules = await known_rules(self.pool, self.rules, repository)
         return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
-    async def _carry_out(self, delivery: Delivery, confirmed: Confirmed) -> str | None:
+    async def _carry_out(self, delivery: Delivery, confirmed: Confirmed, news: PullNews | None) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
@@ -333,6 +336,8 @@ class Decider(Parts):
         async with self.pool.acquire() as connection, connection.transaction():
             if not await deliveries.end(connection, delivery.guid, error):
                 return None
+            if news is not None:
+                await pull_news.record(connection, news, notifies=self.notifies)
             if asked is not None and denied is not None:
                 await self._turn_away(connection, asked, denied)
                 return f"denied: {denied.why}"
@@ -371,6 +376,7 @@ class Decider(Parts):
                 return f"unreadable: {why}"
             case ThreadClosed(repository=repository, thread=thread, at=at, pull=pull, reverts=reverts):
                 if thread.kind == "pull":
+                    await check_no_more(connection, repository, thread.number)
                     # Where it was merged, others may conflict now.
                     await check_soon(connection, repository, self.clock(), None)
                 if pull is not None:

@@ -8,6 +8,7 @@ it as GitHub does, from which everything further is made. They raise NotConfirme
 from dataclasses import replace
 from datetime import timedelta
 
+from bot.github.answers import Pull
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
 from bot.github.events import Addressed, ClosedPull, Gesture, Remark, ThreadClosed, ThreadReopened, Written
@@ -93,6 +94,20 @@ async def confirmed_close(github: GitHub, sleep: Sleep, event: ThreadClosed) -> 
     return await twice(sleep, look)
 
 
+async def confirmed_opening(github: GitHub, sleep: Sleep, event: Written) -> Pull:
+    """Return the pull request that was opened, which is open and of that branch, one request."""
+
+    async def look() -> Pull:
+        pull = await _pull(github, event.repository, event.thread.number)
+        if not pull.is_open:
+            raise NotConfirmedError("the pull request is closed")
+        if (pull.head_ref, pull.head_repository_id) != (event.branch, event.repository.id):
+            raise NotConfirmedError("the pull request is of another branch")
+        return pull
+
+    return await twice(sleep, look)
+
+
 async def confirmed_reopening(github: GitHub, sleep: Sleep, event: ThreadReopened) -> ThreadReopened:
     """Return that the thread is open, one request."""
 
@@ -148,12 +163,17 @@ def _is_late(event: Written, shown: Shown, who: WhoAsked | None) -> bool:
     return changed_at < said.updated_at or (changed_at == said.updated_at and shown.text.body != said.body)
 
 
-async def _closed_pull(github: GitHub, event: ThreadClosed) -> ThreadClosed:
+async def _pull(github: GitHub, repository: Repository, number: int) -> Pull:
+    """Return the pull request. Raises NotFound as `_there` does."""
     try:
-        pull = await github.pull(event.repository, event.thread.number)
+        return await github.pull(repository, number)
     except NotFound:
-        await github.as_named_now(event.repository)
+        await github.as_named_now(repository)
         raise NotConfirmedError("there is no such pull request") from None
+
+
+async def _closed_pull(github: GitHub, event: ThreadClosed) -> ThreadClosed:
+    pull = await _pull(github, event.repository, event.thread.number)
     if pull.closed_at is None:
         raise NotConfirmedError("the pull request is open")
     told = ClosedPull(pull.number, pull.head_ref, pull.head_sha, pull.created_at, pull.merged_at)

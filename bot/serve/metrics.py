@@ -28,6 +28,8 @@ HELP: Final = {
     "turns_ended": "Turns by their end",
     "outcomes": "Turns by what came of them",
     "checks": "Turns by how the repository's check ended",
+    "waiting": "Turns that wait for a person",
+    "waiting_oldest_seconds": "How long the oldest one waits",
     "cost_usd": "Cost of turns in US dollars, as far as it is known",
     "tokens": "Tokens of turns, as their agents tell them",
     "operations": "What operators asked of nodes",

@@ -114,9 +114,8 @@ async def _run_loops(
     """
     platform, server_url = settings.platform, settings.github_server_url
     everywhere = Nodes(node.id, settings.node_timeout_seconds, settings.branch_prefix)
-    decider = Decider(
-        ctx.pool, ctx.github, platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.verbs, ctx.clock, ctx.sleep
-    )
+    of = (platform, server_url, ctx.policy, ctx.rules, everywhere, ctx.verbs, ctx.clock, ctx.sleep, ctx.notifies)
+    decider = Decider(ctx.pool, ctx.github, *of)
     redactor_for = partial(variables.redactor_of, ctx.data_dir, ctx.redactor)
     sender = Sender(ctx.pool, ctx.github, redactor_for, ctx.clock, ctx.sleep)
     turns_ended = asyncio.Event()

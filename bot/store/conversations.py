@@ -98,7 +98,13 @@ async def find_conversation(connection: Connection, repository: Repository, numb
 
 
 @statement("""
--- Closed at $2, or open if $2 is null. What GitHub tells of $3 changes nothing after a later close or reopen.
+-- Closed at $2, or open if $2 is null. What GitHub tells of $3 changes nothing after a later close or reopen. After a
+-- close nothing of the thread waits for a person any more, also where it is opened again.
+with settled as (
+    update turns t set settled = true from conversations c
+    where c.id = $1 and t.conversation_id = c.id and t.needs is not null and $2::timestamptz is not null
+      and ($3::timestamptz is null or c.state_at <= $3)
+)
 update conversations set state = case when $2::timestamptz is null then 'open' else 'closed' end, closed_at = $2,
                          state_at = coalesce($3, state_at), updated_at = now()
 where id = $1 and ($3::timestamptz is null or state_at <= $3)

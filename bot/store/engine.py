@@ -154,8 +154,8 @@ class Handlers:
     """By name; what a node does from time to time."""
     node: Callable[[int], Awaitable[None]] = _elsewhere
     """(operation)"""
-    notify: Callable[[int, Any, int], Awaitable[None]] = _elsewhere
-    """(turn, event, tries so far)"""
+    notify: Callable[[int, Any, Any, int], Awaitable[None]] = _elsewhere
+    """(turn, event, what it waits for, tries so far)"""
 
 
 def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
@@ -189,8 +189,8 @@ def engine(dsn: str, handlers: Handlers) -> procrastinate.App:
         await handlers.node(operation)
 
     @app.task(name="notify", pass_context=True, retry=retry)
-    async def notify(context: JobContext, turn: int, event: str) -> None:
-        await handlers.notify(turn, event, context.job.attempts)
+    async def notify(context: JobContext, turn: int, event: str, waits_for: str | None) -> None:
+        await handlers.notify(turn, event, waits_for, context.job.attempts)
 
     @app.task(name=CHORE)
     async def chore(name: str) -> None:

@@ -27,6 +27,7 @@ class EndedTurn:
     check: str | None
     requested_by: str
     comment_url: str | None
+    pull_request: str | None
     finished_at: datetime | None
 
 
@@ -378,7 +379,7 @@ async def end(
 
 
 @statement("""
-select conversation, state, reason, outcome, "check", requested_by, comment_url, finished_at
+select conversation, state, reason, outcome, "check", requested_by, comment_url, pull_request, finished_at
 from listed_turns where id = $1
 """)
 async def ended(connection: Pool | Connection, turn_id: int) -> EndedTurn | None:

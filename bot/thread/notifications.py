@@ -6,20 +6,24 @@ import orjson
 
 from bot.store.turns import EndedTurn
 from bot.thread.formatting import one_line, truncate
+from bot.thread.waits import NEEDS, WaitsFor
 
 
-def body(turn_id: int, event: str, ended: EndedTurn, server_url: str) -> dict[str, Any]:
-    """Return the message. Whoever gets it twice knows it by `turn` and `event`."""
+def body(turn_id: int, event: str, waits_for: WaitsFor | None, ended: EndedTurn, server_url: str) -> dict[str, Any]:
+    """Return the message. Whoever gets it twice knows it by `turn`, `event` and `waits_for`."""
     repository, _, number = ended.conversation.partition("#")
     url = ended.comment_url or f"{server_url}/{repository}/issues/{number}"
+    if waits_for == "review" and ended.pull_request is not None:
+        url = f"{server_url}/{ended.pull_request.replace('#', '/pull/')}"
     reason = truncate(one_line(ended.reason)) if ended.reason else None
     what = {
         "answer": f"the answer to {ended.requested_by} is ready",
-        "needs-person": f"{ended.requested_by}'s request needs a person",
+        "needs-person": NEEDS.get(waits_for or "", "{}'s request needs a person").format(ended.requested_by),
     }.get(event, f"{ended.requested_by}'s request did not work ({ended.state})")
     text = f"{ended.conversation}: {what}{f': {reason}' if reason else '.'}"
     return {
         "event": event,
+        "waits_for": waits_for,
         "text": f"{_for_slack(text)} <{url}>",
         "conversation": ended.conversation,
         "url": url,

@@ -20,6 +20,7 @@ from bot.thread.formatting import (
     url_target,
 )
 from bot.thread.links import branch_page
+from bot.thread.waits import Waiting
 from bot.thread.worktree_replies import threads
 
 
@@ -104,12 +105,12 @@ def status(
     wait: str | None = None,
     chosen: Worker | None = None,
     *,
-    waits: Sequence[str] = (),
+    waits: Sequence[Waiting] = (),
 ) -> str:
     """Describe the thread `number` at a glance. `unfinished` turns are its own, and those of others in its worktree.
 
     `wait` says why the first of them does not run; `chosen`: who works on the next one, where that was chosen; `waits`:
-    what waits for a person, a line each.
+    what waits for a person.
     """
 
     def named(turn: UnfinishedTurn) -> str:
@@ -134,7 +135,7 @@ def status(
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
     facts = _facts(now, f"{server_url}/{repository.full_name}", at, chosen)
-    parts.append("\n".join(f"- {line}" for line in (*waits, *facts)))
+    parts.append("\n".join(f"- {line}" for line in (*(one.line for one in waits), *facts)))
     if now.not_posted is not None:
         parts.append(
             f"GitHub did not accept the answer of turn {now.not_posted}. The bot's operator finds the reason in "

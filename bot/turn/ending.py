@@ -22,11 +22,11 @@ from bot.thread import reasons, thread_comments, tracking
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
-from bot.thread.outcome import OF_ITS_STATE, ComesTo, Outcome, came_of
+from bot.thread.outcome import ComesTo, Outcome, came_of
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
 from bot.turn import message_rows as messages
-from bot.turn import notify
+from bot.turn import notify, waits_rows
 from bot.turn.context import TurnContext
 from bot.turn.kind import Kind, Post
 from bot.turn.message_rows import Message
@@ -60,7 +60,6 @@ class Ending:
     """What posts the answer otherwise than as comments."""
     in_threads: Mapping[int, str] = field(default_factory=dict)
     """What is answered in the threads of inline comments, by the comment's id."""
-    outcome: Outcome = OF_ITS_STATE
 
 
 async def tell_end(
@@ -82,8 +81,10 @@ async def tell_end(
         await thread_comments.ended(*at, parts, result.state, ctx.clock(), also=also)
     for comment, words in turn.in_threads.items():
         await thread_comments.answer_inline(connection, thread_ref, comment, words, turn.ask.by.id)
-    if ctx.notifies and turn.kind.carry_out is None:
-        await notify.enqueue(connection, turn_id, result.state, turn.outcome)
+    if is_of_thread and is_done:
+        await waits_rows.settle(connection, thread_ref.conversation_id)
+    if ctx.notifies:
+        await notify.of_end(connection, turn_id, result.state, is_asked=turn.kind.carry_out is None)
     if is_of_thread:
         await conversations.end_use(connection, thread_ref.conversation_id, turn.worktree_id)
     elif not turn.kind.makes:
@@ -125,7 +126,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
 
     at = (turn.id, turn.ask, run.kind, run.thread_ref, turn.worktree.id, ctx.rules)
     outcome = _outcome(run, result)
-    ending = Ending(*at, added, post, in_threads, outcome)
+    ending = Ending(*at, added, post, in_threads)
 
     async def write(connection: Connection) -> None:
         if result.whole and result.state == "done":

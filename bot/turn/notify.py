@@ -8,12 +8,14 @@ import orjson
 import structlog
 
 from bot import counters
+from bot.model import Repository
 from bot.redaction import Redactor
 from bot.store import jobs, turns
 from bot.store.database import DATABASE_AWAY, Connection, Pool
 from bot.store.engine import RetryLaterError, backoff_seconds
 from bot.thread.notifications import body
-from bot.thread.outcome import Outcome
+from bot.thread.waits import WaitsFor
+from bot.turn import waits_rows
 
 Event = Literal["answer", "needs-person", "failed"]
 QUEUE: Final = "notify"
@@ -26,11 +28,11 @@ ANSWER_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 
-def event_of(state: str, outcome: Outcome) -> Event | None:
+def event_of(state: str, waits_for: WaitsFor | None) -> Event | None:
     """Return what people are told of a turn that ended in this state; nothing where a person stopped it."""
     match state:
         case "done":
-            return "needs-person" if outcome.asked or outcome.came == "plan" else "answer"
+            return "needs-person" if waits_for not in (None, "review") else "answer"
         case "refused":
             return "needs-person"
         case "failed" | "timed-out" | "interrupted":
@@ -39,13 +41,28 @@ def event_of(state: str, outcome: Outcome) -> Event | None:
             return None
 
 
-async def enqueue(connection: Connection, turn_id: int, state: str, outcome: Outcome) -> None:
-    """Enqueue the message about the end of a turn, in the caller's transaction."""
-    event = event_of(state, outcome)
+async def of_end(connection: Connection, turn_id: int, state: str, *, is_asked: bool) -> None:
+    """Enqueue the message about the end of a turn, in the caller's transaction, with what it begins to wait for.
+
+    Where no agent `is_asked`, the command was carried out before anybody looks away: only what waits is told.
+    """
+    waits_for = await waits_rows.of_turn(connection, turn_id)
+    event = event_of(state, waits_for)
+    if event is not None and (is_asked or waits_for is not None):
+        await _enqueue(connection, turn_id, event, waits_for)
+
+
+async def of_pull_request(connection: Connection, repository: Repository, number: int) -> None:
+    """Enqueue the message that a pull request, which was opened after the end of its turn, waits for a review."""
+    if (turn_id := await waits_rows.to_review(connection, repository, number)) is not None:
+        await _enqueue(connection, turn_id, "needs-person", "review")
+
+
+async def _enqueue(connection: Connection, turn_id: int, event: Event, waits_for: WaitsFor | None) -> None:
     waiting = "select count(*) from procrastinate_jobs where queue_name = $1 and status = 'todo'"
-    if event is None or await connection.fetchval(waiting, QUEUE) >= MOST_WAITING:
-        return
-    await jobs.defer(connection, jobs.NewJob(QUEUE, QUEUE, None, {"turn": turn_id, "event": event}))
+    if await connection.fetchval(waiting, QUEUE) < MOST_WAITING:
+        what: dict[str, object] = {"turn": turn_id, "event": event, "waits_for": waits_for}
+        await jobs.defer(connection, jobs.NewJob(QUEUE, QUEUE, None, what))
 
 
 class Notifier:
@@ -56,7 +73,7 @@ class Notifier:
         self._server_url = server_url
         self._redactor = redactor
 
-    async def send(self, turn_id: int, event: Event, tries: int) -> None:
+    async def send(self, turn_id: int, event: Event, waits_for: WaitsFor | None, tries: int) -> None:
         """Post one message. Raises RetryLaterError where it may be taken later, `tries` times at most."""
         try:
             ended = await turns.ended(self._pool, turn_id)
@@ -64,7 +81,7 @@ class Notifier:
             raise RetryLaterError(2, type(problem).__name__) from problem
         if ended is None:
             return
-        message = self._redactor.redact(orjson.dumps(body(turn_id, event, ended, self._server_url)).decode())
+        message = self._redactor.redact(orjson.dumps(body(turn_id, event, waits_for, ended, self._server_url)).decode())
         why, passes = await self._post(message.encode())
         if why is None:
             counters.NOTIFICATIONS.labels("sent").inc()

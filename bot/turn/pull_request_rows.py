@@ -21,7 +21,10 @@ class TurnOnBranch:
 
 @dataclass(frozen=True, slots=True)
 class OwnPull:
-    """A pull request that the bot opened for the issue `closes`: its titles, and the digests of its descriptions."""
+    """A pull request of the bot's branch for the issue `closes`.
+
+    The titles and the digests of descriptions are those that the bot gave it: none where a person opened it.
+    """
 
     number: int
     closes: int
@@ -74,12 +77,12 @@ select number, closes, titles, texts from pull_requests
 where (platform, repository_id, branch) = ($1, $2, $3) order by number desc limit 1
 """)
 async def own_pull(connection: Connection, repository: Repository, branch: str) -> OwnPull | None:
-    """Return the last pull request that the bot opened for the branch."""
+    """Return the last pull request of the bot's branch."""
 
 
 @statement("select exists (select from pull_requests where (platform, repository_id, number) = ($1, $2, $3))")
 async def is_own_pull(connection: Connection | Pool, repository: Repository, number: int) -> bool:
-    """Return whether the bot opened the pull request."""
+    """Return whether the pull request is of the bot's branch."""
 
 
 @statement("""
@@ -93,6 +96,36 @@ async def adopt(
     """Record a pull request that the bot opened; of a known one, only that its branch may be new. Without `title` a
     person gave it.
     """
+
+
+@statement("""
+select w.start_number from turns t join worktrees w on w.id = t.worktree_id and w.start_kind = 'issue'
+where t.pushed_to = $3 and (t.queue_platform, t.queue_repository_id) = ($1, $2) order by t.id desc limit 1
+""")
+async def issue_of_branch(connection: Connection | Pool, repository: Repository, branch: str) -> int | None:
+    """Return the issue for which the bot made the branch, and pushed to it; None for a branch of others."""
+
+
+@statement("""
+-- The description is the person's from the beginning, so nobody is told that.
+with opened as (
+    insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, told, opened_at)
+    values ($1, $2, $3, $4, $5, '{}', '{}', true, $6) on conflict do nothing returning closes
+)
+update conversations c set pull_request = $3 from opened
+where (c.platform, c.repository_id, c.number) = ($1, $2, opened.closes) returning c.id
+""")
+async def record_opened(
+    connection: Connection, repository: Repository, number: int, branch: str, closes: int, opened_at: datetime
+) -> int | None:
+    """Record a pull request that a person opened for the bot's branch; return the issue's thread, None if known."""
+
+
+@statement("""
+update pull_requests set reviewed_at = greatest(reviewed_at, $4) where (platform, repository_id, number) = ($1, $2, $3)
+""")
+async def record_review(connection: Connection, repository: Repository, number: int, at: datetime) -> None:
+    """Record that somebody reviewed a pull request of the bot's branch."""
 
 
 @dataclass(frozen=True, slots=True)

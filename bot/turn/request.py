@@ -138,6 +138,8 @@ class Parts:
     verbs: Verbs
     clock: Callable[[], datetime]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    notifies: bool = False
+    """There is a NOTIFY_URL."""
 
 
 def _named(ask: Ask, kinds: Mapping[str, Kind[Any]]) -> None:
@@ -150,10 +152,6 @@ async def _stays(asked: Any, rules: Rules) -> None:
 
 async def _nothing(connection: Connection, conversation_id: int) -> None:
     return None
-
-
-async def _nothing_waits(connection: Connection, conversation_id: int) -> list[str]:
-    return []
 
 
 async def _nothing_more(connection: Connection, conversation_id: int, rules: Rules) -> None:
@@ -175,8 +173,6 @@ class Verb:
     settle: Callable[[Any, Rules], Awaitable[tuple[Ask, str | None] | None]] = _stays
     """Return what becomes of a request (`bot.turn.words.Asked`) where its words or the rules want another kind, and
     what is said of that. It writes nothing: it is asked of messages, too, which wait for their own turn then."""
-    waits: Callable[[Connection, int], Awaitable[list[str]]] = _nothing_waits
-    """Return what waits for a person in a conversation, a line of `/status` each."""
     at_stop: Callable[[Connection, int], Awaitable[None]] = _nothing
     """Called when somebody stops the turns of a conversation, or closes it."""
     at_end: Callable[[Connection, int, Rules], Awaitable[None]] = _nothing_more
@@ -203,10 +199,6 @@ class Verbs:
             if (settled := await verb.settle(asked, rules)) is not None:
                 return settled
         return None
-
-    async def waits(self, connection: Connection, conversation_id: int) -> list[str]:
-        """Return what waits for a person, a line each."""
-        return [line for verb in self._verbs for line in await verb.waits(connection, conversation_id)]
 
     async def at_stop(self, connection: Connection, conversation_id: int) -> None:
         """Do what verbs do when the turns of a conversation are stopped, or it is closed."""

@@ -65,11 +65,6 @@ def not_open(plan: int, followed_by: int, *, approved: bool) -> str:
     )
 
 
-def waits_for_approval(turn: int) -> str:
-    """Tell of a plan that waits for its approval; a line of `/status`."""
-    return f"The plan of turn {turn} waits for `/approve`"
-
-
 ONLY_A_PLAN = """\
 # Only a plan is wanted
 
@@ -112,14 +107,12 @@ class Plan:
 
 @statement("""
 select p.id as turn_id, asked.ask, p.state, coalesce(p.answer, '') as answer,
-       p.answer <> '' and (s.active or s.end_reason in ('worktree-missing', 'agent-lost', 'agent-changed', 'node-lost'))
-           is true as is_kept,
+       p.answer <> '' and exists (select from kept_sessions k where k.id = p.session_id) as is_kept,
        (select case when bool_and(o.state = 'sent') then max(o.sending_at) end from outbox o
         where o.turn_id = p.id and o.kind = 'comment' and o.waits_for is null) as posted_at,
        later.turn_id as followed_by, later.is_approved is true as is_approved
 from requests asked
 join turns p on p.id = asked.turn_id
-left join sessions s on s.id = p.session_id
 left join lateral (
     select l.turn_id, (l.ask #>> '{of,plan}')::bigint is not distinct from p.id as is_approved
     from requests l join turns t on t.id = l.turn_id
@@ -152,11 +145,6 @@ def as_shown(answer: str, server_url: str) -> str | None:
     text, _ = split_subject(answer)
     posted, was_cut = answer_parts(text, server_url=server_url)
     return None if was_cut else "\n\n".join(map(strip_hidden, posted))
-
-
-def waiting(plan: Plan | None) -> list[str]:
-    """Return the line of `/status` on a plan that waits; none where none does."""
-    return [waits_for_approval(plan.turn_id)] if plan is not None and is_open(plan) and not asks_back(plan) else []
 
 
 async def _plan(ctx: RequestContext, _: str | None) -> None:
@@ -239,14 +227,10 @@ APPROVED: Kind[TurnRun] = Kind("work", "command", APPROVE.name, of_outsider=_of_
 """Carries out a plan in the words that the bot stored."""
 
 
-async def _waits(connection: Connection, conversation_id: int) -> list[str]:
-    return waiting(await newest(connection, conversation_id))
-
-
 def _kind_of(ask: Ask, kinds: Mapping[str, Kind[TurnRun]]) -> Kind[TurnRun] | None:
     if ask.verb == PLAN.name:
         return _plans(kinds[ask.of["planned"]]) if "planned" in ask.of else None
     return APPROVED if ask.verb == APPROVED.name and "plan" in ask.of else None
 
 
-VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), kind_of=_kind_of, settle=_settle, waits=_waits)
+VERB = Verb(commands=(COMMAND, APPROVE), kinds=(PLAN,), kind_of=_kind_of, settle=_settle)

@@ -1,11 +1,13 @@
 """`/pr`: a pull request for the thread's branch is opened, once; it may be a draft, and a title may follow."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bot.node.transactions import persist
 from bot.thread import pull_requests
 from bot.thread.tracking import TurnResult
+from bot.turn import notify
 from bot.turn import pull_request_rows as rows
 from bot.turn.alone import not_done, save_done
 from bot.turn.assign_worktree import assign_worktree
@@ -84,7 +86,10 @@ async def _opened(run: TurnRun, thread: IssueThread, branch: str, opened: Opened
     await persist(run.ctx.pool, rows.record_pull_request, thread.conversation_id, pull.number)
     if opened.is_new:
         more = {"draft": pull.is_draft, "drafts_refused": opened.drafts_refused}
-        return await save_done(run, pull_requests.opened(pull.number, pull.url, **more))
+        waits = partial(notify.of_pull_request, repository=thread.repository, number=pull.number)
+        return await save_done(
+            run, pull_requests.opened(pull.number, pull.url, **more), waits if run.ctx.notifies else None
+        )
     return await save_done(run, pull_requests.is_open(pull.number, pull.url, draft=pull.is_draft))
 
 

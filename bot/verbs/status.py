@@ -7,6 +7,7 @@ from bot.store.database import Connection, statement
 from bot.thread import replies, tracking
 from bot.thread.replies import Overview
 from bot.turn import request_rows as requests
+from bot.turn import waits_rows
 from bot.turn.request import Handler, RequestContext, Verb
 
 
@@ -61,7 +62,7 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
         wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
     chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     next_one = chosen.within(ctx.rules).worker if chosen.agent else None
-    waits = await ctx.verbs.waits(ctx.connection, ctx.conversation_id)
+    waits = await waits_rows.of_thread(ctx.connection, ctx.conversation_id)
     place = ctx.server_url, ctx.repository, ctx.number, ctx.now
     await ctx.reply(replies.status(now, unfinished, *place, wait, next_one, waits=waits))
 

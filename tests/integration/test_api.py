@@ -23,7 +23,7 @@ from bot.operator.api import events
 from bot.operator.api.app import api_routes, openapi
 from bot.operator.api.calls import ApiContext, Calls
 from bot.operator.api.events import NAMES, News
-from bot.operator.api.rows import Delivery, Row, Session, Turn, Worktree
+from bot.operator.api.rows import Delivery, Row, Session, Turn, Waiting, Worktree
 from bot.serve.web import NO_API, NO_DASHBOARD
 from bot.store.database import Pool, database
 from tests.support.asks import asks
@@ -150,7 +150,7 @@ async def test_the_document_is_openapi_3_1_and_names_every_path_of_the_design(ap
         *(("POST", "/api/worktrees/{id}/touch"), ("GET", "/api/sessions"), ("GET", "/api/conversations")),
         *(("GET", "/api/turns"), ("POST", "/api/turns/{id}/stop"), ("POST", "/api/turns/{id}/retry")),
         *(("GET", "/api/deliveries"), ("POST", "/api/deliveries/{guid}/replay"), ("GET", "/api/rescues")),
-        *(("GET", "/api/nodes"), ("GET", "/api/outcomes"), ("GET", "/api/events")),
+        *(("GET", "/api/nodes"), ("GET", "/api/outcomes"), ("GET", "/api/waiting"), ("GET", "/api/events")),
     ):
         assert (method, path) in OPERATIONS
     answer = await api.client.get("/api/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -168,8 +168,9 @@ def test_the_json_has_the_fields_that_scripts_rely_on_in_their_order() -> None:
         (
             Turn,
             "id conversation state reason verb title requested_by comment_url agent model cost_usd tokens"
-            " started_at finished_at",
+            " started_at finished_at waits_for",
         ),
+        (Waiting, "turn conversation title waits_for since requested_by url"),
     ]
     for row, fields in cases:
         assert [name for name in row.model_fields if name in fields.split()] == fields.split()

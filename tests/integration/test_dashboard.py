@@ -232,10 +232,13 @@ insert into pull_requests (platform, repository_id, number, branch, closes, titl
 values ('github.com', 1, 4, 'threadtree/issue-1', 1, '{Mend}', '{}', now()),
        ('github.com', 2, 12, 'threadtree/issue-9', 9, '{Mend it}', '{}', now()),
        ('github.com', 2, 11, 'threadtree/issue-9', 9, '{Mend it,Greet people}', '{}', null);
+insert into conversations (platform, repository_id, number, kind, title)
+values ('github.com', 2, 20, 'issue', 'Export orders');
 insert into turns (conversation_id, state, requested_by_id, started_at, finished_at, pushed_to, pushed_head,
-                   queue_platform, queue_repository_id, cost_usd)
-values (2, 'done', 7, now(), now(), 'threadtree/issue-1', 'aa', 'github.com', 1, 0.25),
-       (null, 'done', 7, now(), now(), 'threadtree/issue-9', 'bb', 'github.com', 2, 0.5);
+                   queue_platform, queue_repository_id, cost_usd, outcome)
+values (2, 'done', 7, now(), now(), 'threadtree/issue-1', 'aa', 'github.com', 1, 0.25, null),
+       (null, 'done', 7, now(), now(), 'threadtree/issue-9', 'bb', 'github.com', 2, 0.5, null),
+       (4, 'done', 7, now(), now(), null, null, 'github.com', 2, 0.75, '{"came": "question", "asked": true}');
 insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
 values ('github.com', 2, 11, 'threadtree/issue-9', now() - interval '3 d', now() - interval '2 d', true, false),
        ('github.com', 2, 10, 'threadtree/issue-9', now() - interval '30 d', now() - interval '20 d', true, false);
@@ -261,7 +264,7 @@ analyze;
 
 def lanes(page: str) -> dict[str, str]:
     """Return the words of each lane of the board, without tags."""
-    found = re.findall(r'<section class="lane" aria-labelledby="(\w+)">(.*?)</section>', page, re.DOTALL)
+    found = re.findall(r'<section class="lane" aria-labelledby="([\w-]+)">(.*?)</section>', page, re.DOTALL)
     return {name: " ".join(re.sub(r"<[^>]+>", " ", words).split()) for name, words in found}
 
 
@@ -272,10 +275,13 @@ async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(insi
         "from turns t left join requests r on r.turn_id = t.id where r.turn_id is null"
     )
     shown = lanes((await inside.get("/")).text)
-    assert list(shown) == ["running", "review", "merged"]
+    assert list(shown) == ["running", "for-you", "review", "merged"]
     assert shown["running"].startswith("Running 2 "), "what runs, and what waits in line"
     assert "octo/hello#4" in shown["running"]
     assert "octo/hello" not in shown["review"], "its pull request is worked on now"
+    assert shown["for-you"].startswith("Waits for you 1 Export orders push it · octo/world#20 ")
+    assert "Answer the question" in shown["for-you"]
+    assert "question 0 s ago ada $0.75" in shown["for-you"]
     assert shown["review"].startswith("In review 1 push it")
     assert "Greet people octo/world#11" in shown["merged"], "the title that the bot gave last"
     assert "octo/world#10" not in shown["merged"], "that was long ago"
@@ -339,7 +345,7 @@ async def test_the_board_asks_the_database_as_often_at_any_size(inside: Browser,
     assert set(many) <= set(few)
     page = (await inside.get("/")).text
     assert "20+" in lanes(page)["running"]
-    assert page.count('class="card"') <= 20 + 6 + 6
+    assert page.count('class="card"') <= 20 + 3 * 6
 
 
 async def test_a_prune_is_shown_first_and_done_from_the_page_that_shows_it(inside: Browser, pool: Pool) -> None:

@@ -187,12 +187,29 @@ async def test_turns_link_their_tracking_comment_once_it_is_posted(cli: Cli) -> 
         "created_at": "2026-05-01T09:59:00Z",
         "started_at": "2026-05-01T10:00:00Z",
         "finished_at": "2026-05-01T10:05:00Z",
+        "waits_for": "retry",
     }
     assert (failed["comment_url"], failed["conversation"]) == (None, "octo/hello#4")
     assert failed["pull_request"] == "octo/hello#4"
     assert failed["reason"] == "The agent ended without an answer. Ask again with /retry."
     assert (queued["conversation"], queued["started_at"], queued["finished_at"]) == ("octo/world#9", None, None)
     assert queued["waiting"] == "Queued. This starts in a moment."
+
+
+@pytest.mark.usefixtures("a_past")
+async def test_what_waits_for_a_person_is_listed(cli: Cli) -> None:
+    first, failed = await cli.json("waiting")
+    assert failed == {
+        "turn": 2,
+        "conversation": "octo/hello#4",
+        "title": "two",
+        "waits_for": "retry",
+        "since": "2026-05-01T10:15:00Z",
+        "requested_by": "ada",
+        "url": "https://github.com/octo/hello/issues/4",
+    }
+    assert (first["turn"], first["url"]) == (1, "https://github.com/octo/hello/issues/1#c1"), "its check fails"
+    assert await cli.json("waiting", "--repo", "octo/world") == []
 
 
 @pytest.mark.usefixtures("a_past")

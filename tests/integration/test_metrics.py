@@ -47,6 +47,8 @@ BAD = {
     "ThreadtreeWrongSignatures": counted("deliveries_refused_total", 11, status="401"),
     "ThreadtreeDeliveriesRefused": counted("deliveries_refused_total", 1, status="503"),
     "ThreadtreeTurnsWait": "update turns set created_at = now() - interval '2 h' where state = 'queued'",
+    "ThreadtreePlanWaits": 'update turns set outcome = \'{"came": "plan"}\', session_id = 2,'
+    " finished_at = now() - interval '4 days' where state = 'done'",
     "ThreadtreeTurnsFail": "insert into turns (conversation_id, state, requested_by_id, finished_at, cost_usd, agent,"
     " reason) select 1, state, 7, now(), 5, agent, 'because' from (values ('failed', null),"
     " ('failed', null), ('failed', null), ('done', 'custom'), ('done', 'custom')) as new (state, agent)",
@@ -111,6 +113,8 @@ async def test_the_figures_are_those_of_the_rows(pool: Pool) -> None:
     assert of(found, "turns_ended_total", state="failed", agent="") == 1
     assert of(found, "cost_usd_total", state="done", agent="custom") == 0.25
     assert of(found, "tokens_total", state="done", agent="custom") == 1200
+    assert [of(found, "waiting", **{"for": what}) for what in ("approve", "retry", "review")] == [0, 2, 0]
+    assert of(found, "waiting_oldest_seconds", **{"for": "retry"}) > 3600
     assert of(found, "turn_seconds_count") == 2
     assert of(found, "turn_seconds_sum") == 600
     assert of(found, "turn_seconds_bucket", le="120.0") == 0

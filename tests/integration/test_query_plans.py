@@ -23,7 +23,7 @@ from bot.operator.api import board_rows, listings, thread_rows
 from bot.store import conversations, deliveries, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
-from bot.turn import claims
+from bot.turn import claims, waits_rows
 from bot.turn import message_rows as messages
 from bot.turn import pull_request_rows as pull_requests
 from bot.turn import request_rows as requests
@@ -43,12 +43,14 @@ insert into conversations (platform, repository_id, number, kind, worktree_id)
 select 'github.com', 1 + n % 40, n, 'issue', n from generate_series(1, 10000) n;
 insert into sessions (conversation_id, agent, active, ended_at, end_reason)
 select n, 'custom', false, now(), 'conversation-closed' from generate_series(1, 10000) n;
-insert into turns (conversation_id, worktree_id, state, requested_by_id, finished_at, claim, created_at)
+insert into turns (conversation_id, worktree_id, state, requested_by_id, finished_at, claim, created_at, outcome,
+                   pushed_to)
 select 1 + n % 10000, 1 + n % 10000,
        case when n % 1000 = 49 then 'running' when n % 500 = 99 then 'queued' else 'done' end,
        n % 300, case when n % 1000 = 49 or n % 500 = 99 then null else now() end,
        case when n % 1000 = 49 then gen_random_uuid() end,
-       now() - n * interval '10 minutes'
+       now() - n * interval '10 minutes', case when n % 200 = 7 then '{{"asked": true}}'::jsonb end,
+       'threadtree/issue-' || 1 + n % 10000
 from generate_series(1, 10000) n;
 insert into requests (turn_id, conversation_id, ask) select id, conversation_id, {ask(target="id")} from turns;
 insert into deliveries (guid, event, conversation, state, body, received_at)
@@ -119,6 +121,14 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
         listings.NEWEST.format("deliveries", " and state <> 'ignored'"),
         (51, None, None),
     ),
+    "what waits for people": (waits_rows.listed.sql, (51, None, None, *ALL, "ada")),
+    "what waits for people of some": (waits_rows.listed.sql, (51, None, None, *SOME, None)),
+    "what waits for people in a thread": (waits_rows.of_thread.sql, (5,)),
+    "what a turn waits for": (waits_rows.of_turn.sql, (5,)),
+    "whether a pull request waits": (waits_rows.to_review.sql, ("github.com", 5, 44)),
+    "settle what waited": (waits_rows.settle.sql, (5,)),
+    "whose a branch is": (pull_requests.issue_of_branch.sql, ("github.com", 5, "threadtree/issue-44")),
+    "close a thread": (conversations.set_state.sql, (5, NOON, NOON)),
     "last request not done": (requests.last_not_done.sql, (5,)),
     "the end of an answer": (outbox.end_of_answer.sql, (5,)),
     "what a turn depends on": (requests.before_a_turn.sql, (5, 7)),

@@ -32,6 +32,7 @@ from bot.thread.outcome import NO_CHANGE
 from bot.thread.reasons import CapReached
 from bot.thread.replies import Overview
 from bot.thread.tracking import Changes, PlanEntry, PullRequestLink, Reviewed, TurnResult
+from bot.thread.waits import Waiting
 from bot.verbs import VERBS, remove, reset, restore
 from bot.verbs.fix import words as fixes
 from bot.verbs.review import words as reviews
@@ -129,7 +130,7 @@ def status(
     *unfinished: UnfinishedTurn,
     wait: str | None = None,
     chosen: tuple[str, str] | None = None,
-    waits: Sequence[str] = (),
+    waits: Sequence[Waiting] = (),
 ) -> str:
     at = NOON + timedelta(seconds=75)
     return replies.status(now, unfinished, SERVER, REPOSITORY, 7, at, wait, chosen, waits=waits)

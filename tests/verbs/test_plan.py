@@ -11,6 +11,7 @@ from bot.serve import parts
 from bot.settings import Settings
 from bot.thread.notices import VARIABLES_WITHHELD
 from bot.thread.tracking import TurnResult
+from bot.thread.waits import Waiting
 from bot.verbs import VERBS, plan
 from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, written
@@ -40,7 +41,7 @@ COMMENTS: dict[str, str | TurnResult] = {
     "plan-carried-out": replace(RAN, asked=replace(ASKED, url=ASKED.url.replace("1842", "1851"), turn=29)),
     "plan-approved-twice": plan.not_open(28, 29, approved=True),
     "plan-followed-by-a-request": plan.not_open(28, 29, approved=False),
-    "status-open-plan": status(WORKED, waits=[plan.waits_for_approval(28)]),
+    "status-open-plan": status(WORKED, waits=[Waiting(28, "approve", None)]),
 }
 PLAN = "say The plan:\nsay write a.txt: one"
 # The comment escapes the tag, so that below it a fence begins, whose first line GitHub does not show.

@@ -26,12 +26,24 @@ async def at_work(connection: Connection, limit: int, scope: Scope) -> list[dict
 
 
 @statement("""
-select listed.*, p.number from pull_requests p cross join lateral (
+select listed.*, page.since
+from (select w.turn_id, w.since, coalesce(r.requested_by = $4, false) as own
+      from waiting_turns w join requests r using (turn_id)
+      where threadtree_sees($2, $3, w.platform, w.repository_id) order by own desc, w.since, w.turn_id limit $1) page
+     join listed_turns listed on listed.id = page.turn_id
+order by page.own desc, page.since, page.turn_id
+""")
+async def for_people(connection: Connection, limit: int, scope: Scope, login: str | None) -> list[dict[str, Any]]:
+    """Return the plans, questions and failures that wait for a person, first those of `login`, the oldest first."""
+
+
+@statement("""
+select listed.*, p.number, p.opened_at as since from pull_requests p cross join lateral (
     select t.id from turns t
     where t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id)
     order by t.id desc limit 1) last join listed_turns listed using (id)
 where p.check_at is not null and threadtree_sees($2, $3, p.platform, p.repository_id)
-order by listed.id limit $1
+order by p.opened_at, listed.id limit $1
 """)
 async def in_review(connection: Connection, limit: int, scope: Scope) -> list[dict[str, Any]]:
     """Return the last request that pushed to each open pull request of the bot, with its number, the oldest first."""

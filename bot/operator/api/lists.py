@@ -34,6 +34,7 @@ from bot.store.turns import TurnState
 from bot.thread import tracking
 from bot.thread.formatting import plain
 from bot.turn import request_rows as requests
+from bot.turn import waits_rows
 
 
 async def _rows(call: Call, asked: ListQuery[Any], of: listings.List) -> list[Record]:
@@ -125,6 +126,25 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn
     return page
 
 
+@get("/waiting", "What waits for a person, oldest first")
+async def waiting(call: Call, asked: PageQuery) -> rows.Page[rows.Waiting]:
+    of = (asked.limit + 1, asked.after, asked.repo, call.caller.scope, call.caller.login)
+    found = await waits_rows.listed(call.connection, *of)
+    page = _whole(rows.Waiting, [{**row, "url": _place(call, row)} for row in found[: asked.limit]])
+    if len(found) > asked.limit:
+        page.next = str((asked.after or 0) + asked.limit)  # a line has places, which are no ids
+    return page
+
+
+def _place(call: Call, row: Mapping[str, Any]) -> str:
+    """Return where a person does what a turn waits for."""
+    repository, _, number = row["conversation"].partition("#")
+    web = f"{call.ctx.server_url}/{repository}"
+    if row["pull_request"] is not None:
+        return f"{web}/pull/{row['pull_request']}"
+    return row["comment_url"] or f"{web}/issues/{number}"
+
+
 @get("/turns/{id}", "A request with its text, and what its agent plans, does and says, until they expire")
 async def turn(call: Call, asked: ById) -> rows.WholeTurn:
     row = await listings.turn(call.connection, asked.id, call.caller.scope)
@@ -210,6 +230,7 @@ async def operation(call: Call, asked: ById) -> rows.Operation:
     return _one(rows.Operation, row, f"operation {asked.id}")
 
 
-_LISTED: Final = (worktrees, sessions, conversations, turns, deliveries, rescues, nodes, costs, outcomes, audit)
+_OF_THREADS: Final = (worktrees, sessions, conversations, turns, waiting, deliveries)
+_LISTED: Final = (*_OF_THREADS, rescues, nodes, costs, outcomes, audit)
 LISTS: Final[dict[str, Endpoint[Any, rows.Page[Any]]]] = {one.path.removeprefix("/"): one for one in _LISTED}
 READ: Final[tuple[Endpoint[Any, Any], ...]] = (*_LISTED, conversation, turn, step, delivery, operation, outcome_sums)

@@ -18,6 +18,7 @@ from bot.thread.commit_message import ADDRESSED, split_subject
 from bot.thread.formatting import format_count, format_duration, one_line, plain
 from bot.thread.outcome import Came, Check, result
 from bot.thread.tracking import EndState, EntryState
+from bot.thread.waits import WaitsFor
 
 DeliveryState = Literal["received", "done", "ignored", "failed", "dead"]
 
@@ -168,6 +169,8 @@ class Turn(Row):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    waits_for: WaitsFor | None
+    """What a person has to do about it."""
 
     @property
     def about(self) -> str:
@@ -196,11 +199,41 @@ class Turn(Row):
         return format_duration((self.finished_at or datetime.now(UTC)) - self.started_at)
 
 
+class Waiting(Row):
+    """A request about which a person has to do something."""
+
+    COLUMNS = ("turn", "waits_for", "since", "conversation", "requested_by", "title", "url")
+    WHOLE = 2
+    CUT = ("title",)
+    EMPTY = "Nothing waits for a person."
+
+    turn: int
+    conversation: str
+    title: Annotated[str, BeforeValidator(first_words)]
+    waits_for: WaitsFor
+    """`approve`: a plan; `answer`: a question; `retry`: it failed, or its check did; `review`: a pull request."""
+    since: datetime
+    requested_by: str
+    url: str
+    """Where to do it: the comment with its answer, or the pull request."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+        return self.title or f"Request {self.turn}"
+
+
 class PlanEntry(Row):
     """A line of an agent's plan."""
 
     state: EntryState
     text: str
+
+
+class TurnForPeople(Turn):
+    """A request about which people have to do something."""
+
+    since: datetime
 
 
 class TurnAtWork(Turn):

@@ -1,4 +1,4 @@
-"""The board: what runs, what is in review and what was merged lately, one card for each thread."""
+"""The board: what runs, waits for a person, is in review, and was merged lately, one card for each thread."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bot.operator.api import board_rows, listings
 from bot.operator.api.lists import tell_why
-from bot.operator.api.rows import Outcome, Turn, TurnAtWork
+from bot.operator.api.rows import Outcome, Turn, TurnAtWork, TurnForPeople
 from bot.operator.dashboard.visits import Visit
 
 MOST_AT_WORK: Final = 20
@@ -29,8 +29,9 @@ async def board(visit: Visit) -> Mapping[str, Lane]:
     async with visit.calls.connection() as connection:
         scope, asked = visit.caller.scope, MOST_CARDS + MOST_AT_WORK
         working = await board_rows.at_work(connection, MOST_AT_WORK + 1, scope)
+        waiting = await board_rows.for_people(connection, asked, scope, visit.caller.login)
         in_review = [
-            Turn.model_validate({**row, "pull_request": f"{row['codebase']}#{row['number']}"})
+            TurnForPeople.model_validate({**row, "pull_request": f"{row['codebase']}#{row['number']}"})
             for row in await board_rows.in_review(connection, asked, scope)
         ]
         merged = await board_rows.merged(connection, asked, visit.now - LATELY, scope)
@@ -39,6 +40,7 @@ async def board(visit: Visit) -> Mapping[str, Lane]:
     shown: set[str] = set()
     return {
         "running": _lane(running, shown, MOST_AT_WORK),
+        "waiting": _lane(map(TurnForPeople.model_validate, waiting), shown),
         "review": _lane(in_review, shown),
         "merged": _lane(map(Outcome.model_validate, merged), shown),
     }

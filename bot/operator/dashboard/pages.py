@@ -195,6 +195,7 @@ PAGES: Final = (
     PageView("GET", "/turns/{id}/changes", _changes),
     PageView("GET", "/turns/{id}/pictures/{picture}", _picture),
     PageView("GET", "/turns/{id}/steps/{place}", partial(_one, "step.html", lists.step)),
+    _list("waiting"),
     _list("worktrees"),
     PageView("GET", "/rescues", _rescues),
     _list("deliveries", state="not-ignored"),
