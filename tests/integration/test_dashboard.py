@@ -283,6 +283,9 @@ async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(insi
     assert "Answer the question" in shown["for-you"]
     assert "question 0 s ago ada $0.75" in shown["for-you"]
     assert shown["review"].startswith("In review 1 push it")
+    outcomes = re.sub(r"<[^>]+>", " ", (await inside.get("/outcomes")).text).split()
+    assert re.search("Open Pull request Check Age .* octo/hello#4 .*Closed in the last", " ".join(outcomes))
+    assert "Greet people octo/world#11" in " ".join(outcomes)
     assert "Greet people octo/world#11" in shown["merged"], "the title that the bot gave last"
     assert "octo/world#10" not in shown["merged"], "that was long ago"
 

@@ -57,7 +57,10 @@ order by place desc limit $1
 """
 
 TURN = """
-select listed.*, case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
+select listed.*, case when t.state = 'running'
+                      then (select right(output, 4000) from steps where turn_id = t.id order by place desc limit 1) end
+           as latest_output,
+       case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
        t.notices, t.read, t.answer, t.pushed_to as branch, t.head_before as changed_from,
        t.pushed_head as changed_to, t.outcome->>'pictures' as pictures, b.folder,
        (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)

@@ -284,6 +284,8 @@ class WholeTurn(Turn):
     """Whether its texts were deleted (HISTORY_RETENTION_DAYS)."""
     plan: list[PlanEntry]
     latest_words: str
+    latest_output: str | None
+    """While it runs, the end of what its latest step has printed so far."""
     answer: Annotated[str | None, BeforeValidator(_without_subject)]
     """As Markdown."""
     notices: list[str]

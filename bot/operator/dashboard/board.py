@@ -9,6 +9,8 @@ from bot.operator.api import board_rows, listings
 from bot.operator.api.lists import tell_why
 from bot.operator.api.rows import Outcome, Turn, TurnAtWork, TurnForPeople
 from bot.operator.dashboard.visits import Visit
+from bot.store.database import Connection
+from bot.store.scope import Scope
 
 MOST_AT_WORK: Final = 20
 MOST_CARDS: Final = 6
@@ -30,10 +32,7 @@ async def board(visit: Visit) -> Mapping[str, Lane]:
         scope, asked = visit.caller.scope, MOST_CARDS + MOST_AT_WORK
         working = await board_rows.at_work(connection, MOST_AT_WORK + 1, scope)
         waiting = await board_rows.for_people(connection, asked, scope, visit.caller.login)
-        in_review = [
-            TurnForPeople.model_validate({**row, "pull_request": f"{row['codebase']}#{row['number']}"})
-            for row in await board_rows.in_review(connection, asked, scope)
-        ]
+        in_review = await open_pull_requests(connection, asked, scope)
         merged = await board_rows.merged(connection, asked, visit.now - LATELY, scope)
         running = [TurnAtWork.model_validate({**row, "plan": listings.plan_entries(row["plan"])}) for row in working]
         await tell_why(connection, running, visit.now)
@@ -44,6 +43,14 @@ async def board(visit: Visit) -> Mapping[str, Lane]:
         "review": _lane(in_review, shown),
         "merged": _lane(map(Outcome.model_validate, merged), shown),
     }
+
+
+async def open_pull_requests(connection: Connection, limit: int, scope: Scope) -> list[TurnForPeople]:
+    """Return the last request that pushed to each open pull request of the bot, the oldest first."""
+    found = await board_rows.in_review(connection, limit, scope)
+    return [
+        TurnForPeople.model_validate({**row, "pull_request": f"{row['codebase']}#{row['number']}"}) for row in found
+    ]
 
 
 def _lane(found: Iterable[Turn | Outcome], shown: set[str], most: int = MOST_CARDS) -> Lane:

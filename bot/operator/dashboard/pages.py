@@ -13,7 +13,7 @@ from bot.operator.api import board_rows, listings, lists, thread_rows
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
 from bot.operator.api.rows import Checks, Costs, ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
-from bot.operator.dashboard.board import LATELY, board
+from bot.operator.dashboard.board import LATELY, board, open_pull_requests
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
 from bot.operator.dashboard.timeline import MOST_TURNS, timeline
 from bot.operator.dashboard.visits import PageView, Visit
@@ -23,6 +23,7 @@ MOST_FAILED_SHOWN: Final = 5
 MOST_ENDED_SHOWN: Final = 5
 MOST_REPOSITORIES: Final = 8
 """Whose checks the overview shows."""
+MOST_OPEN_SHOWN: Final = 50
 MOST_READ: Final = 20
 """Of the latest turns, some of which have not ended."""
 DAYS_SHOWN: Final = 14
@@ -171,7 +172,9 @@ async def _costs(visit: Visit) -> Response:
 
 async def _outcomes(visit: Visit) -> Response:
     sums = await visit.ask(lists.outcome_sums, CostsQuery(days=OUTCOME_DAYS))
-    return await _listed("outcomes", visit, sums=sums.items, days=OUTCOME_DAYS)
+    async with visit.calls.connection() as connection:
+        opened = await open_pull_requests(connection, MOST_OPEN_SHOWN, visit.caller.scope)
+    return await _listed("outcomes", visit, sums=sums.items, days=OUTCOME_DAYS, opened=opened)
 
 
 def _by_name(rows: Sequence[Costs]) -> list[dict[str, Any]]:
