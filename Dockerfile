@@ -25,7 +25,7 @@ RUN /opt/threadtree/bin/pip install --no-build-isolation --no-deps .
 FROM ${BASE}
 ENV DEBIAN_FRONTEND=noninteractive
 RUN apt-get update && \
-    apt-get install -y --no-install-recommends ca-certificates python3 git git-lfs bubblewrap && \
+    apt-get install -y --no-install-recommends ca-certificates python3 git git-lfs openssh-client bubblewrap && \
     rm -rf /var/lib/apt/lists/*
 # What the tests of your repositories need (compilers, runtimes, clients) belongs here: agents see the programs of /usr.
 RUN useradd --uid 1000 --home-dir /data --shell /usr/sbin/nologin threadtree && \

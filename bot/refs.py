@@ -12,6 +12,8 @@ RESCUE_PREFIX = "refs/threadtree/rescue/"
 FETCHED_PREFIX = "refs/threadtree/fetched/"
 # The host's merges with what others pushed, each by its own name: an agent can make one that looks like it.
 MERGED_PREFIX = "refs/threadtree/merged/"
+# On GitHub, for as long as it makes the commits anew whose files came there.
+UPLOADED_PREFIX = "refs/threadtree/uploaded/"
 
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _RESCUE_TIME = "%Y%m%dT%H%M%S.%fZ"

@@ -45,6 +45,7 @@ _READ_ONLY_WITH = {
     "AGENT_ENV": Need.AGENT,
     "GITHUB_PRIVATE_KEY_PATH": Need.GITHUB,
     "MCP_CONFIG": Need.AGENT,
+    "SIGNING_KEY_PATH": Need.GITHUB,
 }
 POLL_SECONDS = 5.0
 """POLL_INTERVAL_SECONDS of `--poll`."""
@@ -110,6 +111,9 @@ class Settings(BaseSettings):
     agent_sandbox: values.Sandbox = "auto"
     agent_network: values.Network = "internet"
     allow_workflow_changes: values.Switch = False
+    sign_commits: values.HowToSign = "off"
+    signing_key_path: values.SigningKey | None = None
+    sign_off: values.Switch = False
     auto_pull_request: values.WhenToPropose = "never"
     setup_script: values.Switch = False
     check_script: values.Switch = True
@@ -348,6 +352,8 @@ def known_secrets(settings: Settings) -> tuple[str, ...]:
     found = [secret.get_secret_value() for secret in own]
     found += [value for name, value in agents if values.SECRET_NAME.search(name)]
     found += [secret for server in settings.mcp_config for secret in server.secrets(values.SECRET_NAME)]
+    if settings.signing_key_path is not None:
+        found.append(settings.signing_key_path.read_text())
     for url in (settings.database_url, settings.https_proxy):
         found += _passwords(url.get_secret_value()) if url else ()
     return tuple(dict.fromkeys(found))
@@ -369,6 +375,7 @@ def _missing_or_contradictory(given: Mapping[str, str], needs: frozenset[Need]) 
         yield "GITHUB_WEBHOOK_SECRET is not set; set it to the secret entered at the webhook on GitHub."
     if Need.GITHUB in needs:
         yield from _credential_problems(given)
+        yield from _signing_problems(given)
     if Need.AGENT in needs:
         yield from _agent_problems(given)
     yield from _sign_in_problems(given)
@@ -393,6 +400,24 @@ def _credential_problems(given: Mapping[str, str]) -> Iterator[str]:
         yield f"{keys[0]} is set without GITHUB_APP_ID; set the App's numeric id too."
     if len(keys) > 1:
         yield "GITHUB_PRIVATE_KEY and GITHUB_PRIVATE_KEY_PATH are both set; keep one of them."
+
+
+def _signing_problems(given: Mapping[str, str]) -> Iterator[str]:
+    how, has_key = given.get("SIGN_COMMITS", "off"), "SIGNING_KEY_PATH" in given
+    if how == "ssh" and not has_key:
+        yield (
+            "SIGN_COMMITS=ssh signs with a key, and SIGNING_KEY_PATH is not set; set it to the file of a private SSH "
+            "key that the bot's account on GitHub has as a signing key: docs/connect.md."
+        )
+    elif how == "off" and has_key:
+        yield "SIGNING_KEY_PATH is set, and SIGN_COMMITS is off; set SIGN_COMMITS=ssh, or unset SIGNING_KEY_PATH."
+    elif how == "github" and has_key:
+        yield "SIGNING_KEY_PATH is set, and SIGN_COMMITS=github signs without a key; keep one of the two."
+    if how == "github" and "GITHUB_APP_ID" not in given:
+        yield (
+            "SIGN_COMMITS=github lets GitHub sign the commits of a GitHub App, and GITHUB_APP_ID is not set; use an "
+            "App, or set SIGN_COMMITS=ssh with SIGNING_KEY_PATH: docs/connect.md."
+        )
 
 
 def _sign_in_problems(given: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import socket
 import ssl
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -30,12 +31,14 @@ SECRET_NAME: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNO
 
 _NODE_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _BOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+_KEYGEN_SECONDS = 10
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AGENTS_OWN = frozenset({"HOME", "PATH", "LANG"})
 _OWN_SECRETS = frozenset(
     (
         *("ADMIN_TOKEN", "DATABASE_URL", "GITHUB_CLIENT_SECRET", "GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH"),
         *("GITHUB_TOKEN", "GITHUB_WEBHOOK_SECRET", "GITHUB_WEBHOOK_SECRET_OLD", "HTTPS_PROXY", "NOTIFY_URL"),
+        "SIGNING_KEY_PATH",
     )
 )
 
@@ -71,8 +74,10 @@ def _list_of(pattern: str, otherwise: str, without: str = "") -> BeforeValidator
 _Agents = Literal["claude", "claude-acp", "codex", "gemini", "opencode", "custom"]
 _Sandboxes = Literal["auto", "bwrap", "off"]
 _Networks = Literal["internet", "none", "host"]
+_Signings = Literal["off", "ssh", "github"]
 Sandbox = Annotated[_Sandboxes, _one_of(_Sandboxes)]
 Network = Annotated[_Networks, _one_of(_Networks)]
+HowToSign = Annotated[_Signings, _one_of(_Signings)]
 WhenToPropose = Annotated[AutoPullRequest, _one_of(AutoPullRequest)]
 Level = Annotated[LogLevel, BeforeValidator(str.lower), _one_of(LogLevel)]
 Format = Annotated[LogFormat, BeforeValidator(str.lower), _one_of(LogFormat)]
@@ -142,6 +147,30 @@ def read_private_key(path: Path) -> str:
         return _private_key(path.read_text())
     except (OSError, ValueError):  # ValueError: no PEM, or not even text
         raise ValueError("names no PEM file that this user can read; correct it.") from None
+
+
+def public_key(path: Path, search_path: str) -> str:
+    """Return the public half of an SSH key, as `ssh-keygen` tells it, whose program is that of git's signatures.
+
+    Raises ValueError, which says why it cannot sign: the text follows the setting's name.
+    """
+    program = shutil.which("ssh-keygen", path=search_path)
+    if program is None:
+        raise ValueError("needs the program `ssh-keygen`, which is not there; install the package `openssh-client`.")
+    argv = (program, "-y", "-P", "", "-f", str(path))
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_KEYGEN_SECONDS)
+    if done.returncode:
+        raise ValueError(
+            "names no private SSH key without a passphrase that this user, and nobody else, can read; correct it."
+        )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _signing_key(text: str, info: ValidationInfo) -> Path:
+    """Return the absolute path of a key that can sign."""
+    path = Path(text).absolute()
+    public_key(path, info.data["variables"].get("PATH", os.defpath))
+    return path
 
 
 def base_url(text: str) -> str:
@@ -306,6 +335,7 @@ DataDir = Annotated[Path, BeforeValidator(_data_dir)]
 Directory = Annotated[DirectoryPath | None, Field(title="a directory that is there")]
 BranchPrefix = Annotated[str, AfterValidator(_branch_prefix)]
 NodeName = Annotated[str, Field(pattern=_NODE_NAME, title="at most 64 letters, digits, dots, hyphens and underscores")]
+SigningKey = Annotated[Path, BeforeValidator(_signing_key)]
 PrivateKey = Annotated[SecretStr, BeforeValidator(_private_key)]
 Url = Annotated[str, AfterValidator(base_url)]
 NotifyUrl = Annotated[SecretStr, AfterValidator(_notify_url)]

@@ -317,6 +317,31 @@ class GitHub:
         data = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
         return read(Pull, await self._post(repository, "/pulls", data))
 
+    async def create_commit(self, repository: Repository, message: str, tree: str, parents: Sequence[str]) -> str:
+        """Return the name of a commit that GitHub makes: without author and committer, it signs those of an App.
+
+        https://docs.github.com/rest/git/commits#create-a-commit
+        """
+        data = {"message": message, "tree": tree, "parents": list(parents)}
+        return str((await self._post(repository, "/git/commits", data))["sha"])
+
+    async def signing_keys(self, login: str) -> list[str]:
+        """Return the public SSH keys that the account signs commits with.
+
+        https://docs.github.com/rest/users/ssh-signing-keys#list-ssh-signing-keys-for-a-user
+        """
+        path = "/users/{login}/ssh_signing_keys{?per_page}"
+        found = self._api.getiter(path, {"login": login, "per_page": PER_PAGE}, oauth_token=self._tokens.personal)
+        return [str(one["key"]) async for one in found]
+
+    async def has_address(self, address: str) -> bool:
+        """Return whether the token's account has confirmed this mail address.
+
+        https://docs.github.com/rest/users/emails#list-email-addresses-for-the-authenticated-user
+        """
+        found = self._api.getiter("/user/emails{?per_page}", {"per_page": PER_PAGE}, oauth_token=self._tokens.personal)
+        return address.lower() in [str(one["email"]).lower() async for one in found if one["verified"]]
+
     async def edit_pull(self, repository: Repository, number: int, title: str, body: str) -> None:
         """Replace title and description: https://docs.github.com/rest/pulls/pulls#update-a-pull-request"""
         edit = partial(self._api.patch, data={"title": title, "body": body})

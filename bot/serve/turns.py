@@ -15,7 +15,7 @@ from bot.node.context import NodeContext
 from bot.serve.parts import Surroundings, jobs_of_node, open_client
 from bot.settings import Settings
 from bot.thread.authority import Policy
-from bot.tree import Identity
+from bot.tree import Identity, Signing
 from bot.turn.context import TurnContext
 from bot.turn.runner import Runner
 from bot.verbs import VERBS
@@ -30,16 +30,22 @@ def turn_context(on_node: NodeContext, settings: Settings, github: GitHub, me: B
         **{one.name: getattr(on_node, one.name) for one in fields(NodeContext) if one.name != "github"},
         github=github,
         policy=policy_of(settings, me),
-        author=Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}"),
+        author=author_of(settings, me),
         agent_variables={agent: settings.variables_for(agent) for agent in settings.agent},
         verbs=VERBS,
         allow_workflow_changes=settings.allow_workflow_changes,
+        signing=Signing(settings.sign_commits, settings.signing_key_path, settings.sign_off),
         limits=PromptLimits(settings.turn_timeout_seconds, settings.turn_idle_timeout_seconds),
         include_outsiders=settings.include_outsiders,
         session_ttl_seconds=settings.session_ttl_seconds,
         max_cost_usd_per_day=settings.max_cost_usd_per_day,
         notifies=settings.notify_url is not None,
     )
+
+
+def author_of(settings: Settings, me: BotIdentity) -> Identity:
+    """Return the bot as its commits name it, with GitHub's own address of its account."""
+    return Identity(me.login, f"{me.id}+{me.login}@users.noreply.{settings.platform.split(':')[0]}")
 
 
 def policy_of(settings: Settings, me: BotIdentity) -> Policy:

@@ -247,16 +247,15 @@ def not_pushed(rule: PushRule, branch: str, names: Sequence[str] = ()) -> str:
     are = "is at a commit" if len(names) == 1 else "are at commits"
     why = _PUSH_RULES[rule].format(branch=inline_code(branch), names=format_list(names), are=are)
     if rule in SHOWN_AS_PATCH:
-        return f"Not pushed: {why}. {AS_PATCH}"
+        return f"Not pushed: {why}. {_as_patch(_SIGNING if rule == 'required_signatures' else _ALLOWED)}"
     return f"Not pushed: {why}. The work is kept on the bot's machine."
 
 
 SHOWN_AS_PATCH: frozenset[PushRule] = frozenset(get_args(BranchRule))
 """Rules of the branch, which the work itself cannot meet."""
-AS_PATCH = (
-    "The work is kept on the bot's machine, and its edits are below as a patch. Once that is allowed, the next request "
-    "pushes it; `/undo` drops it after a rescue."
-)
+_ALLOWED = "that is allowed"
+_SIGNING, _SIGN_OFF = "`SIGN_COMMITS` is set where the bot runs", "`SIGN_OFF=true` is set where the bot runs"
+_KNOWN = "GitHub knows the signatures (`threadtree doctor` tells why it does not)"
 _PUSH_RULES: dict[PushRule, str] = {
     "protected-branch": "{branch} is protected or the default branch",
     "update": "a rule of this repository (`update`) does not let the bot change {branch}",
@@ -267,7 +266,7 @@ _PUSH_RULES: dict[PushRule, str] = {
         "a rule of this repository (`required_linear_history`) takes no merge commits on {branch}, and there is one"
     ),
     "required_signatures": (
-        "a rule of this repository (`required_signatures`) takes only signed commits on {branch}, and the bot's are not"
+        "a rule of this repository (`required_signatures`) takes only signed commits on {branch}, and not all are"
     ),
     "workflow-files": (
         "the commits change {names}, and changes of workflows and actions need `ALLOW_WORKFLOW_CHANGES=true`"
@@ -283,13 +282,27 @@ _PUSH_RULES: dict[PushRule, str] = {
 }
 
 
-def push_refused(branch: str, said: str) -> str:
-    """`said` are the words of the remote; their end names the rule, the file, and the address that unblocks."""
+def _as_patch(once: str) -> str:
+    return (
+        f"The work is kept on the bot's machine, and its edits are below as a patch. Once {once}, the next request "
+        "pushes it; `/undo` drops it after a rescue."
+    )
+
+
+def push_refused(branch: str, said: str, *, signs: bool, signs_off: bool) -> str:
+    """`said` are the words of the remote; their end names the rule, the file, and the address that unblocks. `signs`
+    and `signs_off`: the bot is set up to sign commits, and to sign them off.
+    """
+    once = _ALLOWED
+    if "verified signature" in said:
+        once = _KNOWN if signs else _SIGNING
+    elif "Signed-off-by" in said and not signs_off:
+        once = _SIGN_OFF
     lines = [line.removeprefix("remote:").strip() for line in said.splitlines()]
     told = "\n".join(line for line in lines if any(map(str.isalnum, line)))
     if len(told) > _LONGEST_REFUSAL:
         told = "…" + told[-_LONGEST_REFUSAL:]
-    return f"GitHub refused the push to {inline_code(branch)}:\n\n{code_block(told)}\n\n{AS_PATCH}"
+    return f"GitHub refused the push to {inline_code(branch)}:\n\n{code_block(told)}\n\n{_as_patch(once)}"
 
 
 def earlier_work_pushed(branch: str, url: str) -> str:

@@ -19,6 +19,7 @@ from bot.tree.remove import NotRemoved, Removed
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.restore import RestoreRefusedError
 from bot.tree.rescue.save import Rescued
+from bot.tree.signing import Signing
 from bot.tree.summary import last_change, summarize
 from bot.tree.sync import Synced
 from bot.tree.tree import OpenClone, OpenTree, Tree, open_clone
@@ -46,6 +47,7 @@ __all__ = [
     "RescueLabel",
     "Rescued",
     "RestoreRefusedError",
+    "Signing",
     "StoppedError",
     "Synced",
     "Tree",

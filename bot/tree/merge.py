@@ -1,5 +1,6 @@
 """Commits are merged into a branch, or taken back from it, in the clone: an agent can write nothing there."""
 
+import os
 from collections.abc import Container, Mapping, Sequence
 from typing import Literal
 
@@ -9,7 +10,7 @@ from bot.tree.clone.clone import Clone
 from bot.tree.clone.importing import LIMITED, import_commits, lend
 from bot.tree.git.runner import Identity, Options, failure
 
-_OF_COMMIT = "%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"
+OF_COMMIT = "%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"
 _PEOPLE = [f"GIT_{role}_{what}" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE")]
 
 
@@ -38,8 +39,13 @@ async def commit_tree(checkout: Checkout, tree: str, parents: Sequence[str], mes
 
 async def _commit(clone: Clone, tree: str, parents: Sequence[str], message: str, environment: Mapping[str, str]) -> str:
     named = [word for one in parents for word in ("-p", one)]
-    more: Options = {"input": message.encode(), "environment": environment}
+    more: Options = {"input": os.fsencode(message), "environment": environment}
     return (await clone.git.on_clone(clone.path, "commit-tree", tree, *named, **more)).text
+
+
+def environment_of(people: Sequence[str]) -> dict[str, str]:
+    """Return the environment for name, address and raw date of an author and of a committer."""
+    return dict(zip(_PEOPLE, (*people[:2], f"@{people[2]}", *people[3:5], f"@{people[5]}"), strict=True))
 
 
 async def make_anew(
@@ -52,12 +58,12 @@ async def make_anew(
     """
     clone, last = checkout.clone, onto
     for one in commits:
-        (shown,) = await clone.log(_OF_COMMIT, "--date=raw", "--max-count=1", one)
+        (shown,) = await clone.log(OF_COMMIT, "--date=raw", "--max-count=1", one)
         known, *people, message = shown.split("\n", 7)
         if not known:
             return ()  # nothing comes before it
         first, *more = known.split()
-        environment = dict(zip(_PEOPLE, (*people[:2], f"@{people[2]}", *people[3:5], f"@{people[5]}"), strict=True))
+        environment = environment_of(people)
         # A merge of these two begins at the first parent.
         beside = await _commit(clone, await clone.tree_of(last), (first,), "As it is\n", environment)
         tree = await merged_tree(clone, beside, one)

@@ -1,7 +1,7 @@
 """After a turn that is done: its branch is pushed, and no other ref."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import structlog
@@ -20,6 +20,7 @@ from bot.tree.clone.start import in_its_way
 from bot.tree.git.errors import GitError
 from bot.tree.git.runner import Identity, failure
 from bot.tree.merge import commit_tree, make_anew, merged_tree
+from bot.tree.signing import Signing, sign, sign_branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What is to be pushed: a branch, or else to `park_as`. `identity` makes the merge commit.
+    """What is to be pushed: a branch, or else to `park_as`. `identity` makes the merge commit, and what is made anew.
 
     `began`: the commit at which the turn began; None counts as another one. `bases` are branches on GitHub whose
     commits are nobody's to take off. `is_linear`: the branch takes no merges. `rescue`: the ref for what is made anew.
@@ -62,6 +63,7 @@ class Push:
     is_linear: bool = False
     rescue: str | None = None
     seen: tuple[str | None, str] | None = None
+    signing: Signing = field(default_factory=Signing)
 
 
 _log = structlog.get_logger()
@@ -105,7 +107,7 @@ async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
             if not await _has_commits_to_push(clone, wanted, theirs, tip, taken):
                 return Pushed("nothing")
         if not taken and (theirs is None or await clone.is_ancestor(theirs, tip)):
-            await check(tip, branch)
+            tip = await _checked(checkout, wanted, tip, branch, check)
             refused = await _push_commit(lock, tip, branch, theirs)
             if refused is None:
                 reached("branch-pushed")
@@ -130,17 +132,26 @@ async def push(checkout: Checkout, wanted: Push, check: BeforePush) -> Pushed:
     raise AssertionError("the second round ends in every case")
 
 
+async def _checked(checkout: Checkout, wanted: Push, tip: str, target: str, check: BeforePush) -> str:
+    """Return the commit that may be pushed: `tip`, or what it is once it is signed, which is checked too."""
+    await check(tip, target)
+    signed = await sign_branch(checkout, wanted.branch, wanted.signing, wanted.identity, tip)
+    if signed != tip:
+        await check(signed, target)
+    return signed
+
+
 async def _park(checkout: Checkout, wanted: Push, tip: str, taken: frozenset[str], check: BeforePush) -> Pushed:
     """Push to another branch: the commits as they are, or those that were not taken off the branch, made anew."""
     lock, onto = checkout.lock, await checkout.clone.tip(wanted.branch)
     if not taken or onto is None:
-        await check(tip, wanted.park_as)
+        tip = await _checked(checkout, wanted, tip, wanted.park_as, check)
         refused = await _push_commit(lock, tip, wanted.park_as)
         return Pushed("parked", wanted.park_as) if refused is None else Pushed("rejected", detail=refused)
     made = await _make_anew(checkout, wanted, onto, tip, taken)
     if not isinstance(made, str):
         return Pushed("needs-taken", names=made)
-    await check(made, wanted.park_as)
+    made = await _checked(checkout, wanted, made, wanted.park_as, check)
     if (refused := await _push_commit(lock, made, wanted.park_as)) is not None:
         return Pushed("rejected", detail=refused)
     reached("parked-anew")
@@ -172,7 +183,7 @@ async def _move(checkout: Checkout, wanted: Push, tip: str, made: str) -> bool:
 
 
 async def push_beside(
-    lock: CloneLock, branch: str, files: Mapping[str, bytes], identity: Identity, message: str
+    lock: CloneLock, branch: str, files: Mapping[str, bytes], identity: Identity, message: str, signing: Signing
 ) -> str | None:
     """Push a commit with these files alone to a branch of ours, after its others; return it. None where the branch is
     somebody else's, or the remote refused. Raises GitError, InvalidNameError, OSError.
@@ -190,6 +201,7 @@ async def push_beside(
     parents = ("-p", before) if before else ()
     making = ("commit-tree", tree.text, *parents, "-m", message)
     commit = (await clone.git.on_clone(clone.path, *making, environment=identity.environment)).text
+    commit = (await sign(lock, signing, identity, commit, [commit])).get(commit, commit)
     return commit if await _push_commit(lock, commit, branch) is None else None
 
 

@@ -60,6 +60,7 @@ from bot.tree.rescue.message import KnownRescue, RescueLabel, drop_rescue, list_
 from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
+from bot.tree.signing import remade
 from bot.tree.summary import last_change
 from bot.tree.sync import OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
 
@@ -378,6 +379,10 @@ class OpenTree(OpenClone):
         """
         is_merge = is_merge or await self.clone.commit_at(f"{refs.MERGED_PREFIX}{pushed}") is not None
         return (is_merge and await self.clone.commit_at(f"{pushed}^1")) or pushed
+
+    def remade(self, commit: str) -> str:
+        """Return what a commit is now, if it was made anew before a push. Raises OSError."""
+        return remade(self.clone, commit)
 
     async def save(self, label: RescueLabel) -> Secured:
         """Save what exists only in this worktree, which stays as it is: see `save_rescue`. Raises GitError, OSError."""

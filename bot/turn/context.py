@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bot.store.database import Connection, statement
 from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.thread.reasons import CapReached
-from bot.tree import GitError, Identity
+from bot.tree import GitError, Identity, Signing
 from bot.turn import thread_answers
 from bot.turn.kind import Kind
 from bot.turn.parsing import CommentParser
@@ -68,6 +68,7 @@ class TurnContext(NodeContext):
     allow_workflow_changes: bool
     verbs: Verbs
     limits: PromptLimits
+    signing: Signing = field(default_factory=Signing)
     include_outsiders: bool = False
     session_ttl_seconds: float = 3600
     max_cost_usd_per_day: float | None = None
@@ -79,6 +80,12 @@ class TurnContext(NodeContext):
     def parser(self) -> CommentParser:
         """Return what reads texts as the repository's rules want."""
         return CommentParser(self.policy.bot_name, self.verbs.commands.values(), bare_commands=self.rules.bare_commands)
+
+    def signing_in(self, repository: Repository) -> Signing:
+        """Return how commits are signed, with what asks GitHub for those that it makes in the repository."""
+        if self.signing.how != "github":
+            return self.signing
+        return replace(self.signing, create=partial(self.github.create_commit, repository))
 
     @property
     def most_usd_of_turn(self) -> float:

@@ -101,7 +101,8 @@ class Proof:
         beside, commit = f"{branch}-pictures", None
         try:
             if not await run.ctx.github.is_protected(repository, beside):
-                commit = await tree.push_beside(beside, shown, run.ctx.author, words.PICTURES)
+                signing = run.ctx.signing_in(repository)
+                commit = await tree.push_beside(beside, shown, run.ctx.author, words.PICTURES, signing)
         except (*_PROBLEMS, GitHubError) as problem:
             _log.warning("pictures-not-pushed", branch=beside, problem=str(problem))
         if commit is None:

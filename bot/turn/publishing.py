@@ -74,6 +74,8 @@ async def guard_of(ctx: TurnContext, turn: ClaimedTurn, ready: Ready, branch: st
         default = (await asking).default_branch
     bases = dict.fromkeys(filter(None, (ready.base_branch, default)))
     protected = {*bases, branch} if CLASSIC in rules else {*bases}
+    if ctx.signing.how != "off":
+        rules -= {"required_signatures"}  # GitHub judges the signatures
     return Guard(frozenset(protected), ctx.redactor, tuple(bases), ctx.allow_workflow_changes, rules)
 
 
@@ -89,6 +91,7 @@ async def publish(
     held: Nothing | None = None
     async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
         tree.lets_go = True
+        run.head_before = tree.remade(run.head_before)
         while True:
             if ready.branch is not None:
                 label = RescueLabel(turn.worktree.id, ready.branch, turn.worktree.conversations, ctx.clock())
@@ -119,7 +122,9 @@ async def publish(
             return patch, None if patch else held or NO_CHANGE
         rescue = refs.rescue_ref(str(turn.worktree.id), ctx.clock())
         parked = f"{ready.branch}-turn-{turn.id}"
-        wanted = await tree.to_push(Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue))
+        signing = ctx.signing_in(turn.worktree.repository)
+        own = Push(ready.branch, parked, ctx.author, run.head_before, rescue=rescue, signing=signing)
+        wanted = await tree.to_push(own)
         changed: Changes | str | None
         if wanted is None:
             changed = await _changes(ctx, tree.clone, turn, ready.branch, run.head_before)
@@ -131,7 +136,7 @@ async def publish(
         if not isinstance(changed, Changes):
             return changed, held or NO_CHANGE
         await proof.show_pictures(tree, ready.branch)
-        if names := await _live_commits(tree.clone, turn, changed.head, run.head_before):
+        if names := await _live_commits(ctx, tree.clone, turn, changed.head, run.head_before):
             run.notices.append(notices.live_commits(names))
         return changed, None
 
@@ -166,6 +171,7 @@ async def _push(
         may_go.set()
 
     result = await tree.push(wanted, guard, let_go)
+    run.head_before = tree.remade(run.head_before)
     match result.how:
         case "nothing" | "pushed" | "merged":
             changed = await _changes(ctx, clone, turn, branch, run.head_before, merged=result.how == "merged")
@@ -180,7 +186,9 @@ async def _push(
             return await _changes(ctx, clone, turn, result.branch, result.onto or run.head_before), None
         case "rejected":
             _log.warning("push-rejected", branch=branch, detail=result.detail)
-            return await _patch(tree, theirs or run.head_before), Nothing(notices.push_refused(branch, result.detail))
+            signs, signs_off = ctx.signing.how != "off", ctx.signing.signs_off
+            words = notices.push_refused(branch, result.detail, signs=signs, signs_off=signs_off)
+            return await _patch(tree, theirs or run.head_before), Nothing(words)
         case "withheld":
             held = Nothing(notices.not_pushed(result.rule, branch, result.names)) if result.rule else None
             is_shown = result.rule in notices.SHOWN_AS_PATCH
@@ -206,12 +214,13 @@ async def _changes(
     return Changes(branch, branch_url, diff_url, *counts, head=after, merged=merged)
 
 
-async def _live_commits(clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
+async def _live_commits(ctx: TurnContext, clone: Clone, turn: ClaimedTurn, head: str, head_before: str) -> list[str]:
     """Return the short names of the new commits up to `head` whose messages do something on GitHub."""
     base = turn.worktree.repository.default_branch
     known = (f"^{refs.remote(base)}",) if base and await clone.tip(base) else ()
     listed = await clone.log("%h %B", "--max-count=200", f"{head_before}..{head}", *known)
-    messages = (one.partition(" ") for one in listed)
+    # The address in the bot's own sign-off mentions nobody.
+    messages = (one.replace(f"Signed-off-by: {ctx.author}", "").partition(" ") for one in listed)
     return [name for name, _, words in messages if commit_message.is_live(words, turn.conversation.number)]
 
 

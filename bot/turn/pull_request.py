@@ -98,7 +98,8 @@ async def pull_request_of(
     """
     turn, branch, pulls = run.turn, changes.branch, None
     net = await _net(run, ready, changes.head)
-    await run.write(record_push, turn.claim, branch, changes.head, net, merged=changes.merged)
+    pushed = branch, changes.head, net, run.head_before
+    await run.write(record_push, turn.claim, *pushed, merged=changes.merged)
     try:
         async with asyncio.timeout(LONGEST_WAIT_SECONDS):
             pulls = await (asked if branch == ready.branch else _pulls_of(run, branch))

@@ -33,14 +33,22 @@ class OwnPull:
 
 
 @under_claim("""
-update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5, met_push = met_push or $6
+update turns set pushed_to = $3, pushed_head = $4, pushed_net = $5, head_before = $6, met_push = met_push or $7
 where id = $1 and claim = $2 returning id
 """)
 async def record_push(
-    connection: Connection, claim: Claim, branch: str, head: str, net: tuple[int, int, int] | None, *, merged: bool
+    connection: Connection,
+    claim: Claim,
+    branch: str,
+    head: str,
+    net: tuple[int, int, int] | None,
+    head_before: str,
+    *,
+    merged: bool,
 ) -> None:
     """Record that the turn's changes are on this branch on GitHub, up to `head`. Raises ClaimLostError.
 
+    They begin at `head_before`, which may have been made anew for the push.
     `net`: the files that the branch changes, and its commits ahead of its base and behind. `merged`: so is what people
     pushed meanwhile.
     """

@@ -211,6 +211,7 @@ async def test_a_rule_stops_only_what_it_forbids_and_leaves_a_way_on(world: Worl
             await talk.says("@threadtree-bot write b.txt: two")
         answer = await talk.hears(said)
         is_pushed = said == TAKEN
+        assert ("Once `SIGN_COMMITS` is set" in answer) == (ruled.type == "required_signatures")
         assert ("git apply" in answer, "the next request pushes it" in answer) == (not is_pushed, not is_pushed)
         has = (await world.branches()).get(f"threadtree/issue-{talk.number}")
         assert (has is not None) == (is_pushed or ruled.again)

@@ -18,14 +18,19 @@ from pathlib import Path
 import pytest
 
 from bot.cli.doctor.command import examined
-from bot.cli.doctor.services import Check
-from bot.demo.pair import agent_in_a_folder
+from bot.cli.doctor.services import Check, github_checks
+from bot.demo.pair import agent_in_a_folder, settings_for
+from bot.github.client import GitHub
 from bot.inbox.decider_rows import asked_by_operator
+from bot.redaction import Redactor
+from bot.serve.parts import Surroundings, open_client
+from bot.simulated.github.faults import FailBefore
 from bot.simulated.github.server import SimulatedGitHub
 from bot.store import deliveries
 from bot.store.database import Pool
 from tests.support.git_repositories import usable_sandbox
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.ssh import new_key
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 Checks = dict[str, Check]
@@ -171,6 +176,45 @@ async def test_the_callback_of_the_sign_in_is_told_and_teams_that_the_bot_does_n
     assert ("team acme/web" in may_ask, may_ask["team acme/gone"].state) == (False, "problem")
     half = (await doctor.checks(**complete, GITHUB_CLIENT_ID="Iv1", DASHBOARD_OPERATORS="olga"))["settings"]
     assert half.found == "GITHUB_CLIENT_ID is set without GITHUB_CLIENT_SECRET"
+
+
+async def test_whether_github_shows_commits_as_verified_is_asked_or_said_to_be_unknown(
+    github: SimulatedGitHub, tmp_path: Path
+) -> None:
+    key, public = new_key(tmp_path / "key")
+    given = {"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": str(key)}
+
+    async def signatures(of: SimulatedGitHub, **more: str) -> tuple[str, str]:
+        settings = settings_for(of, tmp_path / "data", os.environ["PATH"], **more)
+        around = Surroundings(sleep=no_pause)
+        async with open_client(GitHub, settings, around, Redactor()) as client:
+            found = await github_checks(settings, client, frozenset())
+        return next(
+            ((one.state, f"{one.found} {one.next_step}") for one in found if one.check == "signatures"), ("", "")
+        )
+
+    async def no_pause(_: float) -> None:
+        pass
+
+    assert await signatures(github) == ("", "")
+    state, said = await signatures(github, **given)
+    assert (state, "no such signing key" in said, "settings/ssh/new" in said) == ("problem", True, True)
+    github.person(github.bot.login).add_signing_key(f"{public} of the bot")
+    state, said = await signatures(github, **given)
+    assert (state, f"{github.bot.id}+threadtree-bot@users.noreply.127.0.0.1: GitHub shows" in said) == ("ok", True)
+    github.faults.add(FailBefore(403), method="GET", path="/user/emails", times=1)
+    state, said = await signatures(github, **given)
+    assert (state, "could not be asked" in said, "user:email" in said) == ("warning", True, True)
+    github.faults.add(FailBefore(502), method="GET", path="*/ssh_signing_keys", times=None)
+    state, said = await signatures(github, **given)
+    assert (state, "could not be asked" in said) == ("warning", True)
+
+    async with SimulatedGitHub.running(tmp_path / "app", lambda: datetime.now(UTC), installation_id=77) as with_app:
+        app = {"GITHUB_APP_ID": str(with_app.app_id), "GITHUB_PRIVATE_KEY": with_app.app_private_key_pem}
+        state, said = await signatures(with_app, **app, SIGN_COMMITS="github")
+        assert (state, "could not be asked" in said) == ("warning", True)
+        state, said = await signatures(with_app, **app, **given)
+        assert (state, "Set SIGN_COMMITS=github" in said) == ("problem", True)
 
 
 async def test_something_that_was_received_needs_no_webhook_of_the_repository(

@@ -570,7 +570,7 @@ async def test_the_status_of_a_thread_lists_running_and_waiting_turns(world: Tur
     session = await turns.start_session(world.db, turn.claim, "custom", "s1")
     await turns.use_session(world.db, turn.claim, session)
     await turns.save_steps(world.db, turn.claim, [1, 2], ["Look", "Test"], [None, None])
-    await record_push(world.db, turn.claim, "threadtree/issue-1", "a" * 40, (3, 2, 1), merged=False)
+    await record_push(world.db, turn.claim, "threadtree/issue-1", "a" * 40, (3, 2, 1), "b" * 40, merged=False)
 
     now = await overview(world.db, conversation)
     assert (now.pushed_to, now.net, now.agent, now.session_turns) == ("threadtree/issue-1", (3, 2, 1), "custom", 1)

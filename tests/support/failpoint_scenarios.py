@@ -294,6 +294,23 @@ class ParkedAnew(Followed):
         await self.pushed("threadtree/issue-1-turn-2", hello="hello", mine=None)
 
 
+class SignedOff(Answered):
+    """What is pushed is made anew first, also the agent's own commit."""
+
+    failpoints = ("commits-signed signed-branch-moved",)
+
+    settings = {"SIGN_OFF": "true"}  # noqa: RUF012 - never changed
+
+    async def act(self) -> None:
+        await self.here.ask(f"write more.txt: more\ncommit More\n{HELLO}", self.issue)
+
+    async def check(self) -> None:
+        await self.answers(self.issue, "Ready.", "Here it is.")
+        await self.pushed("threadtree/issue-1", hello="hello", mine="mine", more="more")
+        made = await self.here.repository.git.log("threadtree/issue-1", "^main")
+        assert [message.count("Signed-off-by: ") for _, message, _ in made] == [1, 1, 1]
+
+
 class Switch(Answered):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 

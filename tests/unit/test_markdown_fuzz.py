@@ -163,7 +163,7 @@ def final(text: str) -> Iterable[str]:
         notices=(
             notices.setup_failed(notices.setup_not_startable(text), text),
             notices.push_failed(text, text),
-            notices.push_refused(text, text),
+            notices.push_refused(text, text, signs=False, signs_off=False),
             notices.files_left_out("large", [text, text]),
             notices.not_restored_before_turn(text),
         ),

@@ -8,6 +8,7 @@ import pytest
 
 from bot import settings
 from bot.agents.presets import OPENAI, PRESETS
+from bot.redaction import Redactor
 from bot.settings import (
     DATABASE_ONLY,
     ON_NODE,
@@ -21,6 +22,7 @@ from bot.settings import (
     load,
     read,
 )
+from tests.support.ssh import new_key
 
 ROOT = Path(__file__).parents[2]
 GIVEN = {
@@ -113,6 +115,48 @@ def test_a_command_on_the_node_reads_the_apps_key_and_needs_none(tmp_path: Path)
     app = {"GITHUB_TOKEN": "", "GITHUB_APP_ID": "7", "GITHUB_PRIVATE_KEY_PATH": str(tmp_path / "key.pem")}
     assert loaded(ON_NODE, **app).github_private_key is not None
     assert loaded(ON_NODE, GITHUB_TOKEN="").github_token is None
+
+
+# Signatures
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"SIGN_COMMITS": "gpg"}, "SIGN_COMMITS must be one of off, ssh, github; correct or unset it."),
+        ({"SIGN_COMMITS": "ssh"}, "SIGNING_KEY_PATH is not set; set it to the file of a private SSH key"),
+        ({"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": "/none"}, "SIGNING_KEY_PATH names no private SSH key"),
+        ({"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": "locked"}, "SIGNING_KEY_PATH names no private SSH key without a"),
+        ({"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": "open"}, "SIGNING_KEY_PATH names no private SSH key"),
+        ({"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": "key", "PATH": "/none"}, "install the package `openssh-client`"),
+        ({"SIGN_COMMITS": "github"}, "use an App, or set SIGN_COMMITS=ssh"),
+        ({"SIGNING_KEY_PATH": "key"}, "set SIGN_COMMITS=ssh, or unset SIGNING_KEY_PATH"),
+        ({"SIGN_OFF": "perhaps"}, "SIGN_OFF must be true or false"),
+    ],
+)
+def test_a_signature_that_cannot_be_made_refuses_the_start(
+    changes: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new_key(tmp_path / "key")
+    new_key(tmp_path / "locked", "a passphrase")
+    new_key(tmp_path / "open")[0].chmod(0o644)
+    commands = {"AGENT_COMMAND": "/bin/true"} if "PATH" in changes else {}
+    line = the_complaint(**changes, **commands)
+    assert said in line
+    assert loaded(WEB, **changes | {"SIGN_COMMITS": "ssh", "SIGN_OFF": ""}).signing_key_path is None, "not its own"
+
+
+def test_the_key_of_signatures_is_a_secret_and_agents_get_no_way_to_it(tmp_path: Path) -> None:
+    key, public = new_key(tmp_path / "key")
+    signed = {"SIGN_COMMITS": "ssh", "SIGNING_KEY_PATH": str(key), "SIGN_OFF": "true"}
+    given = loaded(**signed)
+    assert (given.sign_commits, given.signing_key_path, given.sign_off) == ("ssh", key, True)
+    redactor = Redactor(known_secrets(given))
+    lines = key.read_text().splitlines()
+    assert redactor.redact(f"see {lines[2]} there") == "see [redacted] there"
+    assert redactor.redact(public) == public
+    assert "SIGNING_KEY_PATH, one of the bot's own secrets" in the_complaint(**signed, AGENT_ENV="SIGNING_KEY_PATH")
 
 
 # The agent

@@ -323,7 +323,7 @@ COMMENTS: dict[str, str | TurnResult] = {
         "done",
         answer="The key is in the settings now.",
         changes="diff --git a/.env b/.env\n",
-        notices=(notices.push_refused("threadtree/issue-7", SECRET_REFUSED),),
+        notices=(notices.push_refused("threadtree/issue-7", SECRET_REFUSED, signs=False, signs_off=False),),
         asked=ASKED,
     ),
     "answer-on-a-rewritten-branch": TurnResult(

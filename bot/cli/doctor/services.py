@@ -12,7 +12,7 @@ import asyncpg
 import httpx
 
 from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
-from bot.github.answers import LoggedDelivery
+from bot.github.answers import BotIdentity, LoggedDelivery
 from bot.github.client import APP_EVENTS, CHECK_EVENTS, NOWHERE, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
@@ -25,7 +25,9 @@ from bot.postgres.files import EmbeddedPostgresError, Files
 from bot.postgres.supervisor import name_for_initdb
 from bot.rules import CONFIG_PATH
 from bot.sandbox.outbound import Outbound, why_unreachable
+from bot.serve.turns import author_of
 from bot.settings import Settings
+from bot.settings_values import public_key
 from bot.store.database import DATABASE_AWAY
 from bot.store.migrate import MigrationError, missing_migrations
 from bot.store.scope import EVERYTHING
@@ -39,6 +41,8 @@ FEW_REQUESTS = 500
 DATABASE_SECONDS: Final = 10.0
 _WITHOUT_LIST = (BEDROCK, SUBSCRIPTION)
 """What has no list of models, or shows it to no such key."""
+_SIGNING = "signatures"
+GITHUB_COM = "github.com"
 State = Literal["ok", "warning", "problem"]
 
 
@@ -188,6 +192,7 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
         checks.append(Check("app", _how_bad(lacking), f"the App lacks {', '.join(lacking)}", step))
     elif github.is_app:
         checks.append(_delivery_check(settings, "app", "the App has all permissions and events", hook, log))
+    checks += await _signing_checks(settings, github, me)
     checks += _sign_in_checks(settings)
     checks += await _team_checks(settings, github)
     for full_name in settings.named_repos:
@@ -204,6 +209,51 @@ async def github_checks(settings: Settings, github: GitHub, heard: frozenset[str
 def _how_bad(missing: Iterable[str]) -> State:
     """Return how bad it is that GitHub does not send or allow this: without word of checks all but one thing works."""
     return "warning" if all(any(f"`{event}`" in one for event in CHECK_EVENTS) for one in missing) else "problem"
+
+
+async def _signing_checks(settings: Settings, github: GitHub, me: BotIdentity) -> list[Check]:
+    """Return whether GitHub will show the bot's commits as verified."""
+    if settings.sign_commits == "github":
+        if settings.platform == GITHUB_COM:
+            return [Check(_SIGNING, "ok", "SIGN_COMMITS=github: GitHub shows the App's commits as verified")]
+        found = "SIGN_COMMITS=github: whether this server signs what it commits itself could not be asked"
+        step = "Ask its administrator for web commit signing, and look at a commit of the bot: it is to be Verified."
+        return [Check(_SIGNING, "warning", found, step)]
+    if settings.sign_commits == "off" or settings.signing_key_path is None:
+        return []
+    if github.is_app:
+        found = "SIGN_COMMITS=ssh: an App's account has no keys, so GitHub does not show its commits as verified"
+        return [Check(_SIGNING, "problem", found, "Set SIGN_COMMITS=github, which needs no key.")]
+    address = author_of(settings, me).email
+    try:
+        public = await asyncio.to_thread(public_key, settings.signing_key_path, settings.path)
+        known = await github.signing_keys(me.login)
+    except ValueError as problem:
+        return [Check(_SIGNING, "problem", f"SIGNING_KEY_PATH {problem}")]
+    except GitHubError as problem:
+        found = f"SIGN_COMMITS=ssh: the signing keys of {me.login} could not be asked for ({problem})"
+        return [Check(_SIGNING, "warning", found, "Look at a commit of the bot on GitHub: it is to be Verified.")]
+    if public.split()[:2] not in [key.split()[:2] for key in known]:
+        found = f"SIGN_COMMITS=ssh: {me.login} has no such signing key, so GitHub shows its commits as unverified"
+        step = (
+            f"Add what `ssh-keygen -y -f {settings.signing_key_path}` prints to that account, as a *signing* key: "
+            f"{settings.github_server_url}/settings/ssh/new"
+        )
+        return [Check(_SIGNING, "problem", found, step)]
+    found = f"SIGN_COMMITS=ssh: {me.login} has the key"
+    try:
+        if await github.has_address(address):
+            return [Check(_SIGNING, "ok", f"{found} and the address {address}: GitHub shows its commits as verified")]
+    except GitHubError as problem:
+        if settings.platform == GITHUB_COM:
+            found += f", and {address} is GitHub's own address of the account: its commits are shown as verified"
+            return [Check(_SIGNING, "ok", found)]
+        found += f"; whether {address} is an address of the account could not be asked ({problem})"
+        step = "Give the token `user:email` (fine-grained: `Email addresses: read`), or look at a commit on GitHub."
+        return [Check(_SIGNING, "warning", found, step)]
+    found += f", and not the address {address}: GitHub shows its commits as unverified"
+    step = "Add the address to the account, or let the server keep addresses private for it."
+    return [Check(_SIGNING, "problem", found, step)]
 
 
 def _sign_in_checks(settings: Settings) -> list[Check]:

@@ -40,6 +40,10 @@ class Person:
         """Create a personal access token for REST, GraphQL and git."""
         return self.acts.world.issue_token(self.user)
 
+    def add_signing_key(self, public_key: str) -> None:
+        """Add a public SSH key with which commits are signed."""
+        self.acts.world.signatures.register(self.user, public_key)
+
     async def open_issue(
         self, repository: Repository, title: str, body: str | None = None, labels: Iterable[str] = ()
     ) -> Issue:

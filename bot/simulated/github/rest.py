@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from bot.simulated.github import rest_accounts as accounts
 from bot.simulated.github import rest_checks as checks
+from bot.simulated.github import rest_git as git
 from bot.simulated.github import rest_hooks as hooks
 from bot.simulated.github import rest_issues as issues
 from bot.simulated.github import rest_pulls as pulls
@@ -23,6 +24,8 @@ Table = list[tuple[str, str, Handler]]
 TOP: Table = [
     ("GET", "/user", accounts.get_authenticated_user),
     ("GET", "/users/{login}", accounts.get_user),
+    ("GET", "/users/{login}/ssh_signing_keys", git.list_signing_keys),
+    ("GET", "/user/emails", git.list_addresses),
     ("GET", "/user/{account_id}", accounts.get_user_by_id),
     ("GET", "/orgs/{org}/installation", accounts.get_organisation_installation),
     ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
@@ -45,6 +48,8 @@ IN_REPOSITORY: Table = [
     ("GET", "/branches/{branch:path}", accounts.get_branch),
     ("GET", "/rules/branches/{branch:path}", accounts.get_branch_rules),
     ("GET", "/git/ref/heads/{branch:path}", accounts.get_ref),
+    ("POST", "/git/commits", git.create_commit),
+    ("GET", "/commits/{sha}", git.get_commit),
     ("GET", "/issues", issues.list_issues),
     ("POST", "/issues", issues.create_issue),
     ("GET", "/issues/comments/{comment_id}", issues.get_comment),

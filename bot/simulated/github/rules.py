@@ -6,8 +6,12 @@ https://docs.github.com/repositories/configuring-branches-and-merges-in-your-rep
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 
+SIGNERS = "allowed_signers"
+"""A file beside the repositories: who signs with which key."""
+VERDICT = ("-c", f"gpg.ssh.allowedSignersFile=../{SIGNERS}", "log", "-1", "--format=%G? %GS %ce")
+"""A command of git that tells what it thinks of a commit's signature, who signed, and who committed."""
 NEW = '$(git rev-list "$new" --not --all)'
 BROKEN: Mapping[str, tuple[str, str]] = {
     "creation": ('[ "$old" = "$none" ]', "Cannot create ref due to creations being restricted."),
@@ -24,7 +28,8 @@ BROKEN: Mapping[str, tuple[str, str]] = {
         "This branch must not contain merge commits.",
     ),
     "required_signatures": (
-        f'for one in {NEW}; do git cat-file commit "$one" | grep -q "^gpgsig" || break; one=; done; [ -n "$one" ]',
+        f'for one in {NEW}; do git {join(VERDICT)} "$one" | grep -qx "G \\(.*\\) \\1" || break; one=; done; '
+        '[ -n "$one" ]',
         "Commits must have verified signatures.",
     ),
     "commit_message_pattern": (

@@ -12,6 +12,7 @@ from bot.simulated.github.changes import Changes
 from bot.simulated.github.errors import RefusedError, invalid, not_found
 from bot.simulated.github.git import BareRepository
 from bot.simulated.github.model import Account, Issue, Permission, Pull, Repository, Upload, User, UserType
+from bot.simulated.github.signatures import Signatures
 
 # On the real GitHub, ids of comments need more than 32 bits; ids of accounts and repositories do not.
 FIRST_ID = 3_000_000_001
@@ -37,6 +38,7 @@ class World:
         self.clock = clock
         self.app = app
         self.changes = Changes()
+        self.signatures = Signatures(directory)
         self.users: dict[str, User] = {}
         self.repositories: dict[int, Repository] = {}
         self.tokens: dict[str, Token] = {}

@@ -11,7 +11,7 @@ from bot.tree.git.runner import Identity
 _KEY = "threadtree-published"
 # Always the same commit: asking again leaves nothing new behind.
 _SQUASHER = Identity("threadtree", "threadtree@localhost")
-_NOT_ON_GITHUB = ("--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", "--not")
+NOT_ON_GITHUB = ("--not", "--remotes=origin", f"--glob={refs.FETCHED_PREFIX}*", "--not")
 _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITTER")}
 
 
@@ -54,7 +54,7 @@ async def taken_off(clone: Clone, branch: str, tip: str, bases: Iterable[str] = 
     if had not in (None, theirs) and await clone.commit_at(had) is not None:
         taken = ahead - await clone.listed(tip, f"^{theirs}", f"^{had}")
     if published := ahead - await _unknown(clone, ahead):
-        taken |= published & await clone.listed(tip, *_NOT_ON_GITHUB)
+        taken |= published & await clone.listed(tip, *NOT_ON_GITHUB)
     return frozenset(taken)
 
 
@@ -62,7 +62,7 @@ async def never_published(clone: Clone, branch: str, tip: str) -> set[str]:
     """Return the commits of `tip` that GitHub has not and never had, as far as the clone knows. Raises GitError."""
     had = await last_pushed(clone, branch)
     before = (f"^{had}",) if had is not None and await clone.commit_at(had) is not None else ()
-    return await _unknown(clone, await clone.listed(tip, *_NOT_ON_GITHUB, *before))
+    return await _unknown(clone, await clone.listed(tip, *NOT_ON_GITHUB, *before))
 
 
 async def _unknown(clone: Clone, commits: Iterable[str]) -> set[str]:

@@ -199,6 +199,10 @@ class Git:
         """
         return replace(self, remote_config=(*self.remote_config, ("protocol.version", "0")))
 
+    def of_any_commit(self) -> "Git":
+        """Return this git for commits that no ref of the server reaches: only version 2 fetches them by name."""
+        return replace(self, remote_config=(*self.remote_config, ("protocol.version", "2")))
+
     async def on_clone(self, clone: Path, *args: str, **options: Unpack[Options]) -> Completed:
         """Run ref-level git on the bare clone: nothing here may read a worktree. Raises GitError.
 

@@ -23,9 +23,11 @@ from bot.tree.clone.importing import import_commits, lend
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import failure
 from bot.tree.lfs.objects import put_objects_back
+from bot.tree.merge import commit_tree
 from bot.tree.rescue.message import RescuedCommits, read_rescue
 from bot.tree.rescue.save import AUTHOR
 from bot.tree.rescue.snapshot import DISK, TIMEOUT_SECONDS, ScratchGit, Snapshot, read_state, scratch_git_dir, snapshot
+from bot.tree.signing import remade
 
 _TARGET = "target"
 # Where submodules have their commits, in what git knew of a kept directory: with a sandbox, and without.
@@ -54,11 +56,15 @@ class RestoreRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The branch's commit now (`head`), in the rescue (`goal`), and after the restore (`after`)."""
+    """The branch's commit now (`head`), in the rescue (`goal`), and after the restore (`after`).
+
+    `base`: what the goal is now, since it was made anew before a push; None where it is as it was.
+    """
 
     head: str | None
     goal: str | None
     after: str | None
+    base: str | None = None
 
 
 async def restore(
@@ -127,6 +133,8 @@ async def _position(checkout: Checkout, rescued: RescuedCommits | None) -> _Posi
         return _Position(head, goal, goal)
     if await clone.is_ancestor(goal, head):
         return _Position(head, goal, head)
+    if (base := remade(clone, goal)) != goal and await clone.is_ancestor(base, head):
+        return _Position(head, goal, head, base)
     raise RestoreRefusedError("diverged", (goal,))
 
 
@@ -135,12 +143,13 @@ async def _restore_commit(
 ) -> int:
     """Bring back the files of the rescue commit; return how many were not committed, 0 where nothing was missing."""
     head = position.head
+    files_of, staged_of = [await _on_base(checkout, one, position.base) for one in (sha, rescued.staged)]
     with scratch_git_dir(checkout, head) as own:
         seen = await read_state(own, head)
         merged: str | None = None
         if head is not None and position.after == head != position.goal:
-            merged = await _merge(own, head, sha, sha)
-            staged = await _merge(own, head, rescued.staged, sha) if rescued.staged else await own.tree_of(head)
+            merged = await _merge(own, head, files_of or sha, sha)
+            staged = await _merge(own, head, staged_of, sha) if staged_of else await own.tree_of(head)
         else:
             staged = await own.tree_of(rescued.staged or position.after)
         taken = await snapshot(own, head, seen)
@@ -165,6 +174,13 @@ async def _restore_commit(
     await _set_head_and_index(checkout, position, staged)
     reached("commits-restored")
     return rescued.files
+
+
+async def _on_base(checkout: Checkout, commit: str | None, base: str | None) -> str | None:
+    """Return a commit with the same files on top of `base`, if there is one: a merge of it begins there."""
+    if commit is None or base is None:
+        return commit
+    return await commit_tree(checkout, f"{commit}^{{tree}}", (base,), "As it was\n", AUTHOR)
 
 
 async def _restore_directory(
@@ -201,7 +217,11 @@ async def _set_head_and_index(checkout: Checkout, position: _Position, staged: s
 
 async def _elsewhere(clone: Clone, rescued: RescuedCommits | None, head: str | None) -> tuple[str, ...]:
     commits = (rescued.head, *rescued.others) if rescued is not None else ()
-    return tuple([one for one in commits if one and (head is None or not await clone.is_ancestor(one, head))])
+    return tuple([one for one in commits if one and (head is None or not await _leads_to(clone, one, head))])
+
+
+async def _leads_to(clone: Clone, commit: str, head: str) -> bool:
+    return await clone.is_ancestor(commit, head) or await clone.is_ancestor(remade(clone, commit), head)
 
 
 async def _put_stashes_back(checkout: Checkout, stashes: Sequence[str]) -> None:
