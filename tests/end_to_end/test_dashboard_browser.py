@@ -167,7 +167,7 @@ async def test_a_request_is_followed_from_start_to_end_and_stopped_without_a_rel
         await issue.hears("Finished.")
         await page.get_by_role("link", name=re.compile("^plan Read")).first.click()
         await expect(page.locator(".answer strong")).to_have_text("Finished.")
-        await tab.sees(f"Add {LIVE}", f"+{LIVE}", "diff on GitHub", "read: the title")
+        await tab.sees(f"Add {LIVE}", f"added: {LIVE}", "diff on GitHub", "read: the title")
         await expect(page.locator(".said.answer")).not_to_contain_text("Commit:")
         await tab.is_shown("done")
         assert await live_elements(page) == []

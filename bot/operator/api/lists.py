@@ -11,7 +11,7 @@ from asyncpg import Record
 from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
 from bot.node.node_rows import SILENT_AFTER_SECONDS
-from bot.operator.api import audit_rows, listings, rows
+from bot.operator.api import audit_rows, figures, listings, rows
 from bot.operator.api.calls import (
     MOST_ROWS,
     ONLY_OPERATORS,
@@ -196,20 +196,20 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
 
 
 @get("/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
-async def costs(call: Call, asked: CostsQuery) -> rows.Page[rows.Costs]:
+async def costs(call: Call, asked: CostsQuery) -> rows.Page[figures.Costs]:
     sums = listings.costs_by_person if asked.by == "person" else listings.costs_by_repository
-    return _whole(rows.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
+    return _whole(figures.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
 
 
 @get("/outcomes", "What became of pull requests to whose branches the bot pushed, newest first")
-async def outcomes(call: Call, asked: ListQuery[rows.OutcomeState]) -> rows.Page[rows.Outcome]:
-    return _page(rows.Outcome, await _rows(call, asked, "outcomes"), asked)
+async def outcomes(call: Call, asked: ListQuery[figures.OutcomeState]) -> rows.Page[figures.Outcome]:
+    return _page(figures.Outcome, await _rows(call, asked, "outcomes"), asked)
 
 
 @get("/outcomes/sums", "The same, summed by repository, agent and model")
-async def outcome_sums(call: Call, asked: CostsQuery) -> rows.Page[rows.OutcomeSums]:
+async def outcome_sums(call: Call, asked: CostsQuery) -> rows.Page[figures.OutcomeSums]:
     of = (_first_day(call, asked), asked.repo, call.caller.scope)
-    return _whole(rows.OutcomeSums, await stored_outcomes.sums(call.connection, *of))
+    return _whole(figures.OutcomeSums, await stored_outcomes.sums(call.connection, *of))
 
 
 def _first_day(call: Call, asked: CostsQuery) -> date:

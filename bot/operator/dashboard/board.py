@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from bot.operator.api import board_rows, listings
+from bot.operator.api.figures import Outcome
 from bot.operator.api.lists import tell_why
-from bot.operator.api.rows import Outcome, Turn, TurnAtWork, TurnForPeople
+from bot.operator.api.rows import Turn, TurnAtWork, TurnForPeople
 from bot.operator.dashboard.visits import Visit
 from bot.store.database import Connection
 from bot.store.scope import Scope

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from bot.care.asked import PruneReport
 from bot.operator.api import board_rows, listings, lists, thread_rows
 from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
-from bot.operator.api.rows import Checks, Costs, ListedDeliveryState
+from bot.operator.api.figures import Checks, Costs
+from bot.operator.api.rows import ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
 from bot.operator.dashboard.board import LATELY, board, open_pull_requests
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
