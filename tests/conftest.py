@@ -27,6 +27,8 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Collect garbage from now on, but not in what exists by now."""
     gc.freeze()
+    # Seldom: each test makes a whole bot, whose objects live until its end.
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

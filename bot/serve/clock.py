@@ -35,7 +35,7 @@ class DatabaseClock:
         self._is_wrong = is_wrong
 
 
-async def set_clock(clock: Callable[[], datetime], connection: Connection) -> None:
+async def set_clock(connection: Connection, clock: Callable[[], datetime]) -> None:
     """Set a clock that follows the database's; tests bring others."""
     if isinstance(clock, DatabaseClock):
         await clock.look(connection)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import httpx
@@ -37,7 +38,7 @@ from bot.store.database import Pool, database
 from bot.store.jobs import queue_of
 from bot.tree import Git, authorise, credential_server, move_in
 
-COMMAND_CONNECTIONS = 4
+COMMAND_CONNECTIONS, COMMAND_PATIENCE_SECONDS = 4, 30.0
 GITHUB_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 G = TypeVar("G", bound=GitHub)
@@ -82,15 +83,17 @@ async def open_node(
     *,
     for_turns: bool = False,
 ) -> AsyncIterator[tuple[NodeContext, NodeSelf]]:
-    """Yield the context of this node's worktrees, and the node; `for_turns` the agents must be there.
+    """Yield the context of this node's worktrees, and the node; `for_turns` the agents must be there, and the database
+    is waited for.
 
     Raises CannotStartError.
     """
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database(dsn, size=connections, redactor=redactor))
+        patience = inf if for_turns else COMMAND_PATIENCE_SECONDS
+        opening = database(dsn, size=connections, patience_seconds=patience, redactor=redactor)
+        pool = await stack.enter_async_context(opening)
         await persist(pool, require_current_schema)
-        async with pool.acquire() as connection:
-            await set_clock(around.clock, connection)
+        await persist(pool, set_clock, around.clock)
         settings.with_data_dir()
         launcher, sandbox = launcher_of(settings, optional=not for_turns), await open_sandbox(settings)
         node = await identify(pool, settings.data_dir, settings.node_name)

@@ -8,6 +8,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 from bot.care.measures_rows import save_counts
 from bot.inbox.endpoint import Receiver
 from bot.inbox.inbox import Inbox
+from bot.node.transactions import persist
 from bot.redaction import Redactor
 from bot.serve.base import CannotStartError, api_context, require_current_schema
 from bot.serve.health import health_routes
@@ -55,11 +57,10 @@ async def run_web(settings: Settings, dsn: str, redactor: Redactor, on_listening
     It needs no GitHub: what arrives while GitHub is away is stored.
     """
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database(dsn, size=CONNECTIONS, redactor=redactor))
-        async with pool.acquire() as connection:
-            await require_current_schema(connection)
-            if (name := settings.bot_name) is not None:
-                await deliveries.change_name(connection, name)
+        pool = await stack.enter_async_context(database(dsn, size=CONNECTIONS, patience_seconds=inf, redactor=redactor))
+        await persist(pool, require_current_schema)
+        if (name := settings.bot_name) is not None:
+            await persist(pool, deliveries.change_name, name)
         listener = stack.enter_context(listener_of(settings))
         routes: list[BaseRoute] = [*health_routes(pool), metrics_route(pool)]
         news = None

@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import procrastinate
 import structlog
-from procrastinate.exceptions import ConnectorException
 
 from bot import counters
 from bot.care import upkeep_rows as upkeep
@@ -247,7 +246,7 @@ async def keep_alive(
         async with ctx.pool.acquire(timeout=3 * TICK_SECONDS) as connection:
             if not await nodes.heartbeat(connection, node, timeout_seconds, draining=runner.draining):
                 raise in_use_elsewhere(node)
-            await set_clock(ctx.clock, connection)
+            await set_clock(connection, ctx.clock)
         pulse.beat()
 
     async def tick() -> None:
@@ -310,7 +309,9 @@ async def open_engine(app: procrastinate.App) -> AsyncIterator[None]:
             try:
                 await app.open_async()
                 break
-            except (ConnectorException, OSError) as problem:
+            except Exception as problem:
+                if not is_transient(problem):
+                    raise
                 database_failed(problem, task="engine")
                 await app.close_async()  # a pool whose opening failed never works
                 await asyncio.sleep(1)

@@ -218,7 +218,7 @@ async def database(
             if loop.time() > deadline or isinstance(problem, _WRONG_ADDRESS):
                 raise
             if not attempts:
-                _log.warning("waiting-for-database", problem=type(problem).__name__, seconds=patience_seconds)
+                _log.warning("waiting-for-database", problem=type(problem).__name__)
             attempts += 1
             await asyncio.sleep(0.5)
     try:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.pair import agent_in_a_folder
-from bot.sandbox.bwrap import Unusable, bwrap_for
-from tests.support.git_repositories import SEARCH_PATH, usable_sandbox
+from tests.support.git_repositories import usable_sandbox, why_no_sandbox
 from tests.support.world import World, open_world
 
 Worlds = Callable[..., AbstractAsyncContextManager[World]]
@@ -43,9 +42,9 @@ def sandboxed_settings(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def sandbox_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+def sandbox_settings(request: pytest.FixtureRequest) -> dict[str, str]:
     """Settings that run the agent in a sandbox, or without one where the machine has none."""
-    if isinstance(bwrap_for(tmp_path, SEARCH_PATH).probe(), Unusable):
+    if why_no_sandbox():
         return {}
     settings: dict[str, str] = request.getfixturevalue("sandboxed_settings")
     return settings

@@ -78,7 +78,7 @@ async def on_another_branch(world: GitRepositories) -> Synced | None:
 async def test_sync_reports_the_state_of_the_branch(
     world: GitRepositories, story: Callable[[GitRepositories], Awaitable[Synced | None]]
 ) -> None:
-    await world.created()
+    await world.with_worktree()
     expected = await story(world)
     before = world.agent("status", "--porcelain")
     assert await synced(world) == expected
@@ -88,7 +88,7 @@ async def test_sync_reports_the_state_of_the_branch(
 
 
 async def test_a_lock_left_by_a_killed_git_does_not_stop_the_next_turn(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     await someone_pushed(world)
     (world.state / "index.lock").touch()
     assert is_forwarded(await synced(world))
@@ -133,7 +133,7 @@ async def followed(world: GitRepositories) -> Synced | None:
 
 
 async def with_published_work(world: GitRepositories) -> str:
-    await world.created()
+    await world.with_worktree()
     mine = world.agent_commits({"mine": "1"})
     await world.publish()
     assert await followed(world) is None
@@ -141,7 +141,7 @@ async def with_published_work(world: GitRepositories) -> str:
 
 
 async def test_after_the_default_branch_was_renamed_it_follows_the_new_one(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     after = world.someone_pushes("trunk", {"later": "1"}, start="origin/main")
     git(world.remote, "symbolic-ref", "HEAD", "refs/heads/trunk")
     git(world.remote, "update-ref", "-d", "refs/heads/main")
@@ -201,7 +201,7 @@ async def test_uncommitted_files_stay_on_the_merged_branch(world: GitRepositorie
 
 
 async def test_an_unmerged_deleted_branch_differs_from_a_branch_never_pushed(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     world.agent_commits({"mine": "1"})
     assert await followed(world) is None
     await world.publish()

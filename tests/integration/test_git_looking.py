@@ -20,7 +20,7 @@ def world(tmp_path: Path) -> GitRepositories:
 
 
 async def test_size_changes_and_difference_to_githubs_branch_are_shown(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     seen = (await summarize(world.clone, {world.path: BRANCH}))[world.path]
     assert (seen.changed_files, seen.ahead, seen.behind) == (0, None, None)
 
@@ -34,7 +34,7 @@ async def test_size_changes_and_difference_to_githubs_branch_are_shown(world: Gi
 
 
 async def test_a_broken_worktree_shows_a_size_and_a_missing_one_nothing(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     (world.path / ".git").write_text("gitdir: /nonexistent\n")
     seen = await summarize(world.clone, {world.path: BRANCH, world.path.with_name("issue-2"): None})
     assert seen == {world.path: Summary(seen[world.path].bytes)}
@@ -67,7 +67,7 @@ async def test_many_worktrees_are_read_together_and_those_with_submodules_alone(
 
 
 async def test_the_last_change_is_that_of_the_newest_file_at_any_depth(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     soon, later = (datetime.now(UTC) + timedelta(hours=hours) for hours in (1, 2))
     at = last_change(world.clone, world.path)
     assert at is not None

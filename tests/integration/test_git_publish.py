@@ -28,9 +28,7 @@ ALICE = Identity("Alice", "alice@example.com")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap").with_worktree()
 
 
 async def returned(world: GitRepositories) -> StrayWork | None:

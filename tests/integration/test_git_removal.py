@@ -33,9 +33,7 @@ NOBODY = 65534
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap").with_worktree()
 
 
 async def removed(
@@ -212,8 +210,9 @@ async def test_another_branchs_stash_and_ignored_files_need_no_rescue(world: Git
 
 
 async def test_a_stash_is_rescued_once_and_not_with_each_worktree_of_the_branch(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path)  # without a sandbox all worktrees of the clone share one list
-    await world.created()
+    world = await GitRepositories.make(
+        tmp_path
+    ).with_worktree()  # without a sandbox all worktrees of the clone share one list
     (world.path / "README.md").write_text("stashed")
     world.agent("stash", "push", "-q")
     stashed = git(world.clone.path, "rev-parse", "refs/stash")

@@ -92,8 +92,7 @@ def files_of(world: GitRepositories, branch: str) -> str | None:
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 async def test_what_is_pushed(tmp_path: Path, case: Case) -> None:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     world.agent_commits({"secret": "hunter2\n"})
     assert await world.pushed() == Pushed("pushed")
     secret = world.remote_tip(BRANCH)
@@ -131,8 +130,7 @@ async def test_what_is_pushed(tmp_path: Path, case: Case) -> None:
 
 
 async def test_commits_that_were_parked_are_pushed_to_the_branch_with_the_next_work(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     world.agent_commits({"secret": "hunter2\n"})
     await world.pushed()
     world.agent_commits({"mine": "1"})
@@ -151,8 +149,7 @@ async def test_commits_that_were_parked_are_pushed_to_the_branch_with_the_next_w
 
 async def test_a_worktree_that_is_made_again_follows_what_was_taken_off_its_branch(tmp_path: Path) -> None:
     """Its thread was closed and opened again, or moved to another machine and back."""
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     secret = world.agent_commits({"secret": "hunter2\n"})
     await world.pushed()
     world.forget(world.path)
@@ -169,8 +166,7 @@ async def test_a_worktree_that_is_made_again_follows_what_was_taken_off_its_bran
 
 async def test_what_a_rescue_brought_back_is_not_pushed_again(tmp_path: Path) -> None:
     """The branch has followed since, so that only the objects tell what GitHub had."""
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     secret = world.agent_commits({"secret": "hunter2\n"})
     await world.pushed()
     change(world, "shortened")
@@ -187,8 +183,7 @@ async def test_what_a_rescue_brought_back_is_not_pushed_again(tmp_path: Path) ->
 
 
 async def test_a_branch_that_takes_no_merges_gets_the_work_on_top_of_newer_commits(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     world.agent_commits({"mine": "1"})
     await world.pushed()
     world.agent_commits({"more": "1"})

@@ -23,9 +23,7 @@ REF = refs.rescue_ref("7", AT)
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap", BASE)
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap", BASE).with_worktree()
 
 
 async def rescued(world: GitRepositories, branch: str | None = BRANCH) -> Secured:
@@ -219,8 +217,7 @@ async def test_the_commits_of_a_missing_directory_are_rescued(world: GitReposito
 
 async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
     """Run in a sandbox, where permissions apply to root too."""
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     commit = world.agent_commits({"a": "1"})
     write(world, "secret")
     (world.path / "secret").chmod(0)
@@ -235,15 +232,13 @@ async def test_files_that_cannot_be_read_are_kept_whole(tmp_path: Path) -> None:
 
 
 async def test_a_name_that_no_clone_should_have_is_kept_whole(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     write(world, "git~1")
     assert (await rescued(world))[1] is not None
 
 
 async def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path)
-    await world.created()
+    world = await GitRepositories.make(tmp_path).with_worktree()
     write(world, "new")
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()

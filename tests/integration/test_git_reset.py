@@ -24,9 +24,7 @@ FILES = {".gitignore": "*.log\n", "deep/tracked": "tracked\n"}
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap", FILES)
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap", FILES).with_worktree()
 
 
 async def tried(

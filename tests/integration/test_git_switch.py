@@ -29,7 +29,7 @@ async def switched(world: GitRepositories, path: Path | None = None) -> Misfit |
 
 async def an_issue_and_a_pull_request(world: GitRepositories) -> str:
     """Make the worktree of issue 1 with a pushed commit, and a pull request on top; return its head."""
-    await world.created()
+    await world.with_worktree()
     world.agent_commits({"hello.txt": "hello\n", "gone.txt": "gone\n"})
     await world.publish()
     world.someone_pushes(HEAD, {"hello.txt": "hello world\n", "more/new.txt": "new\n"}, start=f"origin/{ISSUE}")
@@ -66,7 +66,7 @@ async def test_the_agent_works_and_pushes_on_the_new_branch(world: GitRepositori
 
 
 async def test_a_branch_without_a_commit_of_its_own_may_be_left_too(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     head = world.someone_pushes(HEAD, {"a.txt": "a\n"}, start="origin/main")
 
     assert await switched(world) is None
@@ -132,7 +132,7 @@ def snapshot(world: GitRepositories) -> tuple[object, ...]:
 
 
 async def test_an_ignored_file_is_not_overwritten(world: GitRepositories) -> None:
-    await world.created()
+    await world.with_worktree()
     world.agent_commits({".gitignore": "local.env\n"})
     await world.publish()
     world.someone_pushes(HEAD, {".gitignore": "", "local.env": "theirs\n"}, start=f"origin/{ISSUE}")
@@ -211,7 +211,7 @@ async def test_uncommitted_files_are_work_also_where_the_branch_has_some_of_them
 
 @pytest.mark.parametrize("name", ["-", "--force", "@{-1}", "a..b", "HEAD"])
 async def test_names_with_a_special_meaning_do_not_reach_git(world: GitRepositories, name: str) -> None:
-    await world.created()
+    await world.with_worktree()
     async with world.open() as tree:
         with pytest.raises(refs.InvalidNameError):
             await tree.switch(ISSUE, name)

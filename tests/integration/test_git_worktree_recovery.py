@@ -239,8 +239,7 @@ async def test_a_registration_can_be_interrupted_anywhere(world: GitRepositories
 async def test_a_link_to_another_repository_with_a_worktree_of_that_name_is_no_worktree(
     world: GitRepositories, tmp_path: Path
 ) -> None:
-    other = GitRepositories.make(tmp_path / "other")
-    await world.created()
-    await other.created()
+    other = await GitRepositories.make(tmp_path / "other").with_worktree()
+    await world.with_worktree()
     (world.path / ".git").write_text((other.path / ".git").read_text())
     assert isinstance(await inspect(world.clone, world.path), Missing)

@@ -32,9 +32,7 @@ async def world(tmp_path: Path) -> GitRepositories:
 
 @pytest.fixture
 async def small(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path)
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path).with_worktree()
 
 
 def guard_with(**rules: object) -> Guard:

@@ -30,9 +30,7 @@ BRANCH = "threadtree/issue-1"
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap").with_worktree()
 
 
 def launch(world: GitRepositories) -> Launch:

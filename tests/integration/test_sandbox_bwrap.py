@@ -19,8 +19,7 @@ NOBODY = 65534
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap").with_worktree()
     world.home.mkdir(parents=True)
     return world
 

@@ -30,9 +30,7 @@ SCRIPT = Path(".threadtree", "setup")
 @pytest.fixture(params=SANDBOXES)
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> GitRepositories:
     sandbox: Literal["off", "bwrap"] = request.param
-    world = GitRepositories.make(tmp_path, sandbox)
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, sandbox).with_worktree()
 
 
 def launch(world: GitRepositories, text: str, folder: Path) -> Launch:

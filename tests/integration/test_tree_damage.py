@@ -47,9 +47,7 @@ End = Callable[[GitRepositories], Awaitable[None]]
 
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
-    world = GitRepositories.make(tmp_path, "bwrap")
-    await world.created()
-    return world
+    return await GitRepositories.make(tmp_path, "bwrap").with_worktree()
 
 
 def files_in(*folders: Path) -> set[str]:

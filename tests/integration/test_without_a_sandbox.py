@@ -49,8 +49,7 @@ BRANCH = "threadtree/issue-1"
 @pytest.fixture
 async def world(tmp_path: Path) -> GitRepositories:
     """Return a worktree with an unpushed commit of its agent and an uncommitted file."""
-    world = GitRepositories.make(tmp_path, "off")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "off").with_worktree()
     world.agent_commits({"mine": "1"})
     (world.path / "uncommitted").write_text("2")
     return world

@@ -24,7 +24,7 @@ class Create(Scenario):
         "clone-initialised clone-fetched clone-pruned worktree-registered worktree-checked-out worktree-locked "
         "turn-end-written",
         # What is cut off at one of these does not come to the next.
-        *("branches-received", "branches-moved-in", "history-arrived", "push-accepted", "branch-pushed"),
+        *("branches-received", "branches-moved-in", "history-arrived"),
     )
 
     async def prepare(self) -> None:
@@ -314,7 +314,7 @@ class SignedOff(Answered):
 class Switch(Answered):
     """The head of a pull request continues the issue's branch: the issue's worktree is switched to it."""
 
-    failpoints = ("switch-checked switch-checked-out switch-saved",)
+    failpoints = ("switch-checked switch-checked-out switch-saved push-accepted",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -356,7 +356,7 @@ class Leave(Switch):
 class Merged(Answered):
     """The issue's branch was merged: its next request uses another branch."""
 
-    failpoints = ("next-branch-checked-out",)
+    failpoints = ("next-branch-checked-out branch-pushed",)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -428,15 +428,23 @@ class CloseIssue(WithWork):
 
 
 class Reset(WithWork):
-    """The worktree is reset by a command: the branch stays, and uncommitted work is rescued."""
+    """The worktree is reset by a command: the branch stays, uncommitted work is rescued, and a script prepares it."""
 
-    failpoints = ("worktree-changed reset-done reset-rescued",)
+    failpoints = ("worktree-changed reset-done reset-rescued outcome-saved",)
+
+    settings = SetUp.settings
+
+    async def prepare(self) -> None:
+        script = "#!/bin/sh\ntrue\n"
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
+        await super().prepare()
 
     async def act(self) -> None:
         await self.here.maria.comment(self.issue, "/worktree reset")
 
     async def check(self) -> None:
         assert len(self.here.answers(self.issue)) == 2
+        assert "`.threadtree/setup` ran for " in self.here.answers(self.issue)[-1].body
         await self.rescued_once()
         assert await self.live() == {"issue-1": "threadtree/issue-1-2"}
         assert not (self.worktree / "left.txt").exists()
@@ -501,23 +509,6 @@ class Update(Answered):
     async def check(self) -> None:
         await self.answers(self.issue, "Ready.", "Merged 1 commit of `main` without conflicts.")
         await self.pushed("threadtree/issue-1", mine="mine", second="second")
-
-
-class ResetAndSetUp(Reset):
-    """The same with a script that prepares the checkout."""
-
-    failpoints = ("outcome-saved",)
-
-    settings = SetUp.settings
-
-    async def prepare(self) -> None:
-        script = "#!/bin/sh\ntrue\n"
-        await self.here.maria.push(self.here.repository, "main", {".threadtree/setup": script}, "Set-up")
-        await super().prepare()
-
-    async def check(self) -> None:
-        assert "`.threadtree/setup` ran for " in self.here.answers(self.issue)[-1].body
-        await super().check()
 
 
 class Restore(WithWork):

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -82,11 +82,16 @@ async def entry_of(clone: Clone, path: Path) -> Entry | None:
 
 def usable_sandbox(data_dir: Path, limits: Limits | None = None) -> Bwrap:
     """Return the sandbox of this machine; skip the test if there is none."""
-    sandbox = bwrap_for(data_dir, SEARCH_PATH, limits)
-    answer = sandbox.probe()
-    if isinstance(answer, Unusable):
-        pytest.skip(answer.why)
-    return sandbox
+    if why := why_no_sandbox():
+        pytest.skip(why)
+    return bwrap_for(data_dir, SEARCH_PATH, limits)
+
+
+@functools.cache
+def why_no_sandbox() -> str | None:
+    """Return why this machine has no usable sandbox, None where it has one."""
+    answer = bwrap_for(_folder(), SEARCH_PATH).probe()
+    return answer.why if isinstance(answer, Unusable) else None
 
 
 def require_git_lfs() -> None:
@@ -95,12 +100,18 @@ def require_git_lfs() -> None:
         pytest.skip("Files under Git LFS are tested with its program: install Debian's package `git-lfs`.")
 
 
-@functools.cache
-def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
-    """Return a folder with `remote.git` and `person`, to be copied; with None nothing is committed yet."""
+def _folder() -> Path:
+    """Return a new folder that stays until this process ends."""
     root = Path(tempfile.mkdtemp(prefix="threadtree-tests-"))
     root.chmod(0o755)  # Some tests continue as an ordinary user.
     atexit.register(shutil.rmtree, root)
+    return root
+
+
+@functools.cache
+def _remote_and_person(files: tuple[tuple[str, str], ...] | None) -> Path:
+    """Return a folder with `remote.git` and `person`, to be copied; with None nothing is committed yet."""
+    root = _folder()
     remote, person = root / "remote.git", root / "person"
     git(root, "init", "-q", "--bare", "--initial-branch=main", str(remote))
     git(root, "clone", "-q", str(remote), str(person))
@@ -150,6 +161,37 @@ class GitRepositories:
         runner = GIT if sandbox == "off" else replace(GIT, sandbox=usable_sandbox(data, limits))
         shutil.copytree(_remote_and_person(None if empty else tuple(files.items())), root, dirs_exist_ok=True)
         return cls(root, root / "remote.git", root / "person", Clone.at(data, "octo/hello", runner))
+
+    async def with_worktree(self) -> "GitRepositories":
+        """Do what `created` does, by a copy of the first, for tests of what comes later."""
+        return await self._copied("worktree", GitRepositories.created)
+
+    async def with_clone(self) -> "GitRepositories":
+        """Do what the first `update` does, in the same way."""
+        return await self._copied("clone", GitRepositories.update)
+
+    async def _copied(self, what: str, make: Callable[["GitRepositories"], Awaitable[object]]) -> "GitRepositories":
+        """Copy what this process has made of the same remote the first time."""
+        key = (what, self.clone.git.sandbox.isolates, git(self.remote, "for-each-ref"))
+        if (first := _MADE.get(key)) is None:
+            root = _folder()
+            shutil.copytree(self.remote, root / "remote.git")
+            runner = replace(GIT, sandbox=usable_sandbox(root / "data")) if self.clone.git.sandbox.isolates else GIT
+            clone = Clone.at(root / "data", "octo/hello", runner)
+            _MADE[key] = first = GitRepositories(root, root / "remote.git", root / "person", clone)
+            await make(first)
+        shutil.copytree(first.root / "data", self.root / "data", symlinks=True)
+        for file in (
+            self.clone.path / "config",
+            *self.root.glob("data/worktrees/*/*/*/.git"),
+            *self.root.glob("data/**/gitdir"),
+        ):
+            file.write_text(file.read_text().replace(str(first.root), str(self.root)))
+        if self.path.exists():
+            place = {"GIT_DIR": self.state, "GIT_COMMON_DIR": self.clone.path, "GIT_WORK_TREE": self.path}
+            environment = {"PATH": os.environ["PATH"]} | {name: str(path) for name, path in place.items()}
+            output(["git", "update-index", "-q", "--refresh"], self.path, environment)
+        return self
 
     @property
     def path(self) -> Path:
@@ -274,3 +316,6 @@ class GitRepositories:
     def state(self) -> Path:
         """Return the folder with the worktree's HEAD and index."""
         return self.view().state if self.clone.git.sandbox.isolates else self.clone.path / "worktrees" / self.path.name
+
+
+_MADE: dict[tuple[str, bool, str], GitRepositories] = {}

@@ -129,11 +129,10 @@ class Node:
 @asynccontextmanager
 async def prepared_node(root: Path, database_url: str, sandbox: Literal["off", "bwrap"] = "off") -> AsyncIterator[Node]:
     """Yield a node whose repository octo/hello has one commit."""
-    world = GitRepositories.make(root, sandbox)
+    world = await GitRepositories.make(root, sandbox).with_clone()
     # The bot would clone from here.
     (root / "octo").mkdir()
     (root / "octo" / "hello.git").symlink_to(world.remote)
-    await world.update()
     now = [datetime.now(UTC)]
     async with database(database_url, size=8) as pool, pool.acquire() as db:
         await db.execute("insert into nodes (id) values ($1)", NODE)

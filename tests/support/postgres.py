@@ -20,8 +20,15 @@ from bot.postgres.embedded import embedded_postgres
 from bot.postgres.files import Files
 from bot.store.migrate import migrate
 
-# No data needs to survive a power failure.
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+FAST = {
+    # No data needs to survive a power failure.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    # Half of what Postgres does for a test is planning: else five times for each statement of each new connection.
+    "plan_cache_mode": "force_generic_plan",
+}
 TEMPLATE = "threadtree_template"
 FIRST_OID_OF_A_DATABASE = 16384
 """Below are Postgres' own types, the same in every server. https://www.postgresql.org/docs/current/system-catalog-initial-data.html"""

@@ -123,9 +123,8 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    world = GitRepositories.make(tmp_path, "bwrap", limits=LIMITS)
+    world = await GitRepositories.make(tmp_path, "bwrap", limits=LIMITS).with_worktree()
     other = world.path.with_name("issue-2")
-    await world.created()
     await world.created(IssueBranch(2), other)
     data = tmp_path / "data"
     secrets = (

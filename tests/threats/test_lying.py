@@ -82,8 +82,7 @@ class Victim:
 
 @pytest.fixture(params=SANDBOXES)
 async def victim(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Victim]:
-    world = GitRepositories.make(tmp_path, request.param, {"docs/a": "1"})
-    await world.created()
+    world = await GitRepositories.make(tmp_path, request.param, {"docs/a": "1"}).with_worktree()
     await world.created(IssueBranch(2), world.path.with_name("issue-2"))
     victim = Victim(world, "threadtree/issue-1")
     for other in victim.others:

@@ -56,8 +56,8 @@ async def unsandboxed(world: GitRepositories, text: str) -> Ended:
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 @pytest.mark.parametrize("kind", ["file", "link", "fifo", "device", "folder", "folder is a link"])
 async def test_what_stands_in_the_worktree_is_neither_run_nor_opened(tmp_path: Path, sandbox: str, kind: str) -> None:
-    world = GitRepositories.make(tmp_path, "bwrap" if sandbox == "bwrap" else "off", {SCRIPT: TRUE})
-    await world.created()
+    made = GitRepositories.make(tmp_path, "bwrap" if sandbox == "bwrap" else "off", {SCRIPT: TRUE})
+    world = await made.with_worktree()
     place = world.path / SCRIPT
     place.unlink()
     match kind:
@@ -139,8 +139,7 @@ print("left", flush=True)
 
 
 async def test_a_process_that_keeps_its_output_open_delays_nothing(tmp_path: Path) -> None:
-    world = GitRepositories.make(tmp_path)
-    await world.created()
+    world = await GitRepositories.make(tmp_path).with_worktree()
     text = f"#!{sys.executable}\nimport os, time\nif os.fork() == 0:\n    os.setsid()\n"
     text += "    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\nprint('left', flush=True)\n"
     try:
@@ -209,8 +208,7 @@ async def test_an_endless_output_takes_bounded_memory_and_a_stop_ends_it(
                     stop.set()
 
     monkeypatch.setattr(setup_script, "OutputTail", Watched)
-    world = GitRepositories.make(tmp_path, "bwrap" if sandbox == "bwrap" else "off")
-    await world.created()
+    world = await GitRepositories.make(tmp_path, "bwrap" if sandbox == "bwrap" else "off").with_worktree()
     launch = Launch(tuple(world.agent_argv("yes")), {"PATH": SEARCH_PATH}, world.path)
     running = asyncio.create_task(run_script(launch, PATIENCE_SECONDS))
     await stop.wait()
@@ -229,8 +227,7 @@ async def test_an_endless_output_takes_bounded_memory_and_a_stop_ends_it(
     ],
 )
 async def test_a_hostile_output_is_bounded_and_inert_in_the_comment(tmp_path: Path, piece: str) -> None:
-    world = GitRepositories.make(tmp_path)
-    await world.created()
+    world = await GitRepositories.make(tmp_path).with_worktree()
     (world.path / "output").write_text(piece * 100_000 + "\nthe end")
     ended = await unsandboxed(world, "cat output; exit 3\n")
     notice = notices.setup_failed(reasons.program_ended(3), shown(ended.output, Redactor()))
