@@ -63,11 +63,17 @@ select 'github.com', 1 + n % 500, n, 'issue', case when n < 12000 then n end fro
 insert into sessions (conversation_id, agent, active, ended_at, end_reason)
 select n, 'custom', false, now(), 'conversation-closed' from generate_series(1, {many} / 10) n;
 insert into turns (conversation_id, worktree_id, state, requested_by_id, started_at, finished_at, created_at, answer,
-                   cost_usd, tokens, queue_node, queue_platform, queue_repository_id)
+                   cost_usd, tokens, queue_node, queue_platform, queue_repository_id, outcome, settled, pushed_to)
 select 1 + n % ({many} / 10), 1 + n % 12000, 'done', n % 3000, now() - ({many} - n) * interval '30 seconds',
        now() - ({many} - n - n % 40) * interval '30 seconds', now() - ({many} - n) * interval '30 seconds', 'Done.',
-       n % 997 / 100.0, n % 9973, 'here', 'github.com', 1 + (1 + n % ({many} / 10)) % 500
+       n % 997 / 100.0, n % 9973, 'here', 'github.com', 1 + (1 + n % ({many} / 10)) % 500,
+       case when n % 10 = 0 then '{{"asked": true}}'::jsonb end, n < {many} * 9 / 10 or n % 200 > 0,
+       case when n % 7 = 0 then 'threadtree/issue-' || 1 + n % ({many} / 10) end
 from generate_series(1, {many}) n;
+-- Five hundred questions of a million turns wait for people, and five hundred pull requests.
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+select 'github.com', 1 + n % 500, n, 'threadtree/issue-' || n, n, '{{}}', '{{}}', case when n % 40 = 0 then now() end
+from generate_series(1, 20000) n;
 insert into requests (turn_id, conversation_id, ask, words)
 select id, conversation_id, {ask},
        to_tsvector('simple', 'ada octo do it ' || id % 1000 || ' n' || id) from turns;

@@ -12,7 +12,8 @@ create table pull_requests (
     texts         text[]      not null,                    -- SHA-256 of each description that the bot wrote between its marks
     told          boolean     not null default false,      -- people were told that the description is theirs
     opened_at     timestamptz not null default now(),
-    reviewed_at   timestamptz,                             -- when somebody with write access reviewed it last
+    reviewed_at   timestamptz,                             -- when somebody with write access reviewed it last, and
+    reviewed_turn bigint,                                  -- which turn had pushed last then
     check_at      timestamptz default now() + interval '1 minute', -- ask GitHub then about conflicts; null: it is closed
     in_conflict   boolean     not null default false,      -- as GitHub told last
     conflict_told text,                                    -- the head of which people were told so
@@ -59,16 +60,17 @@ where t.needs is not null
                   and case t.state when 'done' then a.outcome #>> '{check,state}' in ('passed', 'failed-on-base-too')
                       else a.outcome #>> '{check,state}' is distinct from 'failed' end end);
 
--- The pull requests that wait for a review, each with the turn that pushed last to its branch.
+-- The pull requests that wait for a review, each with the turn that pushed last to its branch: not while people have
+-- something else to do about that one.
 create view waiting_reviews as
 select t.id as turn_id, t.conversation_id, p.platform, p.repository_id, p.branch, p.number,
        greatest(t.finished_at, p.opened_at) as since
 from pull_requests p cross join lateral (
-    select t.id, t.conversation_id, t.finished_at from turns t
+    select t.id, t.conversation_id, t.finished_at, t.needs from turns t
     where t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id)
     order by t.id desc limit 1) t
-where p.check_at is not null and t.finished_at is not null
-  and (p.reviewed_at is null or p.reviewed_at < t.finished_at)
+where p.check_at is not null and t.finished_at is not null and t.needs is null
+  and (p.reviewed_turn is null or p.reviewed_turn < t.id)
   and (select c.state from conversations c where c.id = t.conversation_id) = 'open'
   and not exists (select from pull_requests n where (n.platform, n.repository_id, n.branch)
                   = (p.platform, p.repository_id, p.branch) and n.number > p.number and n.check_at is not null);
@@ -79,7 +81,7 @@ select turn_id, conversation_id, platform, repository_id, waits_for, since, null
 from waiting_turns
 union all
 select r.turn_id, r.conversation_id, r.platform, r.repository_id, 'review', r.since, r.number
-from waiting_reviews r where (select true from waiting_turns w where w.turn_id = r.turn_id) is null;
+from waiting_reviews r;
 
 -- The same of one turn, found by its id and its branch.
 create function threadtree_waits_for(t turns) returns text language sql stable as $$

@@ -130,7 +130,11 @@ async def record_opened(
 
 
 @statement("""
-update pull_requests set reviewed_at = greatest(reviewed_at, $4) where (platform, repository_id, number) = ($1, $2, $3)
+-- One that is told again, or late, is no news.
+update pull_requests p set reviewed_at = $4, reviewed_turn = (
+    select max(t.id) from turns t
+    where t.pushed_to = p.branch and (t.queue_platform, t.queue_repository_id) = (p.platform, p.repository_id))
+where (platform, repository_id, number) = ($1, $2, $3) and (reviewed_at is null or reviewed_at < $4)
 """)
 async def record_review(connection: Connection, repository: Repository, number: int, at: datetime) -> None:
     """Record that somebody reviewed a pull request of the bot's branch."""

@@ -11,8 +11,9 @@ from bot.thread.waits import Waiting, WaitsFor
 @statement("""
 -- The page is found before its rows are made: each has its title and its comment.
 with page as materialized (
-    select w.*, lower(r.requested_by) is not distinct from lower($6) as own
-    from waiting w join requests r on r.turn_id = w.turn_id
+    select w.*, case when $6::text is not null then (select lower(r.requested_by) = lower($6) from requests r
+                                                     where r.turn_id = w.turn_id) end as own
+    from waiting w
     where threadtree_sees($4, $5, w.platform, w.repository_id)
       and ($3::text is null or (w.platform, w.repository_id) in (
                select platform, repository_id from codebases where lower(owner || '/' || name) = lower($3)))
@@ -29,11 +30,12 @@ async def listed(
 
 
 @statement("""
-select w.turn_id, w.waits_for, w.pull_request
-from conversations c join waiting w using (platform, repository_id)
-where c.id = $1
-  and w.conversation_id in (select o.id from conversations o where o.id = $1 or o.worktree_id = c.worktree_id)
-order by w.since, w.turn_id limit 20
+select turn_id, waits_for, pull_request from waiting
+where platform = (select platform from conversations where id = $1)
+  and repository_id = (select repository_id from conversations where id = $1)
+  and conversation_id in (select o.id from conversations c join conversations o
+                          on o.id = c.id or o.worktree_id = c.worktree_id where c.id = $1)
+order by since, turn_id limit 20
 """)
 async def of_thread(connection: Connection, conversation_id: int) -> list[Waiting]:
     """Return what waits in a thread and in those that share its worktree, the oldest first."""

@@ -64,7 +64,7 @@ async def test_people_are_told_of_answers_questions_and_failures(a_world: Worlds
         [first] = receiver.got
         assert first.keys() == {
             *("event", "text", "conversation", "url", "turn", "state", "outcome", "check", "reason", "requested_by"),
-            "finished_at",
+            *("waits_for", "finished_at"),
         }
         assert (first["event"], first["state"], first["reason"]) == ("answer", "done", None)
         assert (first["outcome"], first["check"]) == ("answered", None)

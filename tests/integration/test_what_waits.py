@@ -55,7 +55,7 @@ class Case:
         await turns.use_session(world.db, turn.claim, session_id)
         await turns.save_answer(world.db, turn.claim, "An answer.", (), ())
         if pushed:
-            await pulls.record_push(world.db, turn.claim, self.branch, "0" * 40, None, merged=False)
+            await pulls.record_push(world.db, turn.claim, self.branch, "0" * 40, None, "1" * 40, merged=False)
         await world.db.execute("update turns set undoes = $2 where id = $1", asked, undoes)
         reason, came = None if state == "done" else "Because.", orjson.dumps(outcome).decode()
         await turns.end(world.db, turn.claim, state, reason, None, came)
@@ -115,8 +115,7 @@ async def _reopened(case: Case) -> None:
 
 
 async def _reviewed(case: Case) -> None:
-    at = await case.world.db.fetchval("select now() + interval '1 second'")
-    await pulls.record_review(case.world.db, repository(), case.number, at)
+    await pulls.record_review(case.world.db, repository(), case.number, NOON)
 
 
 # What people do, and which of the kinds it ends.
@@ -185,10 +184,9 @@ async def test_a_pull_request_waits_with_the_turn_that_pushed_last(world: TurnRo
     await Case(world, elsewhere).ends(pushed=True)
     await _reviewed(case)
     assert await waits_rows.to_review(world.db, repository(), case.number) is None
-    await world.db.execute("update pull_requests set reviewed_at = reviewed_at - interval '1 hour'")
-
     last = await case.ends("done", PASSED, pushed=True)
     await case.ends("done", ANSWERED)
+    await _reviewed(case)  # it is told once more
     assert [await waits_rows.of_turn(world.db, turn) for turn in (case.turn, last)] == [None, "review"]
     assert await waits_rows.to_review(world.db, repository(), case.number) == last
     [shown] = await waits_rows.of_thread(world.db, case.thread)
@@ -197,7 +195,7 @@ async def test_a_pull_request_waits_with_the_turn_that_pushed_last(world: TurnRo
     red = await case.ends("done", FAILED, pushed=True)
     assert [one.waits_for for one in await waits_rows.of_thread(world.db, case.thread)] == ["retry"], "the first counts"
     await world.ask(case.thread, retry_of=red)
-    assert await waits_rows.of_turn(world.db, red) == "review"
+    assert await waits_rows.of_thread(world.db, case.thread) == [], "nobody reviews what is being mended"
 
 
 async def test_what_waits_is_listed_oldest_first_and_ones_own_before(world: TurnRows) -> None:
