@@ -25,7 +25,9 @@ async def main(directory: Path) -> None:
         maria = github.person("maria")
         repository.allow(maria, "write")
         issues = [await maria.open_issue(repository, f"Issue {number}") for number in range(ISSUES)]
-        comments = [await maria.comment(issues[number % ISSUES], "Later.") for number in range(COMMENTS)]
+        # The bot reads a comment at GitHub before it runs: what the deliveries say of it must be there.
+        asks = f"@{github.bot.login} say hello"
+        comments = [await maria.comment(issues[number % ISSUES], asks) for number in range(COMMENTS)]
         told = {
             "api_url": github.api_url,
             "token": github.bot_token,

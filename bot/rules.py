@@ -129,7 +129,8 @@ def _host(text: str) -> str:
 # A title says what the value must be.
 _Switch = Annotated[bool | None, Field(title="true or false")]
 ModelName = Annotated[
-    Annotated[str, Field(pattern=r"^[\w./:@+\[\]-]{1,100}$")] | None, Field(title="the name of a model, without blanks")
+    Annotated[str, Field(pattern=r"^[0-9A-Za-z_./:@+\[\]-]{1,100}$")] | None,
+    Field(title="the name of a model, without blanks"),
 ]
 Dollars = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,

@@ -135,16 +135,16 @@ create index requests_by_conversation on requests (conversation_id, turn_id);
 create index requests_joining on requests (joins) where joins is not null;
 create index requests_by_words on requests using gin (words) with (fastupdate = off);
 
--- What the agent of a turn did, one line each, and what came of it.
+-- What the agent of a turn did, one line each, and what came of it: for STEP_RETENTION_DAYS.
 create table steps (
     turn_id bigint      not null references turns (id) on delete cascade,
     place   integer     not null,
     at      timestamptz not null default now(),
     words   text        not null,                          -- plain text, without secrets
     output  text,                                          -- its beginning and its end, without secrets; null: none is kept
-    primary key (turn_id, place)                           -- (any more, see STEP_RETENTION_DAYS)
+    primary key (turn_id, place)
 );
-create index steps_with_output on steps (at) where output is not null;
+create index steps_by_time on steps (at);
 
 -- The last check of a branch that work is compared with: what failed there before, and which tests are new.
 create table base_checks (

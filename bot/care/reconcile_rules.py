@@ -5,12 +5,12 @@ from enum import StrEnum
 from typing import Literal
 
 from bot import refs
+from bot.care.retention_rules import MetadataState
 from bot.model import DetachedHead, HeadBranch, Start
 from bot.tree import Metadata
 
 # "unknown": there is no clone, or git cannot read it.
 EntryState = Literal["absent", "unlocked", "locked", "unknown"]
-MetadataState = Literal["ok", "missing", "corrupt"]
 
 
 class Action(StrEnum):

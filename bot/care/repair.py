@@ -14,8 +14,9 @@ from bot import refs
 from bot.care import reconciliation_rows as reconciliation
 from bot.care import retention_rows as retention
 from bot.care.asked import Repaired, Repairing
-from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide
+from bot.care.reconcile_rules import Action, EntryState, Place, decide
 from bot.care.retention_rows import Live
+from bot.care.retention_rules import MetadataState
 from bot.failpoints import reached
 from bot.model import WorktreeRow
 from bot.node.context import NodeContext

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Literal
 
-from bot.care.reconcile_rules import MetadataState
 from bot.model import DetachedHead, Start
 from bot.thread.formatting import format_count
 
 SAFETY_LIMIT = 10
+MetadataState = Literal["ok", "missing", "corrupt"]
 
 
 class Kind(StrEnum):

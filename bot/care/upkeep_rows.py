@@ -39,10 +39,12 @@ update turns set expired = true, answer = null, notices = '{}', read = '{}', pla
                  phase = null, thread_answers = '{}', kept = null, description = null, outcome = outcome - 'nothing'
 from old where turns.id = old.id
 """,
-    "outputs": """
-update steps set output = null
-where ctid = any (array(select ctid from steps where output is not null and at < now() - $1::interval
-                        limit $2 for update skip locked))
+    # What resumes an unfinished turn is told to its agent.
+    "steps": """
+delete from steps
+where ctid = any (array(select s.ctid from steps s join turns t on t.id = s.turn_id
+                        where s.at < now() - $1::interval and t.finished_at is not null
+                        limit $2 for update of s skip locked))
 """,
     # A comment that is to be sent needs the address of the one that it links.
     "outbox": _delete(
@@ -103,9 +105,9 @@ async def codebases(connection: Connection, platform: str) -> list[Repository]:
     """Return all repositories of the server that the bot has worked for."""
 
 
-async def delete_old(connection: Connection, bodies: timedelta, outputs: timedelta, history: timedelta) -> None:
+async def delete_old(connection: Connection, bodies: timedelta, steps: timedelta, history: timedelta) -> None:
     """Delete what is kept no longer (DESIGN.md §4, receive and retention), a few rows at a time."""
-    kept = {"bodies": bodies, "outputs": outputs, "deliveries": KEPT_A_YEAR, "effects": KEPT_A_YEAR}
+    kept = {"bodies": bodies, "steps": steps, "deliveries": KEPT_A_YEAR, "effects": KEPT_A_YEAR}
     for what, delete in DELETE_OLD.items():
         deleted = 0
         while (count := await change(connection, delete, kept.get(what, history), AT_ONCE)) > 0:

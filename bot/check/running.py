@@ -129,6 +129,7 @@ async def check_commit(check: Check, worktree: WorktreeRow, commit: str, *, keep
         if isinstance(made, CheckoutRefused):
             raise GitError(GitProblem.OTHER, "worktree", made.next_step)
         await tree.fill(commit)
+        await ctx.fill_submodules(tree, worktree, commit)
     try:
         reached("commit-checked-out")
         home.mkdir(mode=0o700)

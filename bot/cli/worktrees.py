@@ -125,7 +125,10 @@ def create(conversation: Conversation) -> None:
 
 @worktrees.command("path")
 def print_path(conversation: Conversation) -> None:
-    """Print the directory of a conversation's worktree, for `cd "$(threadtree worktrees path octo/hello#42)"`."""
+    """Print the directory of a conversation's worktree, for `cd "$(threadtree worktrees path octo/hello#42)"`.
+
+    What you commit there is part of its branch (docs/worktrees.md).
+    """
     named = _named(conversation)
 
     async def found(ctx: NodeContext) -> None:

@@ -10,8 +10,6 @@ from typing import Protocol, TypeVar, assert_never
 
 import orjson
 import structlog
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bot import counters
@@ -93,38 +91,42 @@ class Receiver:
             await self._others(scope, receive, send)
             return
         began = perf_counter()
-        answer = await self._receive(Request(scope, receive))
+        answer = await self._receive(scope, receive)
         if answer.status == 202:
             counters.ACKNOWLEDGED_AFTER.observe(perf_counter() - began)
             counters.LAST_DELIVERY.set_to_current_time()
         else:
             counters.DELIVERIES_REFUSED.labels(answer.status).inc()
-        response = Response(orjson.dumps(answer.content), answer.status, answer.headers, "application/json")
-        await response(scope, receive, send)
+        content = orjson.dumps(answer.content)
+        headers = {"content-type": "application/json", "content-length": str(len(content)), **answer.headers}
+        told = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": told})
+        await send({"type": "http.response.body", "body": content})
 
-    async def _receive(self, request: Request) -> _Answer:
+    async def _receive(self, scope: Scope, receive: Receive) -> _Answer:
         """Return 202 only when the delivery is committed; else what is wrong with it, or 503 to ask for it again."""
-        if request.method != "POST":
+        if scope["method"] != "POST":
             return _refusal(405, "Deliveries are sent with POST.", {"allow": "POST"})
-        headers = request.headers  # of a name that occurs twice, the first counts
-        event, guid = headers.get("x-github-event", ""), headers.get("x-github-delivery", "")
+        # Of a name that occurs twice, the first counts.
+        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        event, guid = headers.get(b"x-github-event", ""), headers.get(b"x-github-delivery", "")
         if not _EVENT.fullmatch(event):
             return _refusal(400, "The header X-GitHub-Event is missing or malformed.")
         if not _GUID.fullmatch(guid):
             return _refusal(400, "The header X-GitHub-Delivery is missing or malformed.")
         # Before the body: anybody can send one.
-        signature = headers.get("x-hub-signature-256", "")
+        signature = headers.get(b"x-hub-signature-256", "")
         if not _SIGNATURE.fullmatch(signature):
             self._warn("delivery-unsigned", guid)
             return _refusal(401, "The header X-Hub-Signature-256 is missing or malformed.")
         chunks: list[bytes] = []
         try:
             # The chunks count as in flight until the answer is known.
-            body = await self._read_body(request, guid, chunks)
+            body = await self._read_body(receive, headers.get(b"content-length", ""), guid, chunks)
             if not await _judge(len(body), partial(is_signed, body, signature, self._secrets)):
                 self._warn("delivery-wrong-signature", guid)
                 return _refusal(401, "The signature does not match the body and the webhook secret.")
-            media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+            media_type = headers.get(b"content-type", "").partition(";")[0].strip().lower()
             is_form = media_type == "application/x-www-form-urlencoded"
             answer = await self._store(guid, event, body, is_form=is_form)
             named = event if is_used_event(event) or event in COUNTED_TOO else "other"
@@ -135,15 +137,20 @@ class Receiver:
         finally:
             self._free_bytes += sum(map(len, chunks))
 
-    async def _read_body(self, request: Request, guid: str, chunks: list[bytes]) -> bytes:
+    async def _read_body(self, receive: Receive, declared: str, guid: str, chunks: list[bytes]) -> bytes:
         """Return the body, whose parts are added to `chunks` as they arrive. Raises _Answer."""
-        declared, size = request.headers.get("content-length", ""), 0
+        size, more = 0, True
         if _LENGTH.fullmatch(declared) and int(declared) > LARGEST_BODY_BYTES:
             raise _too_large()
         try:
             async with asyncio.timeout(self._body_seconds):
                 # Bytes are counted as they arrive: a Content-Length may be absent or wrong.
-                async for chunk in request.stream():
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        _log.info("delivery-client-gone", delivery=guid)
+                        raise _refusal(400, "The client is gone.")
+                    chunk, more = message.get("body", b""), message.get("more_body", False)
                     size += len(chunk)
                     if size > LARGEST_BODY_BYTES:
                         raise _too_large()
@@ -156,9 +163,6 @@ class Receiver:
             self._warn("delivery-body-too-slow", guid)
             why = f"The body did not arrive within {self._body_seconds:g} seconds."
             raise _refusal(408, why) from None
-        except ClientDisconnect:
-            _log.info("delivery-client-gone", delivery=guid)
-            raise _refusal(400, "The client is gone.") from None
         return b"".join(chunks)
 
     def _warn(self, event: str, guid: str) -> None:

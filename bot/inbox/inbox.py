@@ -88,7 +88,8 @@ class Inbox:
         self._attempt_seconds = attempt_seconds
         self._answer_seconds = answer_seconds
         self.names = ""
-        self._writing = asyncio.Semaphore(writers)
+        self._most_writers = writers
+        self._writers = set[asyncio.Task[None]]()
         self._waiting: dict[asyncio.Future[Outcome], NewDelivery] = {}
         """What no group has yet, the oldest first."""
         self._floods = Floods()
@@ -97,22 +98,26 @@ class Inbox:
         """Return once the delivery is committed, or after `answer_seconds`. Raises Postgres' error for a bad row."""
         if delivery.state == "received":
             delivery = replace(delivery, priority=self._floods.priority(delivery))
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Outcome] = loop.create_future()
         self._waiting[outcome] = delivery
+        if len(self._writers) < self._most_writers:
+            self._writers.add(writer := loop.create_task(self._write_all()))
+            writer.add_done_callback(self._writers.discard)
+        late = Unavailable("the database did not answer in time")
+        limit = loop.call_later(self._answer_seconds, _tell, ((delivery, outcome),), late)
         try:
-            async with asyncio.timeout(self._answer_seconds):
-                async with self._writing:
-                    await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
-                    if outcome in self._waiting:
-                        together = list(islice(self._waiting, self._group_size))
-                        group = [(self._waiting.pop(one), one) for one in together]
-                        # The others wait for it, also where this request is gone.
-                        await asyncio.shield(self._write(group))
-                return await outcome
-        except TimeoutError:
-            return Unavailable("the database did not answer in time")
+            return await outcome
         finally:
+            limit.cancel()
             self._waiting.pop(outcome, None)
+
+    async def _write_all(self) -> None:
+        """Write groups until nothing waits. A group outlives its requests, of which each may be gone."""
+        while self._waiting:
+            await asyncio.sleep(0)  # what other connections have sent by now belongs to the group
+            if together := list(islice(self._waiting, self._group_size)):
+                await self._write([(self._waiting.pop(one), one) for one in together])
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:

@@ -9,12 +9,12 @@ from typing import Self
 
 from bot.github.client import GitHub
 from bot.github.transport import Sleep
-from bot.model import WorktreeRow
+from bot.model import DetachedHead, WorktreeRow
 from bot.node.launching import Launcher
 from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.store.database import Pool
-from bot.tree import Clone, Git, Tree
+from bot.tree import Clone, Git, OpenTree, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,14 @@ class NodeContext:
     def tree(self, worktree: WorktreeRow) -> Tree:
         """Return the tree of a worktree by its row."""
         return Tree(self.clone(worktree.folder), self.directory(worktree.path))
+
+    async def fill_submodules(self, tree: OpenTree, worktree: WorktreeRow, commit: str) -> dict[str, str]:
+        """Fill the submodules of HEAD, which is `commit`; return why others stay empty, by path. A fork's may be those
+        that anybody can read. Raises GitError, OSError.
+        """
+        known = worktree.repository
+        default = None if isinstance(worktree.start, DetachedHead) else known.default_branch
+        return await tree.fill_submodules(commit, self.server_url, known.full_name, default)
 
     def directory(self, path: str) -> Path:
         """Return the directory of a row's path: relative to DATA_DIR."""

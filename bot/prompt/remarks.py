@@ -1,5 +1,7 @@
 """What the agent is told about the state of its worktree; names of branches and outputs are foreign. Pure."""
 
+from collections.abc import Mapping
+
 from bot.prompt.foreign import Foreign, Told
 
 FINISH_NOW = """\
@@ -103,6 +105,15 @@ def lfs(lines: tuple[str, ...], pointers: tuple[str, ...]) -> Told:
     if pointers:
         told = (*told, "Of these you see only the pointers, not the content: ", Foreign("\n".join(pointers)[:2000]))
     return told
+
+
+def submodules_empty(empty: Mapping[str, str]) -> Told:
+    """The reasons why submodules are not filled, by path."""
+    lines = "\n".join(f"{path}: {why}" for path, why in empty.items())
+    return (
+        "These submodules were not filled, and no command here can fetch them. Say so where your work needs them: ",
+        Foreign(lines[:2000]),
+    )
 
 
 def reviews_another(head: str) -> Told:

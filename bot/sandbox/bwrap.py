@@ -78,14 +78,13 @@ class Bwrap:
     def start_directory(self, _: View) -> None:
         """Return where git is started: the sandbox changes the directory itself."""
 
-    def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
+    def git_argv(self, view: View, *, in_worktree: bool = True, binds: Sequence[Bind] = ()) -> tuple[str, ...]:
         """Return the argv prefix of git: no network, no HOME. Without `in_worktree` git sees the admin folder alone.
 
         The process must be started with git's environment. Raises OSError.
         """
-        return self._of_git(
-            view.name, mounts(view, with_worktree=in_worktree), str(view.worktree if in_worktree else view.admin)
-        )
+        shown = (*mounts(view, with_worktree=in_worktree), *(option for bind in binds for option in _bind(bind)))
+        return self._of_git(view.name, shown, str(view.worktree if in_worktree else view.admin))
 
     def many_argv(self, places: Mapping[PurePath, View]) -> tuple[str, ...]:
         """Return the argv prefix of git in many worktrees of one clone, whose git directories are at these places.
@@ -199,7 +198,7 @@ class NoSandbox:
         """Return the worktree: nothing of it is elsewhere."""
         return worktree
 
-    def git_argv(self, view: View, *, in_worktree: bool = True) -> tuple[str, ...]:
+    def git_argv(self, view: View, *, in_worktree: bool = True, binds: Sequence[Bind] = ()) -> tuple[str, ...]:
         """Return no prefix."""
         return ()
 

@@ -218,11 +218,11 @@ async def open_git(settings: Settings, pool: Pool, github: GitHub | None, sandbo
         return
 
     async def token_for(full_name: str) -> str:
-        repository = await upkeep.codebase_named(pool, settings.platform, full_name)
-        if repository is None:
-            raise LookupError(f"{full_name} is not a repository of this bot")
+        owner, _, name = full_name.partition("/")
         try:
-            return await github.git_token(repository)
+            # A submodule's is mostly no repository that the bot works on.
+            known = await upkeep.codebase_named(pool, settings.platform, full_name)
+            return await github.git_token(known or await github.repository(settings.platform, owner, name))
         except (NotFound, Refused) as refusal:
             raise LookupError(str(refusal)) from refusal
 

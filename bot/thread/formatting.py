@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from bot.markdown import MarkdownError, walk
-
 LONGEST_LINE = 300
 MOST_LISTED = 10
 
@@ -112,6 +110,8 @@ def clause(words: str) -> str:
 
 def plain(markdown: str) -> str:
     """Return a sentence of ours as people read it, for rows and terminals: without the marks of Markdown."""
+    from bot.markdown import MarkdownError, walk  # they take memory, which the web process can spare
+
     try:
         shown = "".join(node.text_content or "" for node, begins in walk(markdown) if begins and node.is_text_node)
     except MarkdownError:

@@ -1,6 +1,6 @@
 """Everything unusual that an answer says besides itself: sentences of the box below it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
@@ -353,6 +353,13 @@ def lfs_refused(names: Sequence[str], why: str) -> str:
     return f"The agent saw only the Git LFS pointers of {format_list(names)}: {inline_code(truncate(why))}."
 
 
+def submodules_empty(empty: Mapping[str, str]) -> str:
+    """The reasons why submodules were not filled, by path."""
+    paths = {why: [path for path, one in empty.items() if one == why] for why in dict.fromkeys(empty.values())}
+    named = "; ".join(f"{format_list(names)} ({why})" for why, names in paths.items())
+    return f"The agent worked without the files of these submodules: {named}."
+
+
 def live_commits(names: Sequence[str]) -> str:
     """The messages of these commits, which the agent wrote, were pushed as they are."""
     return (
@@ -373,6 +380,14 @@ def stray_work(ref: str, uncovered: Sequence[str]) -> str:
         f"{words} Files that only those commits ignore are still there: {format_list(uncovered)}. The next request "
         "commits them, unless this branch ignores them too."
     )
+
+
+def commits_kept(kept: Sequence[str]) -> list[str]:
+    """What somebody committed on the bot's machine, beside the bot, is not on the branch."""
+    return [
+        "Somebody made commits in this worktree on the bot's machine that could not stay on the branch. They are kept "
+        f"there as {format_list(kept)}."
+    ] * bool(kept)
 
 
 def unresolved(files: Sequence[str]) -> str:

@@ -347,7 +347,6 @@ def own_error(turn: int) -> str:
 # Why a worktree was not removed: what would be lost, as a clause
 
 UNFINISHED_WORKTREE = "it was never finished"
-SUBMODULES = "its submodules may have commits of their own"
 MADE_AGAIN = "something made its directory again while it was removed"
 
 

@@ -72,7 +72,7 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
         # The commit stays the same, so neither the index nor a file has to change.
         await checkout.git("symbolic-ref", "HEAD", ref)
         await _quit_rebase(checkout)
-        await import_commits(checkout, branch)
+        await import_commits(await checkout.now(), branch)
         return None
     if tip is not None:
         # What is in the index is rescued, ignored or not.
@@ -87,7 +87,7 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     with marked(checkout, before, tip or before or EMPTY_TREE):
         await checkout.git("symbolic-ref", "HEAD", ref)
         await checkout.git("reset", "--quiet", "--hard")
-    await import_commits(checkout, branch)
+    await import_commits(await checkout.now(), branch)
     uncovered = [name for name in await checkout.changed_files() if not name.endswith("/")]
     return StrayWork(rescued.ref, tuple(uncovered)) if rescued is not None else None
 

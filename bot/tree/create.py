@@ -22,9 +22,11 @@ from bot.tree.clone.checkout import (
     examine,
     on_record,
     open_checkout,
+    registered,
     restore_admin_directory,
 )
 from bot.tree.clone.clone import CheckoutRefused, Clone, CloneLock
+from bot.tree.clone.on_host import move_branch, show
 from bot.tree.clone.shared_blocks import mark_own_blocks
 from bot.tree.clone.start import StartPoint, resolve, start_branch
 from bot.tree.git.errors import GitError, GitProblem
@@ -141,7 +143,7 @@ async def _make(lock: CloneLock, path: Path, point: StartPoint, rescue: str) -> 
     kept = await _clear(lock, path, rescue)
     path.parent.mkdir(parents=True, exist_ok=True)
     if branch and point.moves_from and point.moves_from != point.commit:
-        await clone.run("update-ref", refs.local(branch), point.commit, point.moves_from)
+        await move_branch(lock, path, refs.local(branch), point.commit, point.moves_from)
     try:
         await _check_out(lock, path, point)
     except (GitError, OSError):
@@ -163,9 +165,7 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     """
     records.register(lock.clone.path, path, await start_branch(lock, point))
     reached("worktree-registered")
-    checkout = await open_checkout(lock, path)
-    if isinstance(checkout, Missing):
-        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {checkout.why}")
+    checkout = await registered(lock, path)
     async with lock.released():
         await checkout.git("reset", "--quiet", "--hard", timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS)
         reached("worktree-checked-out")
@@ -174,6 +174,9 @@ async def _check_out(lock: CloneLock, path: Path, point: StartPoint) -> None:
     made = await checkout.now()
     if (made.commit, made.branch) != (point.commit, point.branch):
         raise RuntimeError(f"git checked out something else than {point}")
+    if checkout.isolated:  # no agent was there yet
+        head = refs.local(point.branch) if point.branch else point.commit
+        await show(lock, path, checkout.admin, head, point.commit, checkout.state / "index")
     mark_own_blocks(checkout.admin)
     records.mark_live(checkout.admin)
     reached("worktree-locked")

@@ -5,7 +5,6 @@ Only objects of the clone are looked at, after they were imported and checked: n
 """
 
 import asyncio
-import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ MAX_SEARCHED_BYTES = 512 << 20
 _MOST_NAME_BYTES = 64 << 10
 # What runs with the repository's secrets: https://docs.github.com/actions/reference/workflows-and-actions
 # Some file systems ignore case, and GitHub reads only lower case: the folders are guarded in any spelling.
-_WORKFLOWS = (":(icase).github/workflows", ":(icase).github/actions")
+_FOLDERS = (".github/workflows", ".github/actions")
+_WORKFLOWS = tuple(f":(icase){folder}" for folder in _FOLDERS)
 _MAGIC_PATHS = {"GIT_LITERAL_PATHSPECS": "0"}
 _MOST_MERGES = 100
 _MOST_POINTERS = 100
@@ -80,12 +80,14 @@ class Guard:
             raise PushWithheldError("protected-branch")
         if target == branch and (rule := await self._forbidding(clone, branch, commit)) is not None:
             raise PushWithheldError(rule)
-        published = partial(_published, clone, branch, self.bases)
+        published, differing = partial(_published, clone, branch, self.bases), _Differing(clone)
         try:
             known = await published(commit)
-            if not self.allow_workflow_changes and (files := await _changed_workflows(clone, commit, known, published)):
+            if not self.allow_workflow_changes and (
+                files := await _changed_workflows(clone, commit, known, published, differing)
+            ):
                 raise PushWithheldError("workflow-files", files)
-            if missing := await _unpublished_submodules(checkout, commit, known):
+            if missing := await _unpublished_submodules(checkout, commit, known, differing):
                 raise PushWithheldError("submodule", missing)
             pointers, raw = await _under_filters(clone, commit, known)
             if raw:
@@ -131,41 +133,83 @@ async def _published(clone: Clone, branch: str, bases: Sequence[str], commit: st
     return _Published(await clone.commit_at(refs.remote(branch)), tuple(merged) or (EMPTY_TREE,))
 
 
+class _Differing:
+    """What differs between two trees: each pair is compared once."""
+
+    def __init__(self, clone: Clone) -> None:
+        self._clone = clone
+        self._known = dict[tuple[str, str], tuple[set[str], set[tuple[str, str]]]]()
+
+    async def workflows(self, before: str, after: str) -> set[str]:
+        """Return the workflow files that differ."""
+        return (await self._between(before, after))[0]
+
+    async def pointers(self, before: str, after: str) -> set[tuple[str, str]]:
+        """Return the submodules, with their commits, that `after` has and `before` has not. Raises _TooMuchError."""
+        pointers = (await self._between(before, after))[1]
+        if len(pointers) > _MOST_POINTERS:
+            raise _TooMuchError
+        return pointers
+
+    async def _between(self, before: str, after: str) -> tuple[set[str], set[tuple[str, str]]]:
+        if (known := self._known.get((before, after))) is None:
+            raw = ("diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", before, after)
+            known = await piped(_read_differing, partial(self._clone.git.on_clone, self._clone.path, *raw))
+            self._known[before, after] = known
+        return known
+
+
+def _read_differing(pieces: Iterator[bytes]) -> tuple[set[str], set[tuple[str, str]]]:
+    fields, workflows, pointers = _split(pieces), set[str](), set[tuple[str, str]]()
+    # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
+    for facts, name in zip(fields, fields, strict=True):
+        if any(f"{os.fsdecode(name.lower())}/".startswith(f"{folder}/") for folder in _FOLDERS):
+            workflows.add(os.fsdecode(name))
+        _, mode, _, sha, _ = facts.split(b" ")
+        if mode == _GITLINK and len(pointers) <= _MOST_POINTERS:
+            pointers.add((os.fsdecode(name), sha.decode()))
+    return workflows, pointers
+
+
 # Workflows
 
 
 async def _changed_workflows(
-    clone: Clone, commit: str, known: _Published, published: Callable[[str], Awaitable[_Published]]
+    clone: Clone,
+    commit: str,
+    known: _Published,
+    published: Callable[[str], Awaitable[_Published]],
+    differing: _Differing,
 ) -> tuple[str, ...]:
     """Return the workflow files of a commit, or of an unpublished one below it, that are not as GitHub has them.
 
     Raises _TooMuchError.
     """
     unpublished = (commit, "--not", "--remotes=origin")
-    written = await _on_workflows(
-        clone, "log", "--format=", "--name-only", "-z", "--root", "--no-merges", "--full-history", *unpublished
-    )
+    named = ("log", *AS_IT_IS, "--format=", "--name-only", "-z", "--root", "--no-merges", "--full-history")
+    shown = (*named, *unpublished, "--", *_WORKFLOWS)
+    written = set((await clone.git.on_clone(clone.path, *shown, environment=_MAGIC_PATHS)).fields)
     # What a merge takes from one of its parents is written by no commit.
     merges = await clone.run("rev-list", "--min-parents=2", f"--max-count={_MOST_MERGES}", *unpublished)
     if len(joined := merges.text.split()) == _MOST_MERGES:
         raise _TooMuchError
-    changed = written | await _differing_workflows(clone, commit, known)
+    changed = written | await _differing_workflows(clone, commit, known, differing)
     for merge in joined:
-        changed |= await _differing_workflows(clone, merge, await published(merge))
+        changed |= await _differing_workflows(clone, merge, await published(merge), differing)
     return tuple(sorted(changed))
 
 
-async def _differing_workflows(clone: Clone, commit: str, known: _Published) -> set[str]:
+async def _differing_workflows(clone: Clone, commit: str, known: _Published, differing: _Differing) -> set[str]:
     """Return the workflow files of a commit that are neither as in GitHub's branch nor as in a base that was merged."""
     if (theirs := known.theirs) is None:
-        return set[str].intersection(*[await _names(clone, base, commit) for base in known.merged])
-    differing = await _names(clone, theirs, commit)
+        return set[str].intersection(*[await differing.workflows(base, commit) for base in known.merged])
+    files = await differing.workflows(theirs, commit)
     for base in known.merged:
-        if differing:
+        if files:
             # A file that GitHub's branch has left as it was may come from the base.
             before = await _merge_base(clone, theirs, base)
-            differing &= await _names(clone, base, commit) | await _names(clone, before, theirs)
-    return differing
+            files = files & (await differing.workflows(base, commit) | await differing.workflows(before, theirs))
+    return files
 
 
 async def _merge_base(clone: Clone, one: str, other: str) -> str:
@@ -175,41 +219,16 @@ async def _merge_base(clone: Clone, one: str, other: str) -> str:
     return await clone.merge_base(one, other) or EMPTY_TREE
 
 
-async def _names(clone: Clone, before: str, after: str) -> set[str]:
-    """Return the workflow files that differ between two trees."""
-    return await _on_workflows(clone, "diff", "--name-only", "-z", before, after)
-
-
-async def _on_workflows(clone: Clone, *command: str) -> set[str]:
-    arguments = (*command[:1], *AS_IT_IS, *command[1:], "--", *_WORKFLOWS)
-    return set((await clone.git.on_clone(clone.path, *arguments, environment=_MAGIC_PATHS)).fields)
-
-
 # Submodules
 
 
-async def _unpublished_submodules(checkout: Checkout, commit: str, known: _Published) -> tuple[str, ...]:
+async def _unpublished_submodules(
+    checkout: Checkout, commit: str, known: _Published, differing: _Differing
+) -> tuple[str, ...]:
     """Return the submodules at a commit that neither GitHub's branches nor the submodule's remote branches have."""
-    pointers = [await _changed_pointers(checkout.clone, before, commit) for before in known.all]
+    pointers = [await differing.pointers(before, commit) for before in known.all]
     changed = set[tuple[str, str]].intersection(*pointers)
     return tuple(sorted([name for name, sha in changed if not await has_published(checkout, name, sha)]))
-
-
-async def _changed_pointers(clone: Clone, before: str, after: str) -> set[tuple[str, str]]:
-    """Return the submodules, with their commits, that `after` has and `before` has not."""
-
-    def read(pieces: Iterator[bytes]) -> set[tuple[str, str]]:
-        fields = _split(pieces)
-        # https://git-scm.com/docs/diff-format: `:<mode> <mode> <object> <object> <letter>`, then the name.
-        entries = ((facts.split(b" "), name) for facts, name in zip(fields, fields, strict=True))
-        found = ((os.fsdecode(name), facts[3].decode()) for facts, name in entries if facts[1] == _GITLINK)
-        pointers = set(itertools.islice(found, _MOST_POINTERS + 1))
-        if len(pointers) > _MOST_POINTERS:
-            raise _TooMuchError
-        return pointers
-
-    raw = ("diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none", before, after)
-    return await piped(read, partial(clone.git.on_clone, clone.path, *raw))
 
 
 # Files under a filter (Git LFS, git-crypt)
@@ -223,8 +242,8 @@ async def _under_filters(
 
     The attributes of GitHub's branch and its bases count too: a commit may have changed them.
     """
-    sources = [one for one in (commit, *known.all) if await filter_lines(clone, one)]
-    if not sources:
+    sources = (commit, *known.all)
+    if not await filter_lines(clone, *sources):
         return [], ()
     unpublished = (commit, "--not", "--remotes=origin")
     objects = await clone.run("rev-list", "--objects", "--no-object-names", *unpublished)

@@ -7,7 +7,8 @@ from typing import Literal
 from bot.tree.clone.check_out import check_out
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone
-from bot.tree.clone.importing import LIMITED, import_commits, lend
+from bot.tree.clone.importing import LIMITED, import_commits
+from bot.tree.clone.published import lend
 from bot.tree.git.runner import Identity, Options, failure
 
 OF_COMMIT = "%P%n%an%n%ae%n%ad%n%cn%n%ce%n%cd%n%B"

@@ -46,7 +46,7 @@ async def proposal_of(clone: Clone, branch: str, base: str | None, default_branc
     if tip is None or into is None:
         return None
     onto = await clone.commit_at(refs.remote(into))
-    if onto is None or await clone.is_ancestor(tip, onto):
+    if onto is None or not (await clone.ahead_behind(tip, onto))[0]:
         return Proposal(into, tip, is_new=False)
     found = await template_on(clone, default_branch or into)
     text = (await clone.run("cat-file", "blob", found.blob)).stdout.decode("utf-8", "replace") if found else None
@@ -61,11 +61,11 @@ async def template_on(clone: Clone, default_branch: str) -> Template | None:
     tip = await clone.commit_at(refs.remote(default_branch))
     if tip is None:
         return None
-    top = (await clone.run("ls-tree", "--name-only", "-z", "--full-tree", tip)).fields
+    top = (await clone.constant("ls-tree", "--name-only", "-z", "--full-tree", tip)).fields
     if not (places := [name for name in top if name.casefold() in _PLACES]):
         return None
     files = dict[str, Template]()
-    for entry in (await clone.run("ls-tree", "-r", "--long", "-z", "--full-tree", tip, "--", *places)).fields:
+    for entry in (await clone.constant("ls-tree", "-r", "--long", "-z", "--full-tree", tip, "--", *places)).fields:
         facts, _, path = entry.partition("\t")
         mode, _, blob, size = facts.split()
         if mode in REGULAR_FILES and int(size) <= TEMPLATE_BYTES:

@@ -122,8 +122,6 @@ async def _reason_to_keep(lock: CloneLock, path: Path, label: RescueLabel) -> st
         return reasons.UNFINISHED_WORKTREE
     if (flagged := await flagged_file(checkout)) is not None:
         return reasons.hidden_edits(flagged)
-    if os.path.lexists(checkout.state / "modules"):  # noqa: ASYNC240
-        return reasons.SUBMODULES
     return await work_only_here(checkout, label)
 
 

@@ -14,6 +14,7 @@ from bot.thread import reasons
 from bot.tree.clone.admin import holder
 from bot.tree.clone.clone import CheckoutRefused, CloneLock
 from bot.tree.clone.fetch import fetch_ref, remote_default_branch
+from bot.tree.clone.on_host import move_branch
 from bot.tree.clone.start import StartPoint, issue_branch
 from bot.tree.create import recreate
 from bot.tree.git.errors import GitError, GitProblem
@@ -58,7 +59,7 @@ async def reset(
         return CheckoutRefused(reasons.branch_checked_out(branch))
     gone = unlink_worktree(lock, path, label.at, whole=why is not None)
     if branch is not None and (tip := await clone.commit_at(refs.local(branch))) != base.commit:
-        await clone.run("update-ref", refs.local(branch), base.commit, tip or "0" * len(base.commit))
+        await move_branch(lock, path, refs.local(branch), base.commit, tip)
     made = await recreate(lock, path, branch, base.commit, refs.rescue_ref(str(label.worktree_id), label.at))
     if isinstance(made, CheckoutRefused):
         return made

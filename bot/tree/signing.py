@@ -20,7 +20,8 @@ from bot.tree.clone.branch_history import NOT_ON_GITHUB, never_published
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock
 from bot.tree.clone.fetch import PUSH_REMOTE
-from bot.tree.clone.importing import lend, move_branch
+from bot.tree.clone.importing import move_branch
+from bot.tree.clone.published import lend
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Identity
 from bot.tree.merge import OF_COMMIT, environment_of

@@ -16,7 +16,8 @@ from bot.tree.clone.check_out import check_out
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock, DefaultBranch
 from bot.tree.clone.fetch import remote_default_branch
-from bot.tree.clone.importing import import_commits, lend, move_branch, private_commits
+from bot.tree.clone.importing import import_commits, move_branch, private_commits
+from bot.tree.clone.published import lend
 from bot.tree.clone.start import StartPoint, resolve
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.rescue.save import stashes_not_rescued
@@ -45,6 +46,10 @@ class Synced:
     files: int = 0
     branch: str | None = None
     base_branch: str | None = None
+
+
+MOVED = ("fast-forwarded", "followed", "continued")
+"""How a worktree is where something else is checked out now."""
 
 
 @dataclass(frozen=True, slots=True)

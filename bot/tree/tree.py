@@ -61,8 +61,9 @@ from bot.tree.rescue.restore import Restored, restore
 from bot.tree.rescue.save import Secured, save_rescue
 from bot.tree.reset import WasReset, reset
 from bot.tree.signing import remade
+from bot.tree.submodules import GITMODULES, Submodules
 from bot.tree.summary import last_change
-from bot.tree.sync import OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
+from bot.tree.sync import MOVED, OfIssue, Synced, detach, obstacle, switch, sync, sync_detached
 
 _log = structlog.get_logger()
 
@@ -153,7 +154,9 @@ class OpenClone(CloneLock):
 
     def at(self, path: Path) -> "OpenTree":
         """Return the worktree of this clone at a path, under the same lock."""
-        return OpenTree(self.clone, self.default, self.lets_go, self.imported, self.packs, self._held, path=path)
+        return OpenTree(
+            self.clone, self.default, self.lets_go, self.imported, self.packs, self.kept, self._held, path=path
+        )
 
     async def fetch(self, *branches: str) -> None:
         """Bring the remote's branches, or these alone, up to date. Raises GitError, InvalidNameError, OSError."""
@@ -298,7 +301,11 @@ class OpenTree(OpenClone):
 
         A branch of `issue` that was merged into its base is left for the issue's next.
         """
-        return await sync(await self._moving(), branch, rescue, OfIssue(issue, base) if issue is not None else None)
+        checkout = await self._moving()
+        synced = await sync(checkout, branch, rescue, OfIssue(issue, base) if issue is not None else None)
+        if checkout.commit is not None and (synced is None or synced.how not in MOVED):
+            self._checkout = checkout
+        return synced
 
     async def sync_detached(self, onto: str, rescue: str) -> Synced | None:
         """Move a clean detached worktree to a commit: see `sync_detached`. Raises GitError, OSError."""
@@ -444,6 +451,16 @@ class OpenTree(OpenClone):
         of_lfs = tuple(line for line in lines if self.clone.git.lfs and f"filter={LFS}" in line.split())
         done = await lfs.provide(await self.checkout(), commit) if of_lfs else lfs.Provided()
         return replace(done, lines=of_lfs, others=tuple(line for line in lines if line not in of_lfs))
+
+    async def fill_submodules(
+        self, commit: str, server_url: str, full_name: str, default_branch: str | None
+    ) -> dict[str, str]:
+        """Fill the submodules of HEAD, which is `commit`; return why others stay empty, by path: see `Submodules`. With
+        the bot's credentials, if the default branch names them, where that is given. Raises GitError, OSError.
+        """
+        if await self.clone.object_at(f"{commit}:{GITMODULES}") is None:
+            return {}
+        return await Submodules(await self.checkout(), server_url, full_name, default_branch).fill(commit)
 
     async def rescue(self, label: RescueLabel) -> Secured:
         """Rescue the work in the worktree: see `rescue_first`. Raises GitError, OSError, InvalidNameError."""

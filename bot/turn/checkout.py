@@ -68,9 +68,10 @@ async def prepare(
             return ready
         ready = await _with_base(tree, ready)
         if turn.so_far.answer is None and ready.head:
-            ready = await _with_content(tree, ready)
+            ready = await _with_submodules(ctx, tree, turn, await _with_content(tree, ready))
         if tree.clone.is_shallow:
             ready = replace(ready, remarks=(*ready.remarks, remarks.history_arriving()))
+        shares = (*shares, *notices.commits_kept(tree.kept))
     words = (notices.clone_replaced(replaced),) if replaced is not None else ()
     return replace(ready, notices=(*words, *shares, *ready.notices))
 
@@ -95,6 +96,14 @@ async def _with_content(tree: OpenTree, ready: Ready) -> Ready:
         *([notices.lfs_refused(left.refused, left.why)] if left.refused else []),
     )
     return replace(ready, remarks=(*ready.remarks, *told), notices=(*ready.notices, *said))
+
+
+async def _with_submodules(ctx: TurnContext, tree: OpenTree, turn: ClaimedTurn, ready: Ready) -> Ready:
+    """Fill submodules; tell of those that stay empty."""
+    if not (empty := await ctx.fill_submodules(tree, turn.worktree, ready.head)):
+        return ready
+    told, said = remarks.submodules_empty(empty), notices.submodules_empty(empty)
+    return replace(ready, remarks=(*ready.remarks, told), notices=(*ready.notices, said))
 
 
 def _needed(turn: ClaimedTurn) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """After the agent: commit what it left, prove it, push the worktree's branch, and end the turn with its answer."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import assert_never
 
@@ -89,8 +90,7 @@ async def publish(
     """
     ctx, turn = run.ctx, run.turn
     held: Nothing | None = None
-    async with ctx.tree(turn.worktree).open(run.stop, history=True) as tree:
-        tree.lets_go = True
+    async with _opened(run) as tree:
         run.head_before = tree.remade(run.head_before)
         while True:
             if ready.branch is not None:
@@ -139,6 +139,15 @@ async def publish(
         if names := await _live_commits(ctx, tree.clone, turn, changed.head, run.head_before):
             run.notices.append(notices.live_commits(names))
         return changed, None
+
+
+@asynccontextmanager
+async def _opened(run: TurnRun) -> AsyncIterator[OpenTree]:
+    """Yield the worktree; tell at the end what could not stay on its branch."""
+    async with run.ctx.tree(run.turn.worktree).open(run.stop, history=True) as tree:
+        tree.lets_go = True
+        yield tree
+        run.notices += notices.commits_kept(tree.kept)
 
 
 async def _patch(tree: OpenTree, since: str) -> str | None:
@@ -243,7 +252,7 @@ async def recent_subjects(clone: Clone, worktree: WorktreeRow) -> tuple[str, ...
     if tip is None:
         return ()
     newest = f"--max-count={commit_message.SUBJECTS_TO_LOOK_AT}"
-    return tuple(await clone.log("%s", "--no-merges", newest, tip))
+    return tuple((await clone.constant("log", "-z", "--format=%s", "--no-merges", newest, tip, "--")).fields)
 
 
 def _web(ctx: TurnContext, turn: ClaimedTurn) -> str:

@@ -458,8 +458,9 @@ async def test_others_have_the_clone_while_a_commit_is_made_where_its_lock_lets_
     async with world.open() as tree:
         checkout = await require_checkout(replace(tree, lets_go=lets_go), world.path)
         monkeypatch.setattr(Git, "run", run)
-        assert (await commit_all(checkout, "x", BOT, None)).sha
-        assert (await push(checkout, Push(BRANCH, f"{BRANCH}-turn-7", BOT), unchecked)).how == "pushed"
+        made = await commit_all(checkout, "x", BOT, None)
+        wanted = Push(BRANCH, f"{BRANCH}-turn-7", BOT)
+        assert (await push(replace(checkout, commit=made.sha), wanted, unchecked)).how == "pushed"
 
     assert [free[one] for one in ("status", "update-index", "commit")] == [lets_go] * 3
     assert (free["push"], free["update-ref"]) == (False, False)

@@ -13,7 +13,7 @@ import pytest
 
 from bot import failpoints
 from bot.model import DetachedHead, Saved
-from bot.tree.clone.importing import lend
+from bot.tree.clone.published import lend
 from bot.tree.git.errors import GitError
 from bot.tree.rescue.message import RescueLabel
 from bot.tree.rescue.restore import Restored, RestoreRefusedError, progress_file

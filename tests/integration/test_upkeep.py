@@ -61,7 +61,8 @@ update turns set state = 'done', answer = 'Done.', notices = '{a notice}', read 
 where id < 3;
 insert into steps (turn_id, place, words) select id, 1, 'Read a.txt' from turns order by id;
 update steps set output = 'a', at = now() - interval '29 days';
-insert into steps (turn_id, place, words, output, at) values (2, 2, 'Read b.txt', 'b', now() - interval '31 days');
+insert into steps (turn_id, place, words, output, at)
+select id, 2, 'Read b.txt', 'b', now() - interval '31 days' from turns where id > 1;
 insert into outbox (writer, conversation_id, kind, turn_id, part, urgency, target_kind, content, state, created_at)
 select 'github.com/token', 1, 'comment', id, 1, 1, 'issue', 'Done.', case when id < 3 then 'sent' else 'waiting' end,
        now() - case id when 2 then interval '364 days' else interval '366 days' end from turns order by id;
@@ -100,12 +101,12 @@ async def test_texts_expire_and_the_rows_of_turns_stay(db: Connection) -> None:
     assert (asked["context"], asked["title"], asked["of"], asked["by"]["login"]) == ("", "", {}, "ada")
     assert (kept["text"], kept["answer"], kept["read"]) == ("two", "Done.", ["the thread"])
     assert dict(await rows.row(3)) == dict(queued), "it has not ended"
-    assert await column(db, "select words from steps order by turn_id, place") == [
-        "Read a.txt",
-        "Read b.txt",
-        "Read a.txt",
-    ]
-    assert await column(db, "select output from steps order by turn_id, place") == ["a", None, "a"]
+    steps = await db.fetch("select turn_id, words, output from steps order by turn_id, place")
+    assert [tuple(step) for step in steps] == [
+        (2, "Read a.txt", "a"),
+        (3, "Read a.txt", "a"),
+        (3, "Read b.txt", "b"),
+    ], "the agent of a turn that has not ended is told what it did"
     assert await column(db, "select id from outbox order by 1") == [2, 3, 4, 6, 7]
     assert await column(db, "select waits_for from outbox where id > 5 order by id") == [4, None]
     assert await column(db, "select id from operations order by 1") == [2, 3]

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import get_args
 
-from bot.care.reconcile_rules import Action, EntryState, MetadataState, Place, decide, started_from
+from bot.care.reconcile_rules import Action, EntryState, Place, decide, started_from
+from bot.care.retention_rules import MetadataState
 from bot.model import DetachedHead, HeadBranch, IssueBranch
 from bot.tree.clone.metadata import Metadata
 

@@ -23,6 +23,7 @@ from bot.tree.clone.admin import admin_directories, recorded
 from bot.tree.clone.clone import ARRIVING, Clone, clone_lock, wait_for_lock
 from bot.tree.clone.fetch import FETCH, everything, fetch, show_history_inside
 from bot.tree.git.errors import GitError
+from bot.tree.git.runner import Options
 
 _LOOSE_REFS = 200
 _SANDBOX_SECONDS = 10.0
@@ -80,20 +81,23 @@ async def _receive(clone: Clone, arriving: Path) -> tuple[bool, bool]:
     """Receive what the clone lacks for the remote's branches; return whether one of them, or a tag, has changed, and
     whether all history is here now.
 
-    A repository beside the store knows the clone's refs, and ends where its history does.
+    Refs and what is shallow stay as they are until the objects are moved in.
     """
+    heard = bytearray()
+    options: Options = {"environment": writing_apart(clone, arriving), "on_stderr": heard.extend}
+    # It tells what it does to the refs: https://git-scm.com/docs/git-fetch#_output
+    if not (history := everything(clone)):
+        await clone.git.on_clone(clone.path, *FETCH[:1], "--dry-run", *FETCH[1:], **options)
+        return b" -> " in heard, True
+    # A dry run would write what is shallow: another repository knows the clone's refs, and ends where its history does.
     beside = arriving.with_name("repository")
     await asyncio.to_thread(shutil.rmtree, beside, ignore_errors=True)
     await clone.git.run("init", "--quiet", "--bare", "--template=", "--", str(beside), cwd=None)
-    history = everything(clone)
-    for name in ("config", *([SHALLOW] if history else [])):
+    for name in ("config", SHALLOW):
         shutil.copyfile(clone.path / name, beside / name)
     lines = "".join(f"{commit} {ref}\n" for ref, commit in (await clone.refs()).items())
     (beside / "packed-refs").write_text(f"# pack-refs with: sorted \n{lines}")
-    heard = bytearray()
-    environment = writing_apart(clone, arriving)
-    # It tells what it does to the refs: https://git-scm.com/docs/git-fetch#_output
-    await clone.git.on_clone(beside, *FETCH, *history, environment=environment, on_stderr=heard.extend)
+    await clone.git.on_clone(beside, *FETCH, *history, **options)
     is_whole = not (beside / SHALLOW).exists()
     await asyncio.to_thread(shutil.rmtree, beside)
     return b" -> " in heard, is_whole

@@ -17,16 +17,16 @@ _DATES = {f"GIT_{role}_DATE": "1700000000 +0000" for role in ("AUTHOR", "COMMITT
 
 async def last_pushed(clone: Clone, branch: str) -> str | None:
     """Return the remote's newest commit that the branch held; None if the branch was never there."""
-    found = await clone.run("config", "--local", "--get", f"branch.{branch}.{_KEY}", check=False)
-    return found.text if refs.is_commit(found.text) else None
+    found = await clone.git.configured_as(clone.path, f"branch.{branch}.{_KEY}")
+    return found if refs.is_commit(found) else None
 
 
 async def record_pushed(lock: CloneLock, branch: str, commit: str | None) -> None:
     """Remember the remote's commit, which the branch holds; None: the branch is not there. Raises GitError."""
-    key = f"branch.{branch}.{_KEY}"
-    if commit is not None:
+    key, before = f"branch.{branch}.{_KEY}", await last_pushed(lock.clone, branch)
+    if commit is not None and commit != before:
         await lock.clone.run("config", "--local", "--replace-all", key, commit)
-    elif await last_pushed(lock.clone, branch) is not None:
+    elif commit is None and before is not None:
         await lock.clone.run("config", "--local", "--unset-all", key)
 
 

@@ -46,7 +46,7 @@ async def check_out(checkout: Checkout, branch: str | None, commit: str) -> bool
         if done.status and not any(words in done.stderr for words in _IN_THE_WAY):
             raise failure("checkout", done)
     if done.status == 0:
-        await import_commits(checkout, branch)
+        await import_commits(await checkout.now(), branch)
     return done.status == 0
 
 

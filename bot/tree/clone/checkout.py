@@ -6,32 +6,26 @@ checked out there.
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Self, TypeVar, Unpack
 
 from bot import refs
 from bot.files import real_path
+from bot.sandbox.bwrap import Bind
 from bot.sandbox.untrusted_files import locks_below, remove_blocking, remove_untrusted
 from bot.sandbox.view import View, making_private, open_view, remove_locks, show_history, unblock
 from bot.tree.clone import admin as records
 from bot.tree.clone.admin import Missing, recorded, recorded_branch
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.clone.published import unpublished_objects
+from bot.tree.clone.on_host import is_as_shown, moved_by_a_person, operation_in
+from bot.tree.clone.published import lend, unpublished_objects
 from bot.tree.clone.status import FLAGS, Change, parse_status
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Options, failure
 
 S = TypeVar("S", bound="Seen")
-_OPERATIONS = {
-    "rebase-merge": "rebase",
-    "rebase-apply": "rebase",
-    "MERGE_HEAD": "merge",
-    "CHERRY_PICK_HEAD": "cherry-pick",
-    "REVERT_HEAD": "revert",
-    "BISECT_LOG": "bisect",
-    "sequencer": "cherry-pick",
-}
 _NO_COMMIT = "0" * 40
 DAMAGE = (GitProblem.NOT_FOUND, GitProblem.CORRUPT)
 
@@ -65,11 +59,13 @@ class Seen:
         """Whether its commits and refs are in a private folder of its sandbox, until they are imported."""
         return self.view.is_isolated
 
-    async def git(self, *args: str, **options: Unpack[Options]) -> Completed:
-        """Run a git command that reads the worktree, in its sandbox. Raises GitError, OSError."""
+    async def git(self, *args: str, shown: Sequence[Bind] = (), **options: Unpack[Options]) -> Completed:
+        """Run a git command that reads the worktree, in its sandbox, which shows further folders. Raises GitError,
+        OSError.
+        """
         if self.lost and not self.isolated:
             raise GitError(GitProblem.NOT_FOUND, "worktree", "its directory is gone")
-        return await self.clone.git.in_sandbox(self.view, *args, in_worktree=not self.lost, **options)
+        return await self.clone.git.in_sandbox(self.view, *args, in_worktree=not self.lost, shown=shown, **options)
 
     async def now(self) -> Self:
         """Return it with what is checked out now. Raises GitError, also for another repository, and OSError."""
@@ -117,7 +113,7 @@ class Seen:
 
     def operation_in_progress(self) -> str | None:
         """Return the unfinished operation: rebase, merge, cherry-pick, revert, bisect or None."""
-        return next((name for file, name in _OPERATIONS.items() if os.path.lexists(self.state / file)), None)
+        return operation_in(self.state)
 
     async def unblock(self) -> None:
         """Remove pipes where git would open them and wait, in the worktree and its state. Raises OSError.
@@ -151,7 +147,8 @@ class Checkout(Seen):
 
 
 async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:
-    """Return the worktree at `path`, which may be unfinished, freed of locks and pipes that are in git's way.
+    """Return the worktree at `path`, which may be unfinished, freed of locks and pipes that are in git's way, where a
+    person has moved it to.
 
     Needs its claim, and no running agent. Raises GitError, OSError.
     """
@@ -159,6 +156,37 @@ async def open_checkout(lock: CloneLock, path: Path) -> Checkout | Missing:
     if isinstance(seen, Missing):
         return seen
     found = Checkout(seen.clone, seen.path, seen.admin, seen.view, seen.commit, seen.branch, lock=lock)
+    await asyncio.to_thread(found.clear_locks)
+    return await _follow_a_person(found)
+
+
+async def _follow_a_person(found: Checkout) -> Checkout:
+    """Move the sandbox's HEAD, branch and index to where a person has moved those of the host; the files are there.
+
+    Not where the sandbox has moved too: then what the person made is kept (see `move_branch`).
+    """
+    if not found.isolated or (moved := await moved_by_a_person(found.clone, found.admin)) is None:
+        return found
+    (head, commit), mine = moved, f"refs/heads/{found.branch}" if found.branch else found.commit or ""
+    if not is_as_shown(found.admin, mine, found.commit) or found.operation_in_progress():
+        return found
+    await lend(found.clone, found.view, commit)
+    if head == commit:
+        await found.git("update-ref", "--no-deref", "HEAD", commit)
+    else:
+        await found.git("update-ref", head, commit)
+        await found.git("symbolic-ref", "HEAD", head)
+    await found.git("read-tree", "--reset", commit)
+    await found.git("update-index", "-q", "--refresh", check=False)
+    return await found.now()
+
+
+async def registered(lock: CloneLock, path: Path) -> Checkout:
+    """Return a worktree that was registered just now, in which git was never started. Raises GitError, OSError."""
+    admin = records.admin_directory(lock.clone.path, path)
+    if isinstance(admin, Missing):
+        raise GitError(GitProblem.OTHER, "worktree", f"the new worktree went away: {admin.why}")
+    found = Checkout(lock.clone, path, admin, await _view(lock.clone, path, admin), lock=lock)
     await asyncio.to_thread(found.clear_locks)
     return found
 

@@ -5,10 +5,11 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Literal
 
 from bot import refs
@@ -28,6 +29,7 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 """The tree without files, which git knows in every repository."""
 REGULAR_FILES = frozenset({"100644", "100755"})
 AS_IT_IS = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+_MOST_TOLD_BYTES = 64 << 10
 _COUNTS = tuple(re.compile(rf"(\d+) {what}") for what in ("file", "insertion", "deletion"))
 PACKED = "threadtree-packed"
 """A file whose time tells when the clone was packed whole."""
@@ -39,13 +41,14 @@ ARRIVING = "arriving"
 class Clone:
     """A bare clone at `path` in DATA_DIR. What goes out of use is renamed into the trash there.
 
-    `objects` answers questions about objects without a new process.
+    `objects` answers questions about objects without a new process; `told` has the answers that never change.
     """
 
     path: Path
     data_dir: Path
     git: Git
     objects: Objects | None = field(default=None, compare=False, repr=False)
+    told: dict[tuple[str, ...], Completed] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def at(cls, data_dir: Path, folder: str, git: Git) -> "Clone":
@@ -71,13 +74,26 @@ class Clone:
             return
         objects = self.git.objects(self.path)
         try:
-            yield replace(self, objects=objects)
+            yield replace(self, objects=objects, told={})
         finally:
             await asyncio.shield(objects.close())
 
     async def run(self, *args: str, check: bool = True) -> Completed:
         """Run ref-level git on this clone. Raises GitError."""
         return await self.git.on_clone(self.path, *args, check=check)
+
+    async def constant(
+        self, *args: str, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> Completed:
+        """Run ref-level git, once while the clone is read: the arguments name objects, never refs, so that the answer
+        stays the same. Raises GitError.
+        """
+        if (known := self.told.get(args)) is not None:
+            return known
+        answer = await self.git.on_clone(self.path, *args, check=check, environment=environment)
+        if len(answer.stdout) <= _MOST_TOLD_BYTES and not self.is_shallow:
+            self.told[args] = answer
+        return answer
 
     def view(self, path: Path, admin: Path) -> View:
         """Return what a process in the worktree at `path`, with the folder `admin` here, sees of this clone."""
@@ -153,7 +169,7 @@ class Clone:
             return 0, 0
         if self.is_shallow:
             raise _history_missing("rev-list")
-        counted = await self.run("rev-list", "--count", "--left-right", f"{commit}...{other}")
+        counted = await self.constant("rev-list", "--count", "--left-right", f"{commit}...{other}")
         ahead, behind = map(int, counted.text.split())
         return ahead, behind
 
@@ -163,7 +179,8 @@ class Clone:
 
     async def listed(self, *revisions: str) -> set[str]:
         """Return the commits that `git rev-list` finds for these revisions. Raises GitError."""
-        return set((await self.run("rev-list", *revisions)).text.split())
+        run = self.constant if all(refs.is_commit(one.removeprefix("^")) for one in revisions) else self.run
+        return set((await run("rev-list", *revisions)).text.split())
 
     async def unpublished(self, revision: str) -> int:
         """Return how many commits of `revision` no fetched ref reaches. Raises GitError."""
@@ -259,8 +276,8 @@ class CloneLock:
 
     `default` is the remote's default branch, where that is known already. `imported` are the commits that were imported
     under this lock, each with the private folder of its worktree; `packs` has the index of the pack of such a commit,
-    if nothing else is in it. `lets_go`: whoever holds it has a claim on all that it works on, and needs nothing of what
-    was true before a `released` block.
+    if nothing else is in it. `kept` are rescues of what a branch left behind, to be told. `lets_go`: whoever holds it
+    has a claim on all that it works on, and needs nothing of what was true before a `released` block.
     """
 
     clone: Clone
@@ -268,6 +285,7 @@ class CloneLock:
     lets_go: bool = False
     imported: set[tuple[Path, str]] = field(default_factory=set, compare=False, repr=False)
     packs: dict[str, Path] = field(default_factory=dict, compare=False, repr=False)
+    kept: list[str] = field(default_factory=list, compare=False, repr=False)
     _held: list[int] = field(default_factory=list, compare=False, repr=False)
 
     @contextlib.asynccontextmanager

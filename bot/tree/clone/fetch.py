@@ -169,8 +169,7 @@ async def replace_if_damaged(lock: CloneLock, on_progress: Callable[[str], None]
     if checked.status == 0:
         return None
     _log.warning("clone-damaged", clone=str(clone.path), found=checked.stderr[:2000])
-    url = (await clone.run("config", "--get", "remote.origin.url")).text
-    return await _replace(clone, url, on_progress)
+    return await _replace(clone, await clone.git.remote_url(clone.path), on_progress)
 
 
 async def fetch_ref(lock: CloneLock, remote_ref: str) -> str:
@@ -241,7 +240,7 @@ async def _configuration(clone: Clone) -> list[str] | None:
     if clone.path.is_symlink() or not all((clone.path / name).is_dir() for name in ("objects", PUBLISHED, "refs")):
         return None
     try:
-        listed = (await clone.run("config", "--local", "--list", "-z")).fields
+        listed = await clone.git.configuration(clone.path, anew=True)
     except GitError as error:
         if error.problem in (GitProblem.NOT_FOUND, GitProblem.CORRUPT):
             return None

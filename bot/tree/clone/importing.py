@@ -1,8 +1,7 @@
 """Import commits from a sandbox into the clone: read one object name, check its commits, move one ref."""
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,12 +9,13 @@ import structlog
 
 from bot import refs
 from bot.sandbox.view import View
-from bot.tree.clone.admin import recorded, recorded_branch, write_head
+from bot.tree.clone import on_host
+from bot.tree.clone.admin import recorded, recorded_branch
 from bot.tree.clone.checkout import Checkout
 from bot.tree.clone.clone import Clone, CloneLock
-from bot.tree.clone.published import noted_tips, unknown_to_published, unpublished_objects
+from bot.tree.clone.published import connected, lend, noted_tips, unknown_to_published, unpublished_objects
 from bot.tree.git.errors import GitError, GitProblem
-from bot.tree.git.runner import SIGPIPE_STATUSES, Completed, failure, piped
+from bot.tree.git.runner import SIGPIPE_STATUSES, failure, piped
 
 MAX_PACK_BYTES = 2 << 30
 # Memory for reading a pack that an agent made: deltas of a few bytes can stand for gigabytes.
@@ -46,21 +46,22 @@ class Private:
 async def import_commits(checkout: Checkout, branch: str | None) -> None:
     """Import what was committed in a worktree's sandbox; move `branch` in the clone, and register the HEAD.
 
-    Then the branch is the same on both sides. Without a sandbox they are one. Raises GitError, InvalidNameError.
+    Then the branch is the same on both sides. Without a sandbox they are one. What is checked out is asked again only
+    of a lost directory: whoever has changed it gives it as it is now. Raises GitError, InvalidNameError.
     """
     if not checkout.isolated:
         return
     view = checkout.view
-    head = await checkout.now()
+    head = await checkout.now() if checkout.lost else checkout
     on_branch = branch is not None and head.branch == branch
     if head.commit is not None:
         await _import(checkout.lock, view, head.commit)
     if branch is not None:
         ref = refs.local(branch)
-        await _follow(checkout.lock, view, ref, head.commit if on_branch else await checkout.commit_at(ref))
-    now = refs.local(branch) if branch and on_branch else head.commit
-    if now is not None and now != recorded(view.admin / "HEAD").removeprefix("ref: "):
-        write_head(view.admin, now)
+        await _follow(checkout, ref, head.commit if on_branch else await checkout.commit_at(ref))
+    if head.commit is not None:
+        now = refs.local(branch) if branch and on_branch else head.commit
+        await on_host.show(checkout.lock, checkout.path, view.admin, now, head.commit)
 
 
 async def import_commit(checkout: Checkout, sha: str) -> None:
@@ -74,7 +75,9 @@ async def move_branch(checkout: Checkout, ref: str, after: str, before: str | No
     if checkout.isolated:
         await checkout.git("update-ref", ref, after)
     if after != before:
-        await checkout.clone.run("update-ref", ref, after, before or "0" * len(after))
+        was_shown = await _move(checkout, ref, after, before)
+        if was_shown:
+            await on_host.show(checkout.lock, checkout.path, checkout.admin, ref, after)
 
 
 async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Private:
@@ -100,9 +103,9 @@ async def private_commits(checkout: Checkout, named: Sequence[str] = ()) -> Priv
     return Private(tuple(stashes), tuple(tip for tip in tips if tip in only_here))
 
 
-async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> None:
+async def _follow(checkout: Checkout, ref: str, tip: str | None) -> None:
     """Move the clone's branch to the sandbox's, with a reflog entry; restore one that was deleted in the sandbox."""
-    clone = lock.clone
+    lock, clone, view = checkout.lock, checkout.clone, checkout.view
     known = await clone.commit_at(ref)
     if tip == known:
         return
@@ -112,7 +115,18 @@ async def _follow(lock: CloneLock, view: View, ref: str, tip: str | None) -> Non
     if tip is None:
         return
     await _import(lock, view, tip)
-    await clone.run("update-ref", "--create-reflog", "-m", "from its sandbox", ref, tip, known or "0" * len(tip))
+    await _move(checkout, ref, tip, known)
+
+
+async def _move(checkout: Checkout, ref: str, after: str, before: str | None) -> bool:
+    """Move the clone's branch; return whether both sides had it at `before`, and HEAD there. What they had an agent, or
+    who signs, may rewrite. What others put there is kept.
+    """
+    if checkout.isolated and before is not None and on_host.is_as_shown(checkout.admin, ref, before):
+        await checkout.clone.run("update-ref", "--create-reflog", "-m", "from its sandbox", ref, after, before)
+        return True
+    await on_host.move_branch(checkout.lock, checkout.path, ref, after, before)
+    return False
 
 
 async def _import(lock: CloneLock, view: View, sha: str) -> None:
@@ -151,7 +165,7 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
     # It checks every object, and that nothing is missing.
     checking = ("index-pack", "--stdin", "--strict", f"--max-input-size={MAX_PACK_BYTES}", f"--keep={IMPORTING}")
     receiving = partial(clone.git.on_clone, clone.path, *checking, check=False, program=LIMITED)
-    packed, received = await _connected(packing, receiving)
+    packed, received = await connected(packing, receiving)
     if packed.status != 0 and packed.status not in SIGPIPE_STATUSES:
         raise failure("pack-objects", packed)
     if received.status != 0:
@@ -174,25 +188,6 @@ async def _import(lock: CloneLock, view: View, sha: str) -> None:
     _log.info("commits-imported", worktree=str(view.worktree), commit=sha)
 
 
-async def lend(clone: Clone, view: View, *commits: str) -> None:
-    """Give a sandbox these commits of the clone, with all that is not published. Raises GitError, OSError."""
-    if not view.is_isolated or not (objects := await unpublished_objects(clone, commits)):
-        return
-    packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
-    await _connected(
-        partial(clone.git.on_clone, clone.path, *packing, input=objects),
-        partial(clone.git.in_sandbox, view, "index-pack", "--stdin", in_worktree=False),
-    )
-
-
-async def _connected(
-    packing: Callable[..., Awaitable[Completed]], receiving: Callable[..., Awaitable[Completed]]
-) -> tuple[Completed, Completed]:
-    """Run two commands, the second of which reads what the first one writes."""
-    reading, writing = os.pipe()
-    return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
-
-
 def _has_too_many(pieces: Iterator[bytes]) -> bool:
     files = 0
     return any((files := files + piece.count(b"\0")) > MAX_FILES for piece in pieces)
@@ -205,7 +200,8 @@ async def _shared(clone: Clone, view: View, own: Sequence[str]) -> bytes:
     """
     asked = ("cat-file", "--batch-check=%(objectname)")
     told = await clone.git.in_sandbox(view, *asked, input="\n".join(own).encode(), in_worktree=False)
-    near = [line for line in told.text.split("\n") if refs.is_commit(line)]
-    # A push that was cut off is noted and no branch of the remote yet: what it published would be missed in the pack.
-    far = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
-    return "".join(f"^{tip}\n" for tip in near or far).encode()
+    shared = {line for line in told.text.split("\n") if refs.is_commit(line)}
+    if not shared:
+        # A push that was cut off is noted and no branch of the remote yet: the pack would lack what it published.
+        shared = noted_tips(clone).intersection((await clone.refs("refs/remotes/origin/")).values())
+    return "".join(f"^{tip}\n" for tip in shared).encode()

@@ -9,14 +9,17 @@ time. So what no ref reaches any more stays in `published` while there are workt
 `bot.tree.clone.packing`); an operator's `git gc` does not touch that store.
 """
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from bot.sandbox.view import PUBLISHED
+from bot.sandbox.view import PUBLISHED, View
 from bot.tree.clone.admin import write
 from bot.tree.clone.clone import Clone, CloneLock
+from bot.tree.git.runner import Completed
 
 _NOTE = "threadtree-published"
 
@@ -65,11 +68,13 @@ async def unpublished_objects(clone: Clone, commits: Iterable[str], admin: Path 
 
     The list is for `git pack-objects --local`, which leaves out all else that is published.
     """
-    known = noted_tips(clone)
+    known, commits = noted_tips(clone), [*commits]
     given = "".join([*(f"{sha}\n" for sha in commits), *(f"^{sha}\n" for sha in known)]).encode()
     listing = ("rev-list", "--objects", "--no-object-names", "--single-worktree", "--stdin")
     # Without a sandbox the clone has what was staged.
     has_index = admin is not None and os.path.lexists(admin / "index")  # noqa: ASYNC240
+    if not has_index and known.issuperset(commits):
+        return b""
     place, more = (admin, ("--indexed-objects",)) if admin is not None and has_index else (clone.path, ())
     return (await clone.git.on_clone(place, *listing, *more, input=given)).stdout
 
@@ -80,6 +85,25 @@ async def unknown_to_published(clone: Clone, objects: Iterable[bytes]) -> set[by
     asked = ("cat-file", "--batch-check=%(objectname)")
     told = await clone.git.on_clone(clone.path, *asked, input=b"\n".join(objects) + b"\n", environment=store)
     return {line.removesuffix(b" missing") for line in told.stdout.splitlines() if line.endswith(b" missing")}
+
+
+async def lend(clone: Clone, view: View, *commits: str) -> None:
+    """Give a sandbox these commits of the clone, with all that is not published. Raises GitError, OSError."""
+    if not view.is_isolated or not (objects := await unpublished_objects(clone, commits)):
+        return
+    packing = ("pack-objects", "--local", "--delta-base-offset", "--stdout", "-q")
+    await connected(
+        partial(clone.git.on_clone, clone.path, *packing, input=objects),
+        partial(clone.git.in_sandbox, view, "index-pack", "--stdin", in_worktree=False),
+    )
+
+
+async def connected(
+    packing: Callable[..., Awaitable[Completed]], receiving: Callable[..., Awaitable[Completed]]
+) -> tuple[Completed, Completed]:
+    """Run two commands, the second of which reads what the first one writes."""
+    reading, writing = os.pipe()
+    return await asyncio.gather(packing(stdout=writing), receiving(stdin=reading))
 
 
 def noted_tips(clone: Clone) -> set[str]:

@@ -50,13 +50,13 @@ async def branch_of(lock: CloneLock, start: Start) -> str | None:
 
 async def _issue(lock: CloneLock, issue: IssueBranch) -> StartPoint | CheckoutRefused:
     clone = lock.clone
-    if clone.is_shallow and await _branches(clone, _REMOTE, issue):
+    if clone.is_shallow and (await _branches(clone, issue))[1]:
         await complete(lock)  # to tell which of them are merged
     default = await remote_default_branch(lock)
     if isinstance(default, CheckoutRefused):
         return default
     base = await clone.commit_at(refs.remote(default.name)) or default.tip
-    local, remote = [await _branches(clone, where, issue) for where in (_HERE, _REMOTE)]
+    local, remote = await _branches(clone, issue)
     unmerged = [
         branch
         for branch in local.keys() | remote.keys()
@@ -93,11 +93,12 @@ async def taken_folder(clone: Clone, issue: IssueBranch) -> str | None:
     return None
 
 
-async def _branches(clone: Clone, namespace: str, issue: IssueBranch) -> dict[str, str]:
-    """Return the tips of an issue's branches in `namespace`. Raises GitError."""
-    found = await clone.refs(*(f"{namespace}{refs.issue_branch(issue, flat=flat)}*" for flat in (False, True)))
-    named = {ref.removeprefix(namespace): tip for ref, tip in found.items()}
-    return {branch: tip for branch, tip in named.items() if refs.sequel_of(branch, issue) is not None}
+async def _branches(clone: Clone, issue: IssueBranch) -> list[dict[str, str]]:
+    """Return the tips of an issue's branches here, and on the remote. Raises GitError."""
+    spaces, names = (_HERE, _REMOTE), [refs.issue_branch(issue, flat=flat) for flat in (False, True)]
+    found = await clone.refs(*(f"{space}{name}*" for space in spaces for name in names))
+    named = [{ref[len(space) :]: tip for ref, tip in found.items() if ref.startswith(space)} for space in spaces]
+    return [{name: tip for name, tip in one.items() if refs.sequel_of(name, issue) is not None} for one in named]
 
 
 async def in_its_way(clone: Clone, namespace: str, branch: str) -> str | None:

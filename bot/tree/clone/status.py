@@ -13,6 +13,7 @@ from bot.sandbox.untrusted_files import leads_out, read_untrusted, remove_blocki
 from bot.sandbox.view import View, unblock
 from bot.tree.clone.admin import admin_directory
 from bot.tree.clone.clone import Clone
+from bot.tree.clone.on_host import SUBMODULE_ENTRY
 from bot.tree.git.errors import GitError
 
 _STAGED_STATES = frozenset("MTAD")
@@ -29,8 +30,8 @@ _HEADER = b"\0# branch.oid "
 MOST_TOGETHER = 100
 """The most worktrees that one process reads."""
 _MOST_INDEX_BYTES = 64 << 20
-# https://git-scm.com/docs/index-format: the mode of a submodule; the extension that names another index.
-_SUBMODULE, _SHARED_INDEX = b"\x00\x00\xe0\x00", b"link\x00"
+# https://git-scm.com/docs/index-format: the extension that names another index.
+_SHARED_INDEX = b"link\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _is_plain(view: View) -> bool:
         index = read_untrusted(view.state, PurePath("index"), _MOST_INDEX_BYTES)
     except OSError:
         return False
-    return _SUBMODULE not in index and _SHARED_INDEX not in index
+    return SUBMODULE_ENTRY not in index and _SHARED_INDEX not in index
 
 
 def parse_status(shown: bytes) -> list[Change]:

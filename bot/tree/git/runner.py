@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypeAlias, TypedDict, TypeVar, Unpack
 
-from bot.sandbox.bwrap import NO_SANDBOX, Bwrap, Sandbox
+from bot.sandbox.bwrap import NO_SANDBOX, Bind, Bwrap, Sandbox
 from bot.sandbox.process import ProcessGroup, start
 from bot.sandbox.view import LFS, PUBLISHED, View
 from bot.tree.git.errors import (
@@ -38,6 +38,7 @@ _LAST_STATUS = 129
 _FATAL_STATUS = 128
 _CHUNK_BYTES = 1 << 16
 T = TypeVar("T")
+_Written: TypeAlias = tuple[int, int, int] | None
 
 # Stops what a repository's configuration could do: run code, or reach other repositories.
 _NEUTRAL: tuple[tuple[str, str], ...] = (
@@ -191,6 +192,8 @@ class Git:
     """git-lfs is installed: files under Git LFS have their content in worktrees."""
     outbound: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables with the way to the server, for commands on a clone."""
+    configured: "dict[Path, tuple[_Written, list[str]]]" = field(default_factory=dict, compare=False, repr=False)
+    """The configuration of clones, and when it was written."""
 
     def of_few_refs(self) -> "Git":
         """Return this git for servers with few refs: it lists them all with its first request, and asks nothing before.
@@ -230,12 +233,29 @@ class Git:
             elif isinstance(outcome, GitError):
                 raise outcome
             else:
+                if args[0] == "config":
+                    self.configured.pop(clone, None)
                 return outcome
+
+    async def configuration(self, clone: Path, *, anew: bool = False) -> list[str]:
+        """Return the clone's own configuration, each as "key\nvalue": its keys in lower case, but for the names between
+        the first and the last dot. `anew`, or where its file was written since, git is asked. Raises GitError.
+        """
+        written = _written(clone / "config")
+        known = None if anew else self.configured.get(clone)
+        if known is None or known[0] != written:
+            listed = await self.run(f"--git-dir={clone}", "config", "--local", "--list", "-z", cwd=None)
+            known = self.configured[clone] = written, listed.fields
+        return known[1]
+
+    async def configured_as(self, clone: Path, key: str) -> str:
+        """Return the value of a key of the clone's own configuration, the last one; empty without. Raises GitError."""
+        values = (one.partition("\n")[2] for one in await self.configuration(clone) if one.startswith(f"{key}\n"))
+        return next(reversed([*values]), "")
 
     async def remote_url(self, clone: Path) -> str:
         """Return the address of the clone's remote; empty where it has none. Raises GitError."""
-        asked = (f"--git-dir={clone}", "config", "--get", "remote.origin.url")
-        return (await self.run(*asked, cwd=None, check=False)).text
+        return await self.configured_as(clone, "remote.origin.url")
 
     @contextlib.asynccontextmanager
     async def _authorised(self, clone: Path, command: str) -> AsyncIterator[int | None]:
@@ -261,16 +281,17 @@ class Git:
         return Objects(lambda: start(argv, environment, Path("/"), stdin=pipe, stdout=pipe, stderr=null))
 
     async def in_sandbox(
-        self, view: View, *args: str, in_worktree: bool = True, **options: Unpack[Options]
+        self, view: View, *args: str, in_worktree: bool = True, shown: Sequence[Bind] = (), **options: Unpack[Options]
     ) -> Completed:
-        """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder.
+        """Run git in the sandbox: in the worktree or, without `in_worktree`, in its administrative folder. `shown` are
+        further folders that it reads.
 
         Raises GitError, OSError.
         """
         config = self._lfs_config(view.admin / LFS)
         environment = _worktree_environment(view.worktree, *config, *_of_command(args)) | self._lfs_objects(view)
         options["environment"] = {**environment, **_POINTERS, **options.get("environment", {})}
-        options["program"] = (*self.sandbox.git_argv(view, in_worktree=in_worktree), "git")
+        options["program"] = (*self.sandbox.git_argv(view, in_worktree=in_worktree, binds=shown), "git")
         place = () if in_worktree else (f"--git-dir={view.admin}",)
         return await self.run(*place, *args, cwd=self.sandbox.start_directory(view), **options)
 
@@ -394,6 +415,15 @@ async def piped(
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     return result
+
+
+def _written(file: Path) -> _Written:
+    """Return what changes whenever a file is written: git writes another one and renames it."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _of_command(args: Sequence[str]) -> tuple[tuple[str, str], ...]:

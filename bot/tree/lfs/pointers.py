@@ -45,10 +45,10 @@ class Pointer:
         return PurePath("objects", self.oid[:2], self.oid[2:4], self.oid)
 
 
-async def filter_lines(clone: Clone, commit: str) -> tuple[str, ...]:
-    """Return the lines of a commit's `.gitattributes` that give files a filter. Raises GitError."""
-    asked = ("grep", "-h", "-I", "--no-color", "-E", r"^[^#]*\bfilter=", commit, "--", ":(glob)**/.gitattributes")
-    found = await clone.git.on_clone(clone.path, *asked, check=False, environment=_MAGIC_PATHS)
+async def filter_lines(clone: Clone, *commits: str) -> tuple[str, ...]:
+    """Return the lines of these commits' `.gitattributes` that give files a filter. Raises GitError."""
+    asked = ("grep", "-h", "-I", "--no-color", "-E", r"^[^#]*\bfilter=", *commits, "--", ":(glob)**/.gitattributes")
+    found = await clone.constant(*asked, check=False, environment=_MAGIC_PATHS)
     if found.status not in (0, 1):
         raise failure("grep", found)
     return tuple(found.text.splitlines())

@@ -19,7 +19,8 @@ from bot.tree.clone.admin import Missing
 from bot.tree.clone.check_out import in_the_way, put_back
 from bot.tree.clone.checkout import Checkout, inspect, open_checkout
 from bot.tree.clone.clone import EMPTY_TREE, Clone, CloneLock
-from bot.tree.clone.importing import import_commits, lend
+from bot.tree.clone.importing import import_commits
+from bot.tree.clone.published import lend
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import failure
 from bot.tree.lfs.objects import put_objects_back
@@ -96,7 +97,7 @@ async def restore(
         raise RestoreRefusedError("directory-gone")
     if rescued is not None and rescued.lfs is not None:
         await put_objects_back(checkout, rescued.lfs)
-    await import_commits(checkout, branch)
+    await import_commits(await checkout.now(), branch)
     commits = 0
     if position.after is not None and position.after != position.head:
         commits = await clone.count(position.after, *([f"^{position.head}"] if position.head else []))

@@ -37,6 +37,7 @@ from bot.tree.rescue.snapshot import (
     scratch_git_dir,
     snapshot,
 )
+from bot.tree.submodules import with_commits_of_its_own
 
 AUTHOR = Identity("Threadtree", "threadtree@localhost")
 _COMMITS_IN_PROGRESS = (
@@ -255,6 +256,8 @@ async def _reason_to_keep_directory(own: ScratchGit, seen: Contents) -> str | No
     for entry in seen.entries:
         if entry.mode == SUBMODULE and not await _is_expendable(own, entry.name):
             return f"the submodule {entry.name!r} has commits of its own"
+    if (own_commits := await with_commits_of_its_own(own.checkout)) is not None:
+        return f"the submodule {own_commits!r} has commits of its own"
     return None
 
 
