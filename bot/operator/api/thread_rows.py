@@ -50,7 +50,8 @@ async def turns(connection: Connection, conversation_id: int, limit: int, scope:
 
 @statement(f"""
 {RELATED}
-select number, coalesce(p.titles[cardinality(p.titles)], '') as title, o.opened_at, o.closed_at, o.merged, o.reverted_by
+select number, coalesce(p.titles[cardinality(p.titles)], '') as title,
+       coalesce(o.opened_at, p.opened_at) as opened_at, o.closed_at, o.merged, o.reverted_by
 from related left join pull_requests p using (platform, repository_id, number)
      left join outcomes o using (platform, repository_id, number)
 where p.branch is not null or o.branch is not null
