@@ -92,15 +92,20 @@ _SHORTEST_KEY = 40
 
 
 class Redactor:
-    """What knows secrets, and those that its parent knows by then. Its methods may be called from any thread."""
+    """What knows secrets, and those that its parent knows by then. Its methods may be called from any thread.
+
+    `places` are the paths of DATA_DIR, which nobody is shown.
+    """
 
     def __init__(
         self,
         secrets: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
         parent: "Redactor | None" = None,
+        places: Iterable[str] = (),
     ) -> None:
         self._clock, self._parent = clock, parent
+        self._places: re.Pattern[str] | None = _places(places) if parent is None else parent._places
         self._lasting: tuple[str, ...] = ()
         self._minted: dict[str, float] = {}
         self._own = _Needles((), (), 0)
@@ -137,6 +142,13 @@ class Redactor:
             text = cleaned
         return text
 
+    def public(self, text: str) -> str:
+        """Return the text as it may be posted: redacted, and without paths of this machine. What is in a worktree is
+        named from there. Doing it twice changes nothing more.
+        """
+        text = self.redact(text)
+        return text if self._places is None else self._places.sub(_shown_place, text)
+
     def redact_known(self, text: str) -> str:
         """Return the text with `[redacted]` for each known secret, also in base64 and URL-encoded."""
         for _ in range(_MOST_PASSES):
@@ -158,6 +170,37 @@ class Redactor:
                 return True
             seen = seen[max(0, len(seen) - known.longest) :]
         return False
+
+
+_NAME = r"(?:[\w.~+@-]|\\[_*~])+"
+"""A name in a path, also as Markdown escapes it."""
+
+
+def _places(paths: Iterable[str]) -> re.Pattern[str] | None:
+    """Return what finds DATA_DIR, known by these paths, and what is in it; None without any."""
+    found = sorted({path.rstrip("/") for path in paths if path.strip("/")}, key=len, reverse=True)
+    if not found:
+        return None
+    written = "|".join(
+        "".join(re.escape(one) if one.isalnum() else rf"\\?{re.escape(one)}" for one in path) for path in found
+    )
+    # A directory of one name may be meant otherwise, where nothing of ours follows.
+    alone = "" if any(path.count("/") < 2 for path in found) else r"|(?![\w-]|\.\w)"
+    return re.compile(
+        rf"""(?<![\w.~-])(?:{written})(?:
+            (?P<tree>/worktrees/{_NAME}/{_NAME}/{_NAME}|/checks/(?:{_NAME}/)+?tree(?![\w.-]))(?P<below>/(?=[^\s/]))?
+          | (?P<home>/homes/\d+|/checks/(?:{_NAME}/)+?home(?![\w.-]))
+          | /(?P<ours>(?:worktrees|checks|homes|repos|private|kept|trash|attachments|workers|postgres)\b)
+          {alone}
+        )""",
+        re.VERBOSE,
+    )
+
+
+def _shown_place(found: re.Match[str]) -> str:
+    if found["tree"]:
+        return "" if found["below"] else "."
+    return "~" if found["home"] else found["ours"] or "DATA_DIR"
 
 
 @dataclass(frozen=True, slots=True)

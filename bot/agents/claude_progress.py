@@ -12,6 +12,7 @@ import claude_agent_sdk as sdk
 from bot.agents.driver import AgentDone, AgentEvent, Failed, Usage
 from bot.agents.prompt_loop import PromptProgress
 from bot.thread import reasons
+from bot.thread.formatting import one_line
 from bot.thread.questions import Question
 from bot.thread.tracking import PlanEntry
 
@@ -121,7 +122,9 @@ class ClaudeProgress(PromptProgress[Item]):
                 self._questions = tuple(_questions(asked))
             case sdk.ToolUseBlock(id=call_id, name=name, input=arguments):
                 told = next((arguments[key] for key in _TITLES if isinstance(arguments.get(key), str)), "")
-                yield from self._tool_started(call_id, f"{name} {told}".strip())
+                words = one_line(str(arguments.get("description", ""))) if "command" in arguments else ""
+                # The agent's own words, and the command below them.
+                yield from self._tool_started(call_id, "\n".join(filter(None, (words, f"{name} {told}".strip()))))
             case sdk.ToolResultBlock(tool_use_id=call_id, content=content, is_error=is_error):
                 yield from self._tool_ended(call_id, ok=is_error is not True, output=_printed(content))
             case _:

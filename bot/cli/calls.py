@@ -26,7 +26,7 @@ from bot.operator.api.rows import Row, WholeTurn, to_json
 from bot.serve.base import api_context
 from bot.settings import load
 from bot.store.database import Connection
-from bot.thread.formatting import format_dollars
+from bot.thread.formatting import format_dollars, one_line
 
 ROWS_FOR_PEOPLE: Final = 50
 UNLIMITED: Final = 10_000
@@ -171,7 +171,7 @@ def _print_turn(turn: WholeTurn) -> None:
     parts: dict[str, Sequence[str]] = {
         "Request": ["Its text has expired." if turn.request is None else turn.request],
         "Plan": [f"{entry.state}: {entry.text}" for entry in turn.plan],
-        "Steps": [f"{step.at.astimezone(UTC):%H:%M:%S}  {step.words}" for step in turn.steps],
+        "Steps": [f"{step.at.astimezone(UTC):%H:%M:%S}  {one_line(step.words)}" for step in turn.steps],
         "Last words": [turn.latest_words] if turn.latest_words else [],
     }
     for title, lines in parts.items():

@@ -12,7 +12,7 @@ from bot.agents.presets import model_variables
 from bot.care import upkeep_rows as upkeep
 from bot.cli.calls import print_json, print_table, record
 from bot.cli.options import Json, command_group
-from bot.cli.running import fail, run_on_node
+from bot.cli.running import answered, fail, run_on_node
 from bot.github.errors import NotFound
 from bot.model import Repository
 from bot.node.context import NodeContext
@@ -82,7 +82,7 @@ def refused_name(name: str) -> str | None:
 def _value() -> str:
     """Return what stdin says, without the end of its last line; nothing for what is no text."""
     if sys.stdin.isatty():
-        return str(typer.prompt("Value", hide_input=True))
+        return str(answered(lambda: typer.prompt("Value", hide_input=True)))
     try:
         return sys.stdin.buffer.read(MAX_BYTES + 2).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

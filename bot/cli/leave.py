@@ -7,7 +7,7 @@ from rich.filesize import decimal
 
 from bot.care.asked import Pruning
 from bot.care.prune import prune
-from bot.cli.running import fail, run, run_on_node
+from bot.cli.running import answered, fail, run, run_on_node
 from bot.locks import is_locked
 from bot.node import rescue_rows as rescues
 from bot.node.context import NodeContext
@@ -47,7 +47,7 @@ def uninstall(
     if settings.database_url is not None:
         typer.echo("  database   the one that DATABASE_URL names, with its rows")
     if not yes:
-        typer.confirm("Delete it?", abort=True)
+        answered(lambda: typer.confirm("Delete it?", abort=True))
     if keep_rescues:
         run_on_node(_rescue_all)
     _require_stopped(settings)

@@ -72,6 +72,15 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
+def answered(ask: Callable[[], T]) -> T:
+    """Return the answer to a question at the terminal; end the command where the input ends, or the answer is no."""
+    try:
+        return ask()
+    except typer.Abort:
+        typer.echo()
+        fail("Not done: the answer was no, or the input ended.")
+
+
 def explained(error: Exception) -> tuple[Sequence[str], int] | None:
     """Return the lines and the exit status for an error that the operator can correct; None for a bug."""
     import asyncpg

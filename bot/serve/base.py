@@ -20,7 +20,8 @@ class CannotStartError(Exception):
 
 def redactor_of(settings: Settings) -> Redactor:
     """Return what knows the secrets of this process; from now on the log holds none of them, nor of any repository."""
-    redactor = Redactor(known_secrets(settings))
+    places = {str(settings.data_dir.absolute()), str(settings.data_dir.resolve())}
+    redactor = Redactor(known_secrets(settings), places=places)
     logs.redact_with(Redactor(secrets_in(settings.data_dir), parent=redactor))
     return redactor
 

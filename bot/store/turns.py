@@ -354,6 +354,8 @@ async def save_progress(
 -- The time of a worktree that is being removed stays: it is when the removal was decided.
 with ended as (
     update turns set state = $3, reason = $4, notices = coalesce($5, notices), outcome = $6::text::jsonb,
+                     -- Where no agent was asked, the cost is known.
+                     cost_usd = coalesce(cost_usd, case when session_id is null then 0 end),
                      finished_at = now(), claim = null, worker = null
     where id = $1 and claim = $2 returning id, session_id, worktree_id
 ), session as (

@@ -74,7 +74,7 @@ def plain(words: str, number: int, redactor: Redactor) -> str:
     It closes no other issue than `number`.
     """
     line = one_line("".join(c if c.isprintable() else " " for c in words))
-    line = redactor.redact(line).strip("`*\"'“” ").removesuffix(".")
+    line = redactor.public(line).strip("`*\"'“” ").removesuffix(".")
     line = _without_closing(_MENTIONS.sub("", line), number)
     return line if re.search(r"\w", line) else ""
 

@@ -38,6 +38,18 @@ Elsewhere = Literal["excluded", "taken-off", "conflict"]
 """Why commits are on another branch than that of the thread."""
 LeftOut = Literal["large", "filter", "product"]
 
+_STANDING = (
+    "Not committed, because ",
+    "`.threadtree/setup` left files that git does not ignore: ",
+    "The agent saw only the Git LFS pointers of ",
+)
+
+
+def is_standing(notice: str) -> bool:
+    """Return whether a notice tells a fact that stays: it is said once a thread, and again when it changes."""
+    return notice.startswith(_STANDING)
+
+
 RECORD_RESTORED = (
     "Git had lost its record of this thread's files, and the bot repaired it. Files and commits are unchanged."
 )

@@ -272,7 +272,7 @@ class Sender:
         return self._signed(item, content)
 
     def _signed(self, item: OutboxItem, content: str) -> str:
-        return signed(self.redactor_of(item.repository).redact(content), _marker(item))
+        return signed(self.redactor_of(item.repository).public(content), _marker(item))
 
 
 def _marker(item: OutboxItem) -> str:

@@ -107,7 +107,7 @@ def description(
     """
     asked, template = _requested_by(answers), (template or "").replace("\r\n", "\n").strip()
     if written is not None:
-        text = _safe(redactor.redact(_COMMENT.sub("", written)), server_url)
+        text = _safe(redactor.public(_COMMENT.sub("", written)), server_url)
     else:
         text = _from_commits(answers, subjects, server_url, redactor)
     if template and not (written and _is_filled(template, written)):
@@ -119,7 +119,7 @@ def description(
         text, closing = _with_closing(text, closes, template)
         text = _joined(text, asked, closing)
     # The only marks are those around it.
-    text = redactor.redact(text).replace("threadtree:description", "threadtree\u200b:description")
+    text = redactor.public(text).replace("threadtree:description", "threadtree\u200b:description")
     return text if len(text) <= LONGEST_DESCRIPTION else f"{text[:LONGEST_DESCRIPTION].rstrip()}…"
 
 
@@ -145,7 +145,7 @@ def rewritten(body: str, text: str) -> str:
 
 def _from_commits(answers: Sequence[Answer], subjects: Sequence[str], server_url: str, redactor: Redactor) -> str:
     """Return the only answer, or the list of commits: what several answers say need not hold any more."""
-    only = commit_message.split_subject(redactor.redact(answers[0].text))[0] if len(answers) == 1 else ""
+    only = commit_message.split_subject(redactor.public(answers[0].text))[0] if len(answers) == 1 else ""
     text = _safe(only, server_url)
     if text and len(subjects) < 2:
         return text

@@ -263,7 +263,8 @@ def running(
             *(_ENTRIES[entry.state].format(inline_text(truncate(entry.text))) for entry in plan[:_MOST_STEPS]),
         ]
     if steps:
-        lines += ["", f"Last step: {inline_code(truncate(steps[-1]))}"]
+        words, command = _parted(steps[-1])
+        lines += ["", f"Last step: {words or command}"]
     return "\n".join(lines)
 
 
@@ -372,9 +373,20 @@ def _tells_steps(result: TurnResult) -> bool:
     return bool(steps) and (result.changes is not None or result.state != "done" or failed or len(steps) > _MOST_STEPS)
 
 
+def _parted(step: str) -> tuple[str, str]:
+    """Return the agent's words for a step, empty where it said none, and the tool with the command."""
+    words, _, command = step.rpartition("\n")
+    return inline_text(truncate(words)), inline_code(truncate(command))
+
+
+def not_all(read: Sequence[str]) -> tuple[str, ...]:
+    """Return the clauses on what an agent read that tell of something it did not get."""
+    return tuple(clause for clause in read if _NOT_ALL.search(clause))
+
+
 def _tells_read(result: TurnResult) -> bool:
     """Return whether what the agent read is worth a fold: it was not all."""
-    return any(_NOT_ALL.search(clause) for clause in result.read)
+    return bool(not_all(result.read))
 
 
 def _folds(result: TurnResult) -> list[str]:
@@ -390,7 +402,8 @@ def _folds(result: TurnResult) -> list[str]:
         folds.append(details("The end of the agent's error output", code_block(result.last_words)))
     if _tells_steps(result):
         skipped = len(result.steps) - _MOST_STEPS
-        lines = [f"- {inline_code(truncate(step))}" for step in result.steps[-_MOST_STEPS:]]
+        parted = map(_parted, result.steps[-_MOST_STEPS:])
+        lines = [f"- {': '.join(filter(None, (words, command)))}" for words, command in parted]
         earlier = [f"- {format_count(skipped, 'earlier step')}"] if skipped > 0 else []
         folds.append(details(f"{format_count(len(result.steps), 'step')} of the agent", "\n".join(earlier + lines)))
     if _tells_read(result):

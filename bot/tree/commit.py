@@ -82,13 +82,12 @@ async def return_to_branch(checkout: Checkout, branch: str, label: RescueLabel) 
     await _quit_rebase(checkout)
     # `reset` deletes what is in the index and not in the branch: all that was rescued, and no ignored file.
     # Repositories inside the worktree are in no rescue and stay.
-    changed = await checkout.changed_files()
-    await stage(checkout, [name for name in changed if not name.endswith("/")])
+    await stage(checkout, [one.name for one in await checkout.work() if not one.name.endswith("/")])
     with marked(checkout, before, tip or before or EMPTY_TREE):
         await checkout.git("symbolic-ref", "HEAD", ref)
         await checkout.git("reset", "--quiet", "--hard")
     await import_commits(await checkout.now(), branch)
-    uncovered = [name for name in await checkout.changed_files() if not name.endswith("/")]
+    uncovered = [one.name for one in await checkout.work() if not one.name.endswith("/")]
     return StrayWork(rescued.ref, tuple(uncovered)) if rescued is not None else None
 
 
@@ -190,11 +189,7 @@ async def _reasons(checkout: Checkout, changed: Sequence[Change]) -> dict[str, L
         if one.name in inside or not _fits(checkout.path, one.name, limits.get(one.name, MAX_FILE_BYTES))
     ]
     filtered = await _unknown(checkout, [name for name in filters if name not in large and name not in limits])
-    products = {one.name: one.product for one in changed if one.product is not None}
-    if products:
-        tracked = (await checkout.git("ls-files", "-z", "--", *sorted(set(products.values())))).fields
-        products = {name: one for name, one in products.items() if not any(file.startswith(one) for file in tracked)}
-    reasons: dict[str, LeftOut] = dict.fromkeys(products, "product")
+    reasons: dict[str, LeftOut] = dict.fromkeys([one.name for one in changed if one.product is not None], "product")
     return reasons | dict.fromkeys(filtered, "filter") | dict.fromkeys(large, "large")
 
 

@@ -1,11 +1,14 @@
 """What a pull request of a branch would hold, as it is on GitHub: its commits, and the repository's template."""
 
+import re
 from dataclasses import dataclass
 
 from bot import refs
 from bot.tree.clone.clone import REGULAR_FILES, Clone
 
 MOST_COMMITS = 200
+_REVERTS = re.compile(r"^This reverts commit ([0-9a-f]{40,64})", re.MULTILINE)
+"""What `git revert`, and `/undo`, write into the message."""
 TEMPLATE_BYTES = 20_000
 # https://docs.github.com/communities/using-templates-to-encourage-useful-issues-and-pull-requests/creating-a-pull-request-template-for-your-repository
 _FOLDERS = (".github/", "", "docs/")
@@ -79,10 +82,20 @@ async def template_on(clone: Clone, default_branch: str) -> Template | None:
 
 
 async def _subjects(clone: Clone, tip: str, onto: str) -> tuple[str, ...]:
-    """Return the subjects of the commits that `onto` lacks, oldest first."""
-    shown = (f"--max-count={MOST_COMMITS}", "--reverse", "--no-merges", "--format=%s", "-z")
+    """Return the subjects of the commits that `onto` lacks, oldest first, without those that a later one took back."""
+    shown = (f"--max-count={MOST_COMMITS}", "--topo-order", "--format=%H\t%P\t%s%n%b", "-z")
     listed = await clone.run("log", *shown, tip, f"^{onto}", "--")
-    return tuple(subject.encode("utf-8", "replace").decode() for subject in listed.fields)
+    commits = [entry.split("\t", 2) for entry in listed.fields]
+    there, gone, kept = {commit for commit, _, _ in commits}, set[str](), list[str]()
+    for commit, parents, words in commits:
+        taken_back = {*_REVERTS.findall(words)}
+        if commit in gone:
+            continue
+        if taken_back and taken_back <= there:
+            gone |= taken_back
+        elif " " not in parents:
+            kept.append(words.partition("\n")[0].encode("utf-8", "replace").decode())
+    return tuple(reversed(kept))
 
 
 async def _first_on_github(clone: Clone, *branches: str | None) -> str | None:

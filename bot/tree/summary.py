@@ -72,7 +72,7 @@ async def _summary(
             if isinstance(found, Missing):
                 return Summary(size)
             await found.unblock()
-            seen = (found.commit, len(await found.changes()))
+            seen = (found.commit, len(await found.work()))
         head, changed = seen
         if head is not None and head == theirs:
             return Summary(size, changed, 0, 0)

@@ -100,7 +100,7 @@ class Tree:
         if isinstance(found, Missing):
             return ()
         files = list[tuple[object, ...]]()
-        for change in await found.changes():
+        for change in await found.work():
             try:
                 stat = (found.path / change.name).lstat()
                 files.append((change, stat.st_mtime_ns, stat.st_size))
@@ -271,12 +271,12 @@ class OpenTree(OpenClone):
             yield
 
     async def changed_files(self) -> list[str]:
-        """Return the names of uncommitted and untracked files. What is in git's way is removed. Raises GitError,
-        OSError.
+        """Return the names of uncommitted and untracked files, but for build products. What is in git's way is removed.
+        Raises GitError, OSError.
         """
         checkout = await self.checkout()
         await checkout.unblock()
-        return await checkout.changed_files()
+        return [change.name for change in await checkout.work()]
 
     async def make(self, start: Start, rescue: str) -> Created | CheckoutRefused:
         """Create the worktree, after a fetch: see `create`. Raises GitError, InvalidNameError, OSError."""
@@ -400,7 +400,7 @@ class OpenTree(OpenClone):
         GitError, OSError.
         """
         checkout = await self.checkout()
-        await stage(checkout, [name for name in await checkout.changed_files() if not name.endswith("/")])
+        await stage(checkout, [one.name for one in await checkout.work() if not one.name.endswith("/")])
         with marked(checkout, rescue, (await checkout.now()).commit or rescue):
             await checkout.git("reset", "--quiet", "--hard")
 

@@ -14,11 +14,11 @@ from bot.redaction import Redactor
 from bot.rules import Rules
 from bot.sandbox import trash
 from bot.store import conversations, turns
-from bot.store.database import DATABASE_AWAY, Connection
+from bot.store.database import DATABASE_AWAY, Connection, statement
 from bot.store.jobs import ring_for_work
 from bot.store.turns import ClaimedTurn
+from bot.thread import notices, reasons, thread_comments, tracking
 from bot.thread import outbox_rows as outbox
-from bot.thread import reasons, thread_comments, tracking
 from bot.thread.agent_answer import answer_parts
 from bot.thread.commit_message import split_subject
 from bot.thread.formatting import plain
@@ -120,6 +120,7 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     run.look_for_variables()
     # In a thread: a long answer takes seconds.
     result = await asyncio.to_thread(_without_secrets, end, ctx.redactor)
+    result = await _news(run, result)
     parts = await asyncio.to_thread(tracking.final, result, server_url=ctx.server_url)
     post = await asyncio.to_thread(run.kind.post, run, result)
     in_threads = await asyncio.to_thread(_in_threads, run) if result.state == "done" else {}
@@ -142,6 +143,36 @@ async def finish(run: TurnRun, end: TurnResult) -> None:
     for place in run.trashed:
         await trash.delete(place)
     await _delete_old_sessions(ctx)
+
+
+async def _news(run: TurnRun, result: TurnResult) -> TurnResult:
+    """Return the end without the standing facts that an earlier answer of the thread told."""
+    if not run.is_of_thread:
+        return result
+    place, told, why = (run.turn.conversation.id, run.turn.id), list[str](), result.nothing and result.nothing.why
+    for notice in result.notices:
+        stands = notices.is_standing(notice) and notice != why
+        if not (stands and await run.write(_told_last, *place, notice.partition(": `")[0]) == notice):
+            told.append(notice)
+    missed = tracking.not_all(run.read)
+    knows = bool(missed) and await run.write(_was_read, *place, missed)
+    return replace(result, notices=tuple(told), read=() if knows else result.read)
+
+
+@statement("""
+select notice from turns t, unnest(t.notices) as notice
+where t.conversation_id = $1 and t.id < $2 and t.finished_at is not null and starts_with(notice, $3)
+order by t.id desc limit 1
+""")
+async def _told_last(connection: Connection, conversation_id: int, turn_id: int, beginning: str) -> str | None:
+    """Return the last notice of an earlier turn of the conversation that begins so."""
+
+
+@statement("""
+select 1 from turns where conversation_id = $1 and id < $2 and finished_at is not null and read @> $3::text[] limit 1
+""")
+async def _was_read(connection: Connection, conversation_id: int, turn_id: int, clauses: Sequence[str]) -> bool:
+    """Return whether an earlier turn of the conversation told the same of what its agent did not get."""
 
 
 def _outcome(run: TurnRun, end: TurnResult) -> Outcome:
@@ -197,7 +228,7 @@ def _in_threads(run: TurnRun) -> dict[int, str]:
 
 def _without_secrets(result: TurnResult, redactor: Redactor) -> TurnResult:
     """Return the end of a turn as it is stored and shown: no text of the agent, of git or of GitHub holds a secret."""
-    redact = redactor.redact
+    redact = redactor.public
     return replace(
         result,
         reason=result.reason and redact(result.reason),

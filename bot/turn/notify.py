@@ -81,7 +81,7 @@ class Notifier:
             raise RetryLaterError(2, type(problem).__name__) from problem
         if ended is None:
             return
-        message = self._redactor.redact(orjson.dumps(body(turn_id, event, waits_for, ended, self._server_url)).decode())
+        message = self._redactor.public(orjson.dumps(body(turn_id, event, waits_for, ended, self._server_url)).decode())
         why, passes = await self._post(message.encode())
         if why is None:
             counters.NOTIFICATIONS.labels("sent").inc()

@@ -64,10 +64,11 @@ async def record_pull_request(connection: Connection, conversation_id: int, numb
 select t.id, t.answer, r.ask, c.number
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id
 where t.pushed_to = $3 and t.answer is not null and (c.platform, c.repository_id) = ($1, $2)
+  and t.undoes is null and not exists (select from turns u where u.undoes = t.id and u.state in ('running', 'done'))
 order by t.id limit 50
 """)
 async def turns_on_branch(connection: Connection, repository: Repository, branch: str) -> list[TurnOnBranch]:
-    """Return the turns that changed the branch, oldest first."""
+    """Return the turns that changed the branch, oldest first, without those that were taken back."""
 
 
 @statement("""

@@ -88,7 +88,8 @@ def taken_back(change: ChangeOfTurn | None, saved: Saved | None, commits: Sequen
 
 def commit_message(change: ChangeOfTurn, asked: AskedBy, commits: Sequence[str]) -> str:
     """Return the message of the commit that takes a change back, which was these `commits`."""
-    reverts = "\n".join(f"This reverts commit {sha}." for sha, _, _ in _parted(commits))
+    # All of them: what a pull request tells leaves out what was taken back.
+    reverts = "\n".join(f"This reverts commit {commit.partition(' ')[0]}." for commit in commits)
     return f"Take back turn {change.id}\n\n{reverts}\n\nRequested by {asked.login}: {asked.url}\n"
 
 

@@ -20,18 +20,25 @@ from tests.chaos.checks import KINDS
 from tests.chaos.round import KILLS, Outcome, Plan, play, postgres
 from tests.support.postgres import remember_types
 
-KILLS_A_ROUND = 25
+KILLS_A_ROUND = 40
 
 
 def main() -> int:
     """Return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="how many processes are killed in all (100)")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="how many processes are killed in all (100); 0: only the table"
+    )
     parser.add_argument("--seed", type=int, default=1, help="everything random follows from it (1)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes with a DATA_DIR each on one Postgres (1)")
     parser.add_argument("--a-round", type=int, default=KILLS_A_ROUND, help=f"kills in each round ({KILLS_A_ROUND})")
     parser.add_argument("--round", type=int, help="play only the round of this number")
-    parser.add_argument("--journal", type=Path, default=Path("chaos.journal"), help="gets a line for each round")
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        default=Path("chaos.journal"),
+        help="gets a line for each round; the table is of all its lines (chaos.journal)",
+    )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on after the rounds in this journal")
     parser.add_argument("--keep-going", action="store_true", help="go on after a round that failed")
     known = parser.parse_args()
@@ -42,8 +49,9 @@ def main() -> int:
     # The simulated GitHub has requests whose client was killed.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_run(known, journal, mine))
+    if known.kills:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_run(known, journal, mine))
     return _report(_rounds(journal))
 
 
@@ -94,10 +102,14 @@ def _line(outcome: Outcome) -> str:
 
 def _report(rounds: list[dict[str, Any]]) -> int:
     faults, states, broken, interrupted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    met, verbs = Counter[str](), dict[str, Counter[str]]()
     for one in rounds:
         faults.update(one["faults"])
         states.update(one["states"])
         interrupted.update(one["interrupted"])
+        met.update(one["met"])
+        for verb, ends in one["verbs"].items():
+            verbs.setdefault(verb, Counter()).update(ends)
         broken.update(violation["kind"] for violation in one["violations"])
     seconds, kills = sum(one["seconds"] for one in rounds), sum(faults[kind] for kind in KILLS)
     others = [f"{kind} {faults[kind]}" for kind in faults if kind not in KILLS]
@@ -108,10 +120,14 @@ def _report(rounds: list[dict[str, Any]]) -> int:
         "deliveries": sum(one["deliveries"] for one in rounds),
         "requests": f"{sum(one['requests'] for one in rounds)} ({', '.join(f'{k} {v}' for k, v in states.items())})",
         "attempts of checks": sum(one.get("attempts", 0) for one in rounds),
+        "kills met": ", ".join(f"{what} {n}" for what, n in met.most_common()),
+        **{f"  {verb}": ", ".join(f"{end} {n}" for end, n in ends.most_common()) for verb, ends in verbs.items()},
+        "interrupted": f"{100 * states['interrupted'] / max(sum(states.values()), 1):.1f} % of requests, "
+        f"at {60 * kills / max(seconds, 1):.0f} kills a minute",
         "interrupted by": "; ".join(f"{n} × ({ends})" for ends, n in interrupted.items()),
         **{kind: broken[kind] for kind in KINDS},
     }
-    _say("\n" + "\n".join(f"{name:<20}{figure}" for name, figure in figures.items()))
+    _say("\n" + "\n".join(f"{name:<30}{figure}" for name, figure in figures.items()))
     for one in rounds:
         if one["violations"]:
             _say(f"failed: {one['plan']}, kept in {one['directory']}")

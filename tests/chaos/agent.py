@@ -43,15 +43,27 @@ def alone_in(cwd: Path) -> Iterator[None]:
         os.close(directory)
 
 
+def _tag(request: str) -> str:
+    return next((word for word in request.split() if word.startswith("R-")), "")
+
+
 class Journaled(Work):
     """Work of which every effect is noted once it is there."""
 
     def obey(self, request: str) -> None:
-        self.tag = next((word for word in request.split() if word.startswith("R-")), "")
+        self.tag = _tag(request)
         with alone_in(self.cwd):
             self._note("start")
             super().obey(request)
             self._note("end")
+
+    def _obey_added(self, texts: list[str]) -> None:
+        for text in texts:
+            first, self.tag = self.tag, _tag(text)
+            self._note("start")
+            super()._obey_added([text])
+            self._note("end")
+            self.tag = first
 
     def _note(self, event: str, **more: str) -> None:
         note(event, self.cwd, tag=self.tag, **more)

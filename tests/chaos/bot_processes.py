@@ -34,6 +34,7 @@ class Place:
     restart_seconds: float = 0.0
     """The pause before the next start."""
     suspended: bool = False
+    asked_to_end: bool = False
 
     @property
     def data_dir(self) -> Path:
@@ -55,6 +56,7 @@ class Place:
             self.process.send(number)
         except ProcessLookupError:
             return False
+        self.asked_to_end |= number == signal.SIGTERM
         return True
 
 
@@ -96,7 +98,7 @@ class Places:
 
     async def _keep(self, place: Place) -> None:
         while not self._stopping:
-            place.suspended = False
+            place.suspended = place.asked_to_end = False
             place.process = process = await self._here.start_program(
                 *(program.__file__, str(place.armed), str(place.skew), place.command),
                 command=place.name,
@@ -107,7 +109,8 @@ class Places:
             if not place.is_web:
                 self.lives.append((process, time.time()))
             status = await process.ended()
-            if status != -signal.SIGKILL and not self._stopping:
+            expected = (-signal.SIGKILL, 0) if place.asked_to_end else (-signal.SIGKILL,)
+            if status not in expected and not self._stopping:
                 self.ended.append(f"{place.name} ended with {status}:\n{await process.tail()}")
             await asyncio.sleep(place.restart_seconds)
             place.restart_seconds = self._rng.uniform(0, 0.4)

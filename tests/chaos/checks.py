@@ -24,16 +24,17 @@ LOST, DOUBLED, ORDER, TOGETHER = "lost", "doubled", "out of order", "two in a di
 COMMITS, ORPHANS, LEAKED, STUCK = "lost commits", "orphans", "leaked", "stuck"
 FORCED, UNPUBLISHED = "forced", "unpublished"
 MENDED_TWICE, RUNAWAY = "mended twice", "loops over limit"
+FAILED, APPROVED_TWICE, UNDONE_WRONG, UPDATED_WRONG = "failed for no agent's reason", "ran twice", "undone", "updated"
 KINDS = (
     *(LOST, DOUBLED, ORDER, TOGETHER, COMMITS, ORPHANS, LEAKED, STUCK, FORCED, UNPUBLISHED),
-    *(MENDED_TWICE, RUNAWAY),
+    *(MENDED_TWICE, RUNAWAY, FAILED, APPROVED_TWICE, UNDONE_WRONG, UPDATED_WRONG),
 )
 MOST_ATTEMPTS = 2
 """MAX_FIX_ATTEMPTS of a round."""
 
 NOTICED_SECONDS = 2.0
 """So much later, at most, is the end of a process noticed."""
-_LINK = re.compile(r"request\]\([^)]*#issuecomment-(\d+)\)")
+_LINK = re.compile(r"(request|message)\]\([^)]*#issuecomment-(\d+)\)")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _MARKER = re.compile(r"<!-- threadtree:[^>]*-->")
 _MOVED = "[Go to the answer]"
@@ -41,8 +42,12 @@ _KEPT, _GONE = "could not be pushed", "is no longer on GitHub"
 _MENDS = "to mend that."
 
 TURNS = """
-select t.id, t.state, t.reason, t.cut_offs, (r.ask #>> '{target,id}')::bigint as source_id, t.conversation_id, t.claim,
-       case when r.verb = 'fix' then r.ask #>> '{of,head}' end as mends
+select t.id, t.reason, t.cut_offs, (r.ask #>> '{target,id}')::bigint as source_id, t.conversation_id, t.claim,
+       r.verb, r.is_told,
+       case when r.is_told then coalesce((select j.state from turns j where j.id = r.joins), t.state) else t.state end
+           as state,
+       case when r.verb = 'fix' and r.retry_of is null then r.ask #>> '{of,head}' end as mends,
+       (r.ask #>> '{of,plan}')::bigint as approves, t.undoes, t.head_before, t.pushed_to, t.pushed_head, t.answer
 from turns t join requests r on r.turn_id = t.id order by t.id
 """
 WORKTREES = "select w.*, n.name as node_name from worktrees w join nodes n on n.id = w.node order by w.id"
@@ -123,16 +128,21 @@ def finals_of(thread: Issue, bot: User) -> dict[int, list[Comment]]:
     """Return the bot's final answers on the thread, by the id of the comment that asked."""
     found: dict[int, list[Comment]] = defaultdict(list)
     for comment in thread.comments_by(bot):
-        if (asked := _answered_by(comment.body)) is not None:
+        for asked in answered_by(comment.body):
             found[asked].append(comment)
     return found
 
 
-def _answered_by(body: str) -> int | None:
-    """Return the id of the comment that asked for this final answer, None for any other text of the bot."""
-    links = _LINK.findall(body)
-    is_final = links and not body.startswith(PROGRESS) and _MOVED not in body and _MENDS not in body
-    return int(links[-1]) if is_final else None
+def answered_by(body: str) -> list[int]:
+    """Return the ids of the comments that asked for this final answer: a request and the messages to its agent.
+
+    None for any other text of the bot.
+    """
+    links = list(_LINK.finditer(body))
+    if not links or body.startswith(PROGRESS) or _MOVED in body or _MENDS in body:
+        return []
+    last = max((n for n, link in enumerate(links) if link[1] == "request"), default=len(links))
+    return [int(link[2]) for link in links[last:]]
 
 
 def _shown(thread: Issue, bot: User) -> dict[int, datetime]:
@@ -143,7 +153,7 @@ def _shown(thread: Issue, bot: User) -> dict[int, datetime]:
     times: dict[int, datetime] = {}
     for comment in thread.comments_by(bot):
         for one in comment.revisions or [Revision(comment.created_at, bot, comment.original)]:
-            if (asked := _answered_by(one.body)) is not None:
+            for asked in answered_by(one.body):
                 times[asked] = min(one.at, times.get(asked, one.at))
     return times
 
@@ -197,9 +207,13 @@ def answers(evidence: Evidence) -> Iterable[Violation]:
         wanted = sum(one.thread is thread for one in stream.helps)
         if shown != wanted:
             yield Violation(LOST if shown < wanted else DOUBLED, f"{wanted} /help on {thread!r}, {shown} replies")
+    for turn in evidence.all_turns:
+        if turn["state"] == "failed" and "agent" not in turn["reason"].lower():
+            yield Violation(FAILED, f"turn {turn['id']} ({turn['verb']}): {turn['reason']}")
     for turn in evidence.turns:
         # Nothing else that is asked here deserves it: a request right before a merge and the end of its branch.
-        if turn["state"] == "refused" and _GONE not in turn["reason"]:
+        asks_agent = turn["verb"] in ("work", "plan", "review")
+        if asks_agent and turn["state"] == "refused" and _GONE not in turn["reason"]:
             yield Violation(LOST, f"turn {turn['id']} was refused: {turn['reason']}")
     asked_twice = Counter(turn["source_id"] for turn in evidence.turns)
     for comment, times in asked_twice.items():
@@ -347,7 +361,7 @@ async def branches(evidence: Evidence) -> list[Violation]:
     stream = evidence.stream
     bot = stream.here.github.bot
     for repository in stream.repositories:
-        history = await _History.of(repository)
+        history = await History.of(repository)
         last: dict[str, str | None] = {}
         for push in repository.pushes:
             what = f"{push.ref} in {repository.full_name} went from {push.before} to {push.after}"
@@ -371,16 +385,16 @@ async def branches(evidence: Evidence) -> list[Violation]:
 
 
 @dataclass(frozen=True, slots=True)
-class _History:
+class History:
     """All commits that branches of a repository on GitHub ever had, with their parents."""
 
     pushes: Sequence[Push]
     parents: dict[str, list[str]]
 
     @classmethod
-    async def of(cls, repository: Repository) -> "_History":
+    async def of(cls, repository: Repository) -> "History":
         tips = {push.after for push in repository.pushes if push.after is not None}
-        lines = (await _git(repository.git.path, "rev-list", "--parents", *sorted(tips))).splitlines()
+        lines = (await git(repository.git.path, "rev-list", "--parents", *sorted(tips))).splitlines()
         return cls(repository.pushes, {line.split()[0]: line.split()[1:] for line in lines})
 
     def has(self, tip: str, sha: str | None) -> bool:
@@ -413,8 +427,8 @@ async def _contents(stores: Iterable[Path]) -> tuple[set[tuple[str, str]], set[s
         told = {one.read_text().strip() for one in (*heads, *refs) if one.exists()}
         objects = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(str(one / "common" / "objects") for one in sandboxed)}
         own = [sha for sha in told if _SHA.fullmatch(sha) and await _has(store, sha, objects)]
-        commits |= set((await _git(store, "rev-list", "--all", *own, environment=objects)).split())
-        for line in (await _git(store, "rev-list", "--all", "--objects", *own, environment=objects)).splitlines():
+        commits |= set((await git(store, "rev-list", "--all", *own, environment=objects)).split())
+        for line in (await git(store, "rev-list", "--all", "--objects", *own, environment=objects)).splitlines():
             sha, _, path = line.partition(" ")
             if path:
                 blobs.add((Path(path).name, sha))
@@ -427,7 +441,7 @@ async def _has(store: Path, sha: str, environment: dict[str, str]) -> bool:
     return await (await _start(store, command, environment)).wait() == 0
 
 
-async def _git(store: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
+async def git(store: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
     process = await _start(store, arguments, environment or {})
     said, _ = await process.communicate()
     assert process.returncode == 0, arguments

@@ -1,4 +1,4 @@
-"""Faults in which every process lives: the database is away or locked, a clock is wrong."""
+"""Faults of what the processes need: the database is away, without its socket, or locked; a clock is wrong."""
 
 import asyncio
 import os
@@ -29,6 +29,25 @@ async def without_postgres(directory: Path, hold: Callable[[], Awaitable[None]],
         await hold()
     finally:
         _signal(stopped, signal.SIGCONT)
+
+
+async def without_socket(directory: Path, hold: Callable[[], Awaitable[None]]) -> None:
+    """Take the socket of the server in `directory` away until `hold` returns. Open connections stay."""
+    taken = []
+    for socket in directory.rglob(".s.PGSQL.*"):
+        if not socket.name.endswith((".lock", ".gone")):
+            gone = socket.with_name(f"{socket.name}.gone")
+            with suppress(FileNotFoundError):  # another fault has it
+                socket.rename(gone)
+                taken.append((socket, gone))
+    try:
+        await hold()
+    finally:
+        for socket, gone in taken:
+            if socket.exists():  # a new server has made its own
+                gone.unlink()
+            else:
+                gone.rename(socket)
 
 
 async def with_a_locked_table(dsn: str, rng: random.Random, hold: Callable[[], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ from bot.inbox import decider
 from bot.node import identity, transactions
 from bot.serve import worker
 from bot.settings import Settings
-from bot.store import engine
+from bot.store import database, engine
 from bot.thread import outbox, pacing
 from bot.turn import turn_run, waiting
 
@@ -30,6 +30,8 @@ SHORT: tuple[tuple[ModuleType, str, object], ...] = (
     (engine, "HEARTBEAT_SECONDS", 0.8),
     (engine, "STALLED_AFTER_SECONDS", 3.0),
     (engine, "POLL_SECONDS", 0.7),
+    (engine, "STATEMENT_SECONDS", 3.0),
+    (database, "_STATEMENT_SECONDS", 6.0),
     (pacing, "SPACING", timedelta()),
     (pacing, "MOST_A_MINUTE", NO_LIMIT),
     (pacing, "MOST_AN_HOUR", NO_LIMIT),

@@ -39,12 +39,15 @@ from tests.chaos.checks import (
     unanswered,
     violations,
 )
+from tests.chaos.hits import Hits
 from tests.chaos.journal import Journal
-from tests.chaos.outages import step_clock, until, with_a_locked_table, without_postgres
+from tests.chaos.outages import step_clock, until, with_a_locked_table, without_postgres, without_socket
 from tests.chaos.program import NODE_TIMEOUT_SECONDS
 from tests.chaos.stream import Stream
+from tests.chaos.verbs import ends_by_verb, verbs
 from tests.support.postgres import execute, with_database
 from tests.support.processes import SECRET, Deployment, deployment
+from tests.support.silent import Way, silent_way
 from tests.support.world import NOTHING_LEFT
 
 TEMPLATE = "chaos_template"
@@ -70,10 +73,13 @@ WEIGHTS = {
     "suspended node": 2,
     "cut off": 7,
     "postgres away": 2,
+    "restart in an outage": 2,
+    "socket gone": 3,
+    "silent": 3,
     "locked table": 2,
     "clock": 4,
 }
-KILLS = ("worker", "web", "agent", "git", "failpoint", "postgres", "node")
+KILLS = ("worker", "web", "agent", "git", "failpoint", "postgres", "node", "restart in an outage")
 PROGRESS = tuple(f'"event": "{name}"' for name in ("decided", "turn-started", "turn-ended", "outbox-sent"))
 PAUSE_EVENTS, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = (0, 7), (0.0, 0.4), 3.0
 """Between two faults so much progress is logged, however fast the machine is: faults that hit nothing prove nothing."""
@@ -111,6 +117,10 @@ class Outcome:
     """Turns because of failing checks."""
     states: dict[str, int] = field(default_factory=dict)
     sandbox: str = ""
+    verbs: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How turns ended, by their verb; messages apart."""
+    met: dict[str, int] = field(default_factory=dict)
+    """What kills met."""
     interrupted: dict[str, int] = field(default_factory=dict)
     """How the processes ended that had begun with turns that ended `interrupted`."""
     failures: list[str] = field(default_factory=list)
@@ -202,6 +212,9 @@ class Round:
         self._rng = random.Random(f"{plan.seed}/{plan.number}")
         self._journal = Journal(directory / "agents")
         self._sandbox = self._rng.choice(("bwrap", "off")) if _has_sandbox(directory) else "off"
+        self._takes_messages = self._rng.choice((True, False))
+        self._way: Way | None = None
+        self._hits = Hits(here.dsn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._calm = False
 
@@ -216,13 +229,25 @@ class Round:
         for one in repositories:  # or the bot may not read the log of webhooks, and what it missed stays missed
             one.allow(here.github.bot, "admin")
         stream = Stream(here, random.Random(self._rng.random()), repositories)
-        places = Places(here, self._places(), random.Random(self._rng.random()))
         try:
-            with places.started():
-                await self._play_with(places, stream)
+            async with self._on_the_way() as dsn:
+                places = Places(here, self._places(dsn), random.Random(self._rng.random()))
+                with places.started():
+                    await self._play_with(places, stream)
         finally:
+            await self._hits.close()
             loop.remove_reader(self._journal.descriptor)
             self._journal.close()
+
+    @asynccontextmanager
+    async def _on_the_way(self) -> AsyncIterator[str]:
+        """Yield the database's address: its socket, or in half of the rounds a way that can fall silent."""
+        if self._rng.choice((True, False)):
+            yield self._here.dsn
+            return
+        async with silent_way(self._here.dsn) as way:
+            self._way = way
+            yield way.dsn
 
     async def _play_with(self, places: Places, stream: Stream) -> None:
         here, outcome, repositories = self._here, self._outcome, stream.repositories
@@ -253,7 +278,7 @@ class Round:
         # Rows and disk are compared once nothing moves any more: a removal between the two looks like a loss.
         data_dirs = {place.settings["NODE_NAME"]: place.data_dir for place in places.workers}
         evidence = await Evidence.of(stream, self._journal.lines, data_dirs)
-        outcome.violations += await violations(evidence)
+        outcome.violations += await violations(evidence) + await verbs(evidence)
         if self._plan.nodes == 1:
             # Elsewhere a node that is too slow looks dead, and its turns may be taken.
             outcome.violations += taken_from_the_living(places.lives)
@@ -263,16 +288,18 @@ class Round:
         outcome.sandbox = self._sandbox
         outcome.deliveries, outcome.requests = len(here.github.deliveries), len(stream.requests)
         outcome.attempts = len(evidence.all_turns) - len(evidence.turns)
+        outcome.verbs, outcome.met = ends_by_verb(evidence), dict(self._hits.met)
         outcome.states = dict(Counter(turn["state"] for turn in evidence.turns))
         outcome.interrupted = dict(interrupted_by(places.lives, evidence.turns))
         outcome.failures = [turn["reason"] for turn in evidence.turns if turn["state"] == "failed"]
 
-    def _places(self) -> list[Place]:
+    def _places(self, dsn: str) -> list[Place]:
         """Return the web process and the workers: one or two on the first node, one on each other."""
         agent = agent_in_a_folder(self._directory)
         shutil.copy(Path(__file__).with_name("agent.py"), self._directory / "agent" / "__main__.py")
         common = {
-            "AGENT_COMMAND": f"{agent} {self._journal.directory}",
+            "AGENT_COMMAND": f"{agent} {self._journal.directory}{' --steering' if self._takes_messages else ''}",
+            "DATABASE_URL": dsn,
             "AGENT_SANDBOX": self._sandbox,
             "PORT": str(_free_port()),
             "MAX_CONCURRENT_TURNS": "3",
@@ -300,11 +327,18 @@ class Round:
     async def _disturb(self, places: Places) -> None:
         """Cause faults until there were enough kills."""
         kinds = dict(WEIGHTS) | ({"node": 4} if self._plan.nodes > 1 else {})
+        del kinds["socket gone" if self._way else "silent"]
         while self._outcome.kills < self._plan.kills:
             await self._progress()
             kind = self._rng.choices(tuple(kinds), tuple(kinds.values()))[0]
+            at_work = await self._hits.look()
             if self._cause(kind, places):
-                self._outcome.count(kind)
+                self._count(kind, at_work)
+
+    def _count(self, kind: str, at_work: list[str] | None) -> None:
+        self._outcome.count(kind)
+        if kind in KILLS:
+            self._hits.note(at_work)
 
     async def _progress(self) -> None:
         """Wait until the processes have done a little more."""
@@ -358,6 +392,15 @@ class Round:
                 hangs = self._rng.choice((True, False))
                 self._later(without_postgres(self._server.directory, hold, hangs=hangs))
                 return True
+            case "restart in an outage":
+                self._later(self._restart_in_an_outage(place if self._rng.random() < 0.7 else places.all[0]))
+            case "silent" if self._way is not None:
+                self._way.fall_silent()
+                return True
+            case "socket gone":
+                hold = self._longer_than_a_node_is_waited_for()
+                self._later(without_socket(self._server.directory, hold))
+                return True
             case "locked table":
                 hold = self._longer_than_a_node_is_waited_for()
                 self._later(with_a_locked_table(self._here.dsn, self._rng, hold))
@@ -372,6 +415,20 @@ class Round:
     def _longer_than_a_node_is_waited_for(self) -> Callable[[], Awaitable[None]]:
         seconds = NODE_TIMEOUT_SECONDS * self._rng.uniform(0.5, 2.5)
         return partial(until, seconds, lambda: self._calm)
+
+    async def _restart_in_an_outage(self, place: Place) -> None:
+        """Let a process end and start again while Postgres is away."""
+        number, hangs = self._rng.choice((signal.SIGKILL, signal.SIGTERM)), self._rng.choice((True, False))
+        seconds, more = self._rng.uniform(0.1, 1), self._longer_than_a_node_is_waited_for()
+        at_work = await self._hits.look()
+
+        async def hold() -> None:
+            await until(seconds, lambda: self._calm)
+            if place.runs and place.send(number):
+                self._count("restart in an outage", at_work)
+            await more()
+
+        await without_postgres(self._server.directory, hold, hangs=hangs)
 
     def _lose_node(self, places: Places) -> bool:
         """Kill all processes of one node, for longer than the others wait for it."""
@@ -398,15 +455,16 @@ class Round:
         if place.armed.exists():
             place.armed.unlink(missing_ok=True)
         else:
-            self._outcome.count("failpoint")
+            self._count("failpoint", await self._hits.look())
 
     async def _kill_next(self, kind: str, find: Callable[[], list[int]], seconds: float) -> None:
         """Kill the next process of this kind that is at work."""
         until = time.monotonic() + seconds
         while not (found := find()) and time.monotonic() < until and not self._calm:
             await asyncio.sleep(0.01)
+        at_work = await self._hits.look() if found else None
         if found and end_process(self._rng.choice(found)):
-            self._outcome.count(kind)
+            self._count(kind, at_work)
 
     def _suspend(self, place: Place, seconds: float) -> bool:
         if not place.runs or not place.send(signal.SIGSTOP):
@@ -491,7 +549,7 @@ async def _keep(here: Deployment, directory: Path, outcome: Outcome) -> None:
     for n, process in enumerate(here.processes):
         (directory / f"log-{n:03}-{process.command}").write_text(process.stderr)
     tables = (
-        *("deliveries", "turns", "operations", "worktrees", "conversations", "outbox", "sessions"),
+        *("deliveries", "turns", "requests", "operations", "worktrees", "conversations", "outbox", "sessions"),
         *("rescues", "nodes"),
     )
     with suppress(OSError, asyncpg.PostgresError, TimeoutError):

@@ -1,6 +1,7 @@
 """What people do during a round: requests and commands on issues and pull requests, delivered late, doubled and again.
 
-They also push to branches, their own and the bot's, merge pull requests, and delete branches.
+What is asked while an agent works becomes a message to it where the round's agent takes those. They also push to
+branches, their own and the bot's, merge pull requests, and delete branches.
 """
 
 import asyncio
@@ -15,17 +16,19 @@ from tests.support.processes import Deployment
 
 PAUSE_SECONDS = (0.05, 0.6)
 MOST_WAITING = 7
-ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore")
-WEIGHTS = (66, 12, 7, 6, 6, 5, 4, 4, 2, 2)
+COMMANDS = ("/approve", "/undo", "/update", "/review", "/retry")
+ACTS = ("ask", "pull", "push", "close", "reset", "open", "help", "merge", "stop", "restore", "twice", "plan", *COMMANDS)
+WEIGHTS = (50, 12, 7, 6, 6, 5, 4, 4, 2, 2, 12, 6, 8, 6, 6, 6, 4)
 """How often people do what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to the agent, or one `/help` (then `tag` is empty)."""
+    """A request to the agent, or a command."""
 
     tag: str
     comment: Comment
+    verb: str = "work"
 
     @property
     def thread(self) -> Issue:
@@ -41,6 +44,9 @@ class Stream:
     repositories: list[Repository]
     threads: list[Issue] = field(default_factory=list)
     requests: list[Asked] = field(default_factory=list)
+    """What the agent is to do, or to plan."""
+    commands: list[Asked] = field(default_factory=list)
+    """What is answered by a turn, or at once where there is nothing to do."""
     helps: list[Asked] = field(default_factory=list)
     may_stop: set[Issue] = field(default_factory=set)
     """Threads on which something was stopped or closed, which ends requests out of their turn."""
@@ -72,6 +78,20 @@ class Stream:
         lines += [f"mend append notes.txt: mended after {tag}", f"say {tag} is done."]
         text = "\n".join((f"@{self.here.github.bot.login} {lines[0]}", *lines[1:]))
         self.requests.append(Asked(tag, await self.here.maria.comment(thread, text)))
+
+    async def plan(self, thread: Issue) -> None:
+        """Ask for a plan, which the agent can carry out word by word."""
+        number = len(self.requests) + 1
+        tag = f"R-{number}"
+        text = f"/plan\nsay write r{number}.txt: {tag}"
+        self.requests.append(Asked(tag, await self.here.maria.comment(thread, text), "plan"))
+
+    async def command(self, thread: Issue, command: str) -> None:
+        """Write a command. A review says its tag."""
+        tag = f"C-{len(self.commands) + 1}"
+        text = f'{command}\nout review.json: {{"summary": "{tag} is read.", "comments": []}}'
+        said = await self.here.maria.comment(thread, text if command == "/review" else command)
+        self.commands.append(Asked(tag, said, command.removeprefix("/")))
 
     async def run(self, enough: asyncio.Event, waiting: Callable[[], int]) -> None:
         """Write until `enough`, while not too many requests wait; deliver what is written as badly as GitHub may."""
@@ -118,6 +138,16 @@ class Stream:
                 await maria.close(thread)
             case "close":
                 await maria.reopen(thread)
+            case "twice":
+                await self.ask(thread)
+                await self.ask(thread)
+            case "plan":
+                await self.plan(thread)
+            case "/review" if not isinstance(thread, Pull):
+                pulls = [one for one in self.threads if isinstance(one, Pull) and one not in self.gone]
+                await self.command(self.rng.choice(pulls or [thread]), kind)
+            case _ if kind in COMMANDS:
+                await self.command(thread, kind)
             case "pull":
                 await self._open_pull(thread)
             case "push":

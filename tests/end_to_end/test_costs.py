@@ -48,7 +48,7 @@ async def test_a_turn_that_reaches_its_limit_is_told_to_finish_and_its_work_is_p
     await issue.says("@threadtree-bot say Three.")
     limit = "The cost limit is reached: $10.00 of $10.00 for this repository today. It resets at 00:00 UTC."
     await issue.hears("**Not started:**", limit)
-    assert await world.turns("state", "cost_usd") == [("done", 5), ("done", 5), ("refused", None)]
+    assert await world.turns("state", "cost_usd") == [("done", 5), ("done", 5), ("refused", 0)]
     await world.database.execute(YESTERDAY)
     await issue.says("/retry")
     await issue.hears("Three.")

@@ -191,6 +191,17 @@ async def test_an_answer_that_claims_a_change_says_that_no_file_was_changed(worl
 
     await issue.says("@threadtree-bot say It is a cookie.")
     assert "No file was changed" not in await issue.hears("It is a cookie.")
+    claims = "say Mended.\nsay Commit: Mend it"
+    await issue.says(f"@threadtree-bot write lib/__pycache__/a.pyc: 1\n{claims}")
+    await issue.hears("No file was changed.", "build products", "`lib/__pycache__/`")
+    # What stays so is said once, and again when it changes.
+    await issue.says(f"@threadtree-bot write lib/__pycache__/b.pyc: 1\n{claims}")
+    assert "build products" not in await issue.hears("No file was changed.")
+    await issue.says("@threadtree-bot write dist/a.js: 1")
+    await issue.hears("build products", "`dist/`")
+    assert await world.database.fetch("select outcome ->> 'came' from turns order by id") == [
+        (came,) for came in ("nothing-changed", "answered", "nothing-changed", "nothing-changed", "answered")
+    ]
 
 
 async def test_a_review_gets_eyes_one_summary_and_answers_in_its_threads(world: World) -> None:

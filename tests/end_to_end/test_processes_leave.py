@@ -32,7 +32,9 @@ async def test_the_log_is_kept_and_what_a_node_has_goes_when_the_operator_says_s
         assert await bot.terminate() == 0
         worktree = here.data_dir / "worktrees" / "acme" / "shop" / f"issue-{issue.number}"
         (worktree / "notes.txt").write_text("not committed\n")
-        asked = (await command(here, "uninstall", status=1)).stdout.decode()
+        unanswered = await command(here, "uninstall", status=1)
+        asked = unanswered.stdout.decode()
+        assert "the input ended" in complaint(unanswered)
         assert [word for word in ("worktrees acme/shop", "clones acme/shop", "What stays:") if word not in asked] == []
         assert (worktree / "notes.txt").exists()
 

@@ -67,3 +67,20 @@ async def test_a_link_is_no_template(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.template is None
+
+
+async def test_what_a_later_commit_took_back_is_not_proposed(tmp_path: Path) -> None:
+    world = GitRepositories.make(tmp_path)
+    git(world.person, "checkout", "-q", "-B", BRANCH)
+    for name in ("a", "b", "c", "d"):
+        world.push_commit(BRANCH, {f"{name}.txt": "1\n"})
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(world.person, *identity, "revert", "--no-edit", "HEAD~2")  # of b
+    git(world.person, *identity, "revert", "--no-edit", "HEAD~1")  # of d
+    git(world.person, *identity, "revert", "--no-edit", "HEAD")  # and back
+    git(world.person, "push", "-q", "origin", f"HEAD:{BRANCH}")
+
+    found = await proposed(world)
+
+    assert found is not None
+    assert found.subjects == ("change a.txt", "change c.txt", "change d.txt")

@@ -19,6 +19,7 @@ from bot.tree.commit import Committed, StrayWork, commit_all
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Git, Identity, Options
 from bot.tree.push import Push, Pushed, push
+from bot.tree.summary import summarize
 from tests.support.failpoints import KilledError
 from tests.support.git_repositories import BOT, LABEL, RESCUE, GitRepositories, git, unchecked
 
@@ -203,6 +204,17 @@ async def test_build_products_that_are_not_tracked_are_left_out_and_named(world:
     assert done.left_out == {"product": ("node_modules/", "shop/__pycache__/", "target/")}
     assert files_at(world, done.sha) == {"README.md", "asked/dist/staged", "dist/new", "dist/tracked"}
     assert await world.seen() == (done.sha, BRANCH, 0)
+    # They are no work for anybody else either.
+    async with world.open() as tree:
+        assert await tree.changed_files() == []
+        saved, _ = await tree.save(LABEL)
+        assert saved is not None
+        assert saved.files == 0
+    assert files_at(world, saved.sha) == files_at(world, done.sha)
+    assert (await summarize(world.clone, {world.path: BRANCH}))[world.path].changed_files == 0
+    async with world.open() as tree:
+        await tree.drop_changes(saved.sha)
+    assert (world.path / "node_modules" / "x" / "dist" / "y").is_file()
 
 
 async def test_conflict_markers_are_never_committed(world: GitRepositories) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -20,12 +21,13 @@ class Way:
         known = conninfo_to_dict(dsn)
         self._socket = Path(str(known["host"])) / f".s.PGSQL.{known.get('port', 5432)}"
         self._silent = asyncio.Event()
-        self._user, self._database = known["user"], known["dbname"]
+        self._user, self._database, self._passfile = known["user"], known["dbname"], known.get("passfile", "")
         self.dsn = ""
 
     def listens(self, port: int) -> None:
         """Take the port into the address."""
-        self.dsn = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}"
+        passfile = f"?passfile={quote(str(self._passfile))}" if self._passfile else ""
+        self.dsn = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}{passfile}"
 
     def fall_silent(self) -> None:
         """Let all connections that are open fall silent. The server sees them closed."""
@@ -36,7 +38,10 @@ class Way:
         """Pass on what both sides say until one of them ends, or this falls silent: then until the client ends."""
         silent = self._silent
         async with _closing(writer):
-            from_server, to_server = await asyncio.open_unix_connection(str(self._socket))
+            try:
+                from_server, to_server = await asyncio.open_unix_connection(str(self._socket))
+            except OSError:
+                return  # the server is away
             async with (
                 _closing(to_server),
                 concurrently(_pump(reader, to_server)) as asking,

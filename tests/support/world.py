@@ -375,5 +375,8 @@ async def open_world(
                 await world.quiet()
                 unread = [comment for talk in world.talks for comment in talk.unread]
                 assert not unread, f"the bot said what nobody heard: {unread}"
+                said = [comment.body for talk in world.talks for comment in talk.from_bot]
+                shown = [body for body in said if str(directory / "data") in body]
+                assert not shown, f"the bot shows a path of the machine: {shown}"
         finally:
             await connection.close()

@@ -233,4 +233,5 @@ print(git("log", "--oneline", "origin/main").stdout, pathlib.Path("/tmp/x").writ
     assert git(machine.world.clone.path, "tag", "--list") == ""
     assert "core.hookspath" not in git(machine.world.clone.path, "config", "--list", "--local")
     async with clone_lock(machine.world.clone) as lock:
-        assert await (await require_checkout(lock, machine.world.path)).changed_files() == ["scratch"]
+        seen = await (await require_checkout(lock, machine.world.path)).work()
+    assert [change.name for change in seen] == ["scratch"]

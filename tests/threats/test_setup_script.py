@@ -40,7 +40,7 @@ async def set_up(machine: Machine, program: str) -> Ended:
     async with clone_lock(world.clone) as lock:
         checkout = await require_checkout(lock, world.path)
         await checkout.unblock()
-        await checkout.changed_files()
+        await checkout.work()
     return ended
 
 

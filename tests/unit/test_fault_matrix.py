@@ -92,6 +92,8 @@ URL = "unable to access 'https://github.com/acme/shop.git/'"
         ),
         (f"fatal: {URL}: Empty reply from server", GitProblem.NETWORK),
         ("error: git-remote-http died of signal 9\nfatal: expected flush after ref listing", GitProblem.KILLED),
+        ("fatal: full write to remote helper failed: Broken pipe", GitProblem.KILLED),
+        ("remote: fatal: full write to remote helper failed: Broken pipe", GitProblem.OTHER),
         ("remote: error: index-pack died of signal 9\n ! [remote rejected] x -> x", GitProblem.REJECTED),
         ("error: RPC failed; curl 56 Recv failure\nfatal: the remote end hung up unexpectedly", GitProblem.NETWORK),
         (

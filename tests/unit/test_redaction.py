@@ -214,3 +214,33 @@ def test_the_time_grows_with_the_text_only(piece: str) -> None:
     # Sixteen times the text: a quadratic search would take 256 times as long. Of three runs, the fastest counts.
     small, large = (min(seconds(size) for _ in range(3)) for size in (20_000, 320_000))
     assert large < 50 * small
+
+
+names = st.text(st.sampled_from("abcXYZ019_-.+~@"), min_size=1, max_size=12).filter(lambda name: name.strip("."))
+DATA_DIR = "/var/lib/thread_tree"
+PLACED = Redactor(["s3cr3t-of-the-bot"], places=[DATA_DIR])
+
+
+@given(before=prose, owner=names, folder=names, name=names, below=names, after=prose, is_escaped=st.booleans())
+def test_what_is_posted_shows_no_path_of_the_machine(
+    before: str, owner: str, folder: str, name: str, below: str, after: str, is_escaped: bool
+) -> None:
+    for place in (f"worktrees/{owner}/{folder}/{name}/{below}", f"homes/7/{below}", f"checks/{owner}/0/tree/{below}"):
+        path = f"{DATA_DIR}/{place}"
+        path = re.sub(r"([_*~])", r"\\\1", path) if is_escaped else path
+        shown = PLACED.public(f"{before} {path} {after}")
+        assert "thread_tree" not in shown
+        assert r"thread\_tree" not in shown
+        assert below in shown.replace("\\", "") or "[redacted]" in shown
+        assert PLACED.public(shown) == shown
+
+
+def test_what_is_in_a_worktree_is_named_from_there() -> None:
+    tree, elsewhere = f"{DATA_DIR}/worktrees/acme/shop/issue-3", "/srv/var/lib/thread_tree/homes/3"
+    assert PLACED.public(f'File "{tree}/tests/run.py" in {tree}.') == 'File "tests/run.py" in .'
+    assert PLACED.public(f"{DATA_DIR}/homes/12/.cache, {DATA_DIR}/repos/a/b.git") == "~/.cache, repos/a/b.git"
+    assert PLACED.public(f"{DATA_DIR}/else, {elsewhere}") == f"DATA_DIR/else, {elsewhere}"
+    short = Redactor(places=["/data"])
+    assert short.public("A volume at /data, /data/homes/3 and /database") == "A volume at /data, ~ and /database"
+    # The log tells operators where something is.
+    assert PLACED.redact(tree) == tree

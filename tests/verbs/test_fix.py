@@ -255,6 +255,7 @@ async def test_the_thread_switches_it_and_stop_ends_it(a_world: Worlds) -> None:
         await issue.hears("Attempt 1 of 3", "**Changed**")
         await world.quiet()
         pull = world.listen(pull_of(world), world.maria)
+        await pull.hears("`tests` fails on", "The bot works on that and answers in [#1](")
         await pull.says("/stop")
         await pull.hears("nothing")
         ci(world, tests="failure")
@@ -288,6 +289,7 @@ async def test_a_turn_on_the_pull_request_rings_at_its_end_for_what_the_issue_pu
         if attempt == 1:
             await pull.hears("I have changed nothing.")
         await issue.hears(f"Attempt {attempt} of 3")
+        await pull.hears("`tests` fails on", "The bot works on that and answers in [#1](")
         await world.quiet()
 
 
@@ -367,6 +369,7 @@ async def test_the_pull_request_switches_it_for_its_issue_and_begins_what_failed
         await pull.hears("mended from now on")
         await issue.hears(f"`tests` fails on [`{head[:7]}`](", "Attempt 1 of 3", "**Changed**")
         await world.quiet()
+        await pull.hears("`tests` fails on", "The bot works on that and answers in [#1](")
 
         # What was pushed without a pull request waits for one, too.
         other = await world.maria.opens_issue("Full carts")
@@ -381,6 +384,7 @@ async def test_the_pull_request_switches_it_for_its_issue_and_begins_what_failed
         await other.hears("Opened the pull request")
         await other.hears("Attempt 1 of 3", "**Changed**")
         pull = world.listen(world.repository.pulls[1], world.maria)
+        await pull.hears("`tests` fails on", "The bot works on that and answers in [#3](")
         await pull.says("@threadtree-bot append cart.py: more")
         await pull.hears("**Changed**")
         await world.quiet()

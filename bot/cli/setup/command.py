@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bot.cli.running import fail, run, stop_signals
+from bot.cli.running import answered, fail, run, stop_signals
 from bot.cli.setup.connect import OF_A_TOKEN, OF_AN_APP, Connecting
 from bot.cli.setup.dotenv_file import EnvFile
 from bot.cli.setup.manifest import code_in
@@ -100,16 +100,14 @@ def _asked(question: str, missing: str) -> str:
     """Return the answer of the person at the terminal; without one, end with what is missing."""
     if not sys.stdin.isatty():
         fail(missing, 2)
-    answer: str = typer.prompt(question)
-    return answer
+    return str(answered(lambda: typer.prompt(question)))
 
 
 def _secret(question: str) -> str:
     """Return a secret, or nothing: from the person at the terminal, who does not see it, or the first line of stdin."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().strip()
-    answer: str = typer.prompt(question, hide_input=True, default="", show_default=False)
-    return answer.strip()
+    return str(answered(lambda: typer.prompt(question, hide_input=True, default="", show_default=False))).strip()
 
 
 def _may_replace(names: Sequence[str], replace: bool) -> None:
@@ -119,5 +117,4 @@ def _may_replace(names: Sequence[str], replace: bool) -> None:
     what = f".env sets {', '.join(names)}"
     if not sys.stdin.isatty():
         fail(f"{what}; run it with --replace to replace that.", 2)
-    if not typer.confirm(f"{what}. Replace that?"):
-        fail("Nothing was changed.")
+    answered(lambda: typer.confirm(f"{what}. Replace that?", abort=True))

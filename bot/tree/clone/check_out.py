@@ -143,7 +143,8 @@ def _remove(path: Path, name: PurePath) -> None:
 
 
 async def ignored_in_the_way(checkout: Checkout, head: str | None, target: str) -> list[str]:
-    """Return the ignored files that git would overwrite or delete to write the files that only `target` has.
+    """Return the ignored files and the build products that git would overwrite or delete to write the files that only
+    `target` has.
 
     Raises GitError, OSError.
     """
@@ -151,7 +152,8 @@ async def ignored_in_the_way(checkout: Checkout, head: str | None, target: str) 
     written = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=d", before, target)
     listed = await checkout.clone.run(*written)
     ignored = await checkout.git("ls-files", "--others", "--ignored", "--exclude-standard", "-z")
-    return in_the_way(set(listed.fields), ignored.fields)
+    products = [change.name for change in await checkout.changes() if change.product is not None]
+    return in_the_way(set(listed.fields), [*ignored.fields, *products])
 
 
 def in_the_way(written: Set[str], ignored: Iterable[str]) -> list[str]:

@@ -21,12 +21,14 @@ from bot.tree.clone.admin import Missing, recorded, recorded_branch
 from bot.tree.clone.clone import Clone, CloneLock
 from bot.tree.clone.on_host import is_as_shown, moved_by_a_person, operation_in
 from bot.tree.clone.published import lend, unpublished_objects
-from bot.tree.clone.status import FLAGS, Change, parse_status
+from bot.tree.clone.status import FLAGS, Change, judged, parse_status, perhaps_product
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed, Options, failure
 
 S = TypeVar("S", bound="Seen")
 _NO_COMMIT = "0" * 40
+_MOST_NAMED = 500
+"""In one command."""
 DAMAGE = (GitProblem.NOT_FOUND, GitProblem.CORRUPT)
 
 
@@ -96,15 +98,16 @@ class Seen:
         """Return the files that differ from HEAD, and untracked ones, but no ignored ones. Raises GitError, OSError."""
         # No setting names another place: these are the files at this path.
         here = {"GIT_WORK_TREE": str(self.path)}
-        return parse_status((await self.git("status", *FLAGS, "--ignore-submodules=none", environment=here)).stdout)
+        shown = await self.git("status", *FLAGS, "--ignore-submodules=none", environment=here)
+        found = parse_status(shown.stdout)
+        folders = sorted({*filter(None, map(perhaps_product, found))})
+        asked = folders if len(folders) <= _MOST_NAMED else ()
+        tracked = (await self.git("ls-files", "-z", "--", *asked)).fields if folders else ()
+        return judged(found, tracked)
 
     async def work(self) -> list[Change]:
-        """Return the changes but for build products, which are never committed. Raises GitError, OSError."""
+        """Return the changes but for build products, which are no work. Raises GitError, OSError."""
         return [change for change in await self.changes() if change.product is None]
-
-    async def changed_files(self) -> list[str]:
-        """Return the names of uncommitted and untracked files. Raises GitError, OSError."""
-        return [change.name for change in await self.changes()]
 
     async def ignored(self) -> list[str]:
         """Return what git ignores here, a folder of nothing else as one name. Raises GitError, OSError."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from bot import refs
@@ -48,20 +48,41 @@ class Change:
     unresolved: bool = False
     inside: bool = False
     uncommitted: bool = False
+    product: str | None = None
+    """The folder of build products that it is in, with a `/` at its end, where nobody takes it for work: see `judged`.
+    """
 
     @property
     def is_staged(self) -> bool:
         """Whether the index holds content that HEAD does not."""
         return self.staged in _STAGED_STATES and not self.unresolved
 
-    @property
-    def product(self) -> str | None:
-        """The folder of well-known build products in which an untracked file is, with a `/` at its end."""
-        folders = self.name.split("/")[:-1]
-        if self.staged != "?" or _PRODUCTS.isdisjoint(folders):
-            return None
-        end = next(end for end, folder in enumerate(folders, 1) if folder in _PRODUCTS)
-        return "/".join(folders[:end]) + "/"
+
+def perhaps_product(change: Change) -> str | None:
+    """Return the folder of a file that is untracked, and in a folder that tools fill; a repository inside is work."""
+    return _product_folder(change.name) if change.staged == "?" and not change.name.endswith("/") else None
+
+
+def judged(changes: Sequence[Change], tracked: Iterable[str]) -> list[Change]:
+    """Return the changes with their `product`: untracked files in a well-known folder of which nothing is `tracked`.
+
+    They are never committed, rescued or counted. `tracked` are the files of the index, or those in such folders.
+    """
+    found = {one.name: folder for one in changes if (folder := perhaps_product(one))}
+    if not found:
+        return list(changes)
+    known = {*map(_product_folder, tracked), *(_product_folder(one.name) for one in changes if one.staged != "?")}
+    products = {name: folder for name, folder in found.items() if folder not in known}
+    return [replace(one, product=products.get(one.name)) if one.staged == "?" else one for one in changes]
+
+
+def _product_folder(name: str) -> str | None:
+    """Return the outermost folder of a file that tools fill, with a `/` at its end."""
+    folders = name.split("/")[:-1]
+    if _PRODUCTS.isdisjoint(folders):
+        return None
+    end = next(end for end, folder in enumerate(folders, 1) if folder in _PRODUCTS)
+    return "/".join(folders[:end]) + "/"
 
 
 async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str, int]]:
@@ -69,7 +90,7 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str,
     how many files differ from them.
 
     Only to be shown: what decides about one worktree is read without others. Those with submodules, in which git would
-    run what their settings name, are left out; all where git cannot read one of them.
+    run what their settings name, and those with build products are left out; all where git cannot read one of them.
     """
     sandbox, views = clone.git.sandbox, dict[Path, View]()
     if not isinstance(sandbox, Bwrap):
@@ -89,7 +110,13 @@ async def statuses(clone: Clone, paths: Sequence[Path]) -> dict[Path, tuple[str,
     if len(found) != len(plain):
         return {}
     read = [(path, os.fsdecode(head), rest) for path, (head, _, rest) in zip(plain, found, strict=True)]
-    return {path: (head, len(parse_status(rest))) for path, head, rest in read if refs.is_commit(head)}
+    counted: dict[Path, tuple[str, int]] = {}
+    for path, head, rest in read:
+        changes = parse_status(rest)
+        # What is tracked in such folders is not asked of all at once: that worktree is read by itself.
+        if refs.is_commit(head) and not any(map(perhaps_product, changes)):
+            counted[path] = head, len(changes)
+    return counted
 
 
 def _is_plain(view: View) -> bool:

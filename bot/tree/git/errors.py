@@ -27,7 +27,7 @@ _SAID: tuple[tuple[GitProblem, str], ...] = (
     # A problem of the sandbox says nothing about the repository.
     (GitProblem.OTHER, r"\A(bwrap|prlimit|/sys/fs/cgroup/\S+): "),
     # git says so of a process of its own, such as the one that talks to the server.
-    (GitProblem.KILLED, r"^(?!remote:).*\bdied of signal 9\b"),
+    (GitProblem.KILLED, r"^(?!remote:).*(\bdied of signal 9\b|full write to remote helper failed)"),
     (GitProblem.DISK_FULL, r"^(?!remote:).*(no space left on device|disk quota exceeded)"),
     (GitProblem.CORRUPT, r"unable to resolve reference .*: reference broken"),
     (GitProblem.LOCKED, r"\.lock': File exists|unable to lock|cannot lock ref"),

@@ -295,10 +295,12 @@ async def with_changes(own: ScratchGit, taken: Snapshot, before: str, after: str
 
 
 async def ignored_in_the_way(own: ScratchGit, taken: Snapshot, target: str) -> list[str]:
-    """Return the ignored files that writing the tree `target` would overwrite or delete. Raises GitError, OSError."""
+    """Return the files that writing the tree `target` would overwrite or delete, and that no snapshot has: ignored ones
+    and build products. Raises GitError, OSError.
+    """
     diff = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=d", taken.tree, target)
     written = set((await own.run(*diff)).fields)
-    listed = await own.run("ls-files", "--others", "--ignored", "--exclude-standard", "-z", index=DISK)
+    listed = await own.run("ls-files", "--others", "-z", index=DISK)
     return in_the_way(written, listed.fields)
 
 

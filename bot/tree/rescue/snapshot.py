@@ -18,7 +18,7 @@ from bot.files import real_path
 from bot.sandbox.untrusted_files import leads_out, remove_untrusted
 from bot.tree.clone.checkout import Checkout, Seen
 from bot.tree.clone.clone import EMPTY_TREE
-from bot.tree.clone.status import Change, parse_status
+from bot.tree.clone.status import Change, judged, parse_status
 from bot.tree.git.errors import GitError, GitProblem
 from bot.tree.git.runner import Completed
 from bot.tree.lfs.pointers import LFS, read_pointers
@@ -136,7 +136,10 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The files of the index, and what differs from HEAD. `unseen`: git's words on an unreadable directory."""
+    """The files of the index, and what differs from HEAD but for build products.
+
+    `unseen`: git's words on an unreadable directory.
+    """
 
     entries: Sequence[IndexEntry]
     changes: Sequence[Change]
@@ -161,8 +164,8 @@ async def read_state(own: ScratchGit, head: str | None) -> Contents:
     absent = {one.name for one in entries if one.skipped and not os.path.lexists(own.path / one.name)}  # noqa: ASYNC240
     changes = [
         replace(change, unstaged=".") if change.name in absent else change
-        for change in parse_status(shown.stdout)
-        if change.name not in absent or change.staged != "."
+        for change in judged(parse_status(shown.stdout), (entry.name for entry in entries))
+        if change.product is None and (change.name not in absent or change.staged != ".")
     ]
     unseen = next((line for line in shown.stderr.splitlines() if _UNSEEN in line), None)
     return Contents(entries, changes, unseen)

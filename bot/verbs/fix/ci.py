@@ -1,10 +1,11 @@
 """Checks of a head that the bot pushed have ended: a turn fixes them, or that is given up, or they pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from bot.ask import Ask
+from bot.github.answers import Pull
 from bot.github.checks import read_checks
 from bot.github.client import PER_PAGE
 from bot.github.thread import Checks
@@ -17,7 +18,7 @@ from bot.thread import links, thread_comments
 from bot.thread import outbox_rows as outbox
 from bot.turn.parsing import Request
 from bot.turn.queueing import queue_turn
-from bot.turn.request import Parts, RequestContext
+from bot.turn.request import Parts, RequestContext, save_thread
 from bot.verbs.fix import rows as fixes
 from bot.verbs.fix import words
 from bot.verbs.fix.rows import OwnHead
@@ -55,6 +56,8 @@ class Failing:
     base: str
     attempts: int
     enough: Literal["attempts", "day"] | None = None
+    pull: Pull | None = None
+    """The pull request that has the head."""
 
 
 def judge(
@@ -133,7 +136,8 @@ async def _look(parts: Parts, own: OwnHead, head: str, most: int) -> str | Passi
         tip = (await github.get(repository, "/branches/{branch}", branch=pull.base))["commit"]["sha"]
         on_base = (await read_checks(github, repository, tip)).failed
         pushes = await _pushes(parts, own) if own.met_push else []
-    return judge(own, most, checks, on_base, pull.base, pushes)
+    found = judge(own, most, checks, on_base, pull.base, pushes)
+    return replace(found, pull=pull) if isinstance(found, Failing) else found
 
 
 async def _pushes(parts: Parts, own: OwnHead) -> list[Push]:
@@ -163,6 +167,12 @@ async def _fix(parts: Parts, connection: Connection, own: OwnHead, rules: Rules,
     ctx = RequestContext(
         *where, request, parts.policy, rules, parts.server_url, now, parts.verbs, silent_until=silent_until
     )
+    if found.pull is not None and found.pull.number != own.number and silent_until is None:
+        # GitHub tells it of the pull request, where nobody else answers.
+        there = f"{parts.server_url}/{repository.full_name}/issues/{own.number}"
+        line = words.worked_on(*commit, names, own.number, there, goes_on=found.enough is None)
+        pull = Thread(found.pull.number, "pull", found.pull.title, None)
+        await thread_comments.tell(connection, (await save_thread(connection, repository, pull))[0], line)
     if found.enough is None:
         await queue_turn(ctx, ask, words.attempt(*commit, names, found.attempts + 1, most))
     elif silent_until is None and found.enough == "day":

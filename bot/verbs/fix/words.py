@@ -15,6 +15,14 @@ def attempt(head: str, url: str, names: Collection[str], number: int, most: int)
     return f"{format_list(sorted(names))} {verb} on {_commit(head, url)}. Attempt {number} of {most} to mend that."
 
 
+def worked_on(head: str, url: str, names: Collection[str], number: int, thread_url: str, *, goes_on: bool) -> str:
+    """Return what the pull request is told where the thread `number` asked for the work: the answer is there."""
+    verb = "fails" if len(names) == 1 else "fail"
+    there = f"[#{number}]({url_target(thread_url)})"
+    then = f"The bot works on that and answers in {there}." if goes_on else f"The bot does not go on: {there} says why."
+    return f"{format_list(sorted(names))} {verb} on {_commit(head, url)}. {then}"
+
+
 def gave_up(head: str, url: str, names: Collection[str], attempts: int, base: str) -> str:
     tries = "an attempt" if attempts == 1 else f"{attempts} attempts"
     still = _still_fails(head, url, names, tries, base)

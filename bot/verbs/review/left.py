@@ -166,7 +166,7 @@ async def take(
             pull = replace(pull, files=await read_files(*where, pull, Gaps()))
 
     def clean(text: str) -> str:
-        return ctx.redactor.redact(str(storable(text)))
+        return ctx.redactor.public(str(storable(text)))
 
     def harmless(body: str) -> str:
         return answer_parts(body, server_url=ctx.server_url)[0][0]
