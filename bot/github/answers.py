@@ -99,6 +99,22 @@ class Mergeable:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocker:
+    """An issue that blocks another one: https://docs.github.com/rest/issues/issue-dependencies"""
+
+    number: int
+    repository: Annotated[str, BeforeValidator(lambda url: "/".join(url.split("/")[-2:])), _at("repository_url")]
+    is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
+    reason: Annotated[str | None, _at("state_reason", default=None)]
+    """Why it was closed: `completed`, `not_planned`, `duplicate`."""
+
+    @property
+    def name(self) -> str:
+        """`owner/name#number`, in lower case: GitHub's names differ in no case."""
+        return f"{self.repository}#{self.number}".lower()
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """A pull request as it is now: https://docs.github.com/rest/pulls/pulls#get-a-pull-request
 

@@ -12,6 +12,7 @@ import httpx
 
 from bot.github import answers
 from bot.github.answers import (
+    Blocker,
     LoggedDelivery,
     LogPage,
     OwnReview,
@@ -25,7 +26,7 @@ from bot.github.answers import (
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.graphql import Answer, Path
-from bot.github.transport import Clock, Sleep, Transport
+from bot.github.transport import BLOCKED_BY, Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import Actor, Repository, Target, Thread
 from bot.tasks import concurrently
@@ -54,6 +55,10 @@ APP_EVENTS = (
     *CHECK_EVENTS,
     "repository",  # that it was deleted
 )
+# https://docs.github.com/webhooks/webhook-events-and-payloads#issue_dependencies
+NEWER_EVENTS = ("issue_dependencies",)
+"""Nothing is missed without these. Older Enterprise Servers do not know them and take no webhook that asks for them."""
+GITHUB_COM = "github.com"
 NAMED = "/repos/{owner}/{name}"
 """A repository that somebody names. All other requests go by id: a name can be another's by now, or by a lie."""
 # Where GitHub leads from a former name, and to the next page of a list:
@@ -90,6 +95,11 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
   }
 }
 """
+
+
+def events_of(platform: str) -> tuple[str, ...]:
+    """Return the events that an App or a webhook on this server is to send."""
+    return (*APP_EVENTS, *(NEWER_EVENTS if platform == GITHUB_COM else ()))
 
 
 class GitHub:
@@ -295,6 +305,19 @@ class GitHub:
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
         return answers.thread(await self.get(repository, "/issues/{number}", number=number))
+
+    async def blockers(self, repository: Repository, number: int) -> tuple[list[Blocker], int]:
+        """Return the issues that block this one, and how many more there are of which GitHub shows the bot nothing.
+
+        None where the server knows no such relations.
+        https://docs.github.com/rest/issues/issue-dependencies#list-dependencies-an-issue-is-blocked-by
+        """
+        try:
+            found = await self.get_all(repository, f"/issues/{{number}}{BLOCKED_BY}{{?per_page}}", number=number)
+        except NotFound:
+            return [], 0
+        shown = [one for one in found if one and one.get("repository_url") and one.get("state")]
+        return [read(Blocker, one) for one in shown], len(found) - len(shown)
 
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         """Return the commit that was merged last from this branch of the repository itself, None where none was."""

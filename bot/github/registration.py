@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AliasPath, Field
 
 from bot.github.answers import read
-from bot.github.client import APP_EVENTS, GitHub, Hook
+from bot.github.client import GitHub, Hook, events_of
 from bot.github.transport import Transport
 from bot.model import Repository
 
@@ -76,7 +76,7 @@ class Registration(GitHub):
         Refused without the right to.
         """
         config = {"url": url, "content_type": "json", "secret": secret, "insecure_ssl": "0"}
-        data = {"config": config, "events": list(APP_EVENTS), "active": True}
+        data = {"config": config, "events": list(events_of(repository.platform)), "active": True}
         there = await self.webhooks(repository)
         known = next((hook.id for hook in there if hook.url == url), None)
         if known is None and is_ours and len(there) == 1:

@@ -275,7 +275,14 @@ async def test_githubs_answer_counts_once_but_for_an_outage() -> None:
         raise answers.pop(0)
 
     browser = Browser(
-        partial(manifest, "threadtree", "https://bot.example.org", people="", webhook="https://bot.example.org/hook"),
+        partial(
+            manifest,
+            "threadtree",
+            "https://bot.example.org",
+            people="",
+            webhook="https://bot.example.org/hook",
+            events=APP_EVENTS,
+        ),
         "https://github.com/settings/apps/new",
         finish,
         80,

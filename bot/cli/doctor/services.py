@@ -13,7 +13,7 @@ import httpx
 
 from bot.agents.presets import ANTHROPIC, ANTHROPIC_TOKEN, BEDROCK, GEMINI, SUBSCRIPTION, ModelApi, preset
 from bot.github.answers import BotIdentity, LoggedDelivery
-from bot.github.client import APP_EVENTS, CHECK_EVENTS, NOWHERE, WEBHOOK_PATH, GitHub
+from bot.github.client import APP_EVENTS, CHECK_EVENTS, GITHUB_COM, NOWHERE, WEBHOOK_PATH, GitHub
 from bot.github.errors import GitHubError, NotFound, Unauthenticated
 from bot.github.people import why_unseen
 from bot.node.node_rows import OF_A_MACHINE, connections
@@ -42,7 +42,6 @@ DATABASE_SECONDS: Final = 10.0
 _WITHOUT_LIST = (BEDROCK, SUBSCRIPTION)
 """What has no list of models, or shows it to no such key."""
 _SIGNING = "signatures"
-GITHUB_COM = "github.com"
 State = Literal["ok", "warning", "problem"]
 
 

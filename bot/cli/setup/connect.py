@@ -15,7 +15,7 @@ from bot.cli.setup.arrival import Say, answering, first_delivery, logged
 from bot.cli.setup.dotenv_file import EnvFile
 from bot.cli.setup.manifest import finished, in_the_browser, manifest
 from bot.files import replace_file
-from bot.github.client import APP_EVENTS, NOWHERE, WEBHOOK_PATH, Hook
+from bot.github.client import NOWHERE, WEBHOOK_PATH, Hook, events_of
 from bot.github.errors import NotFound, Refused, Unauthenticated
 from bot.github.registration import MadeApp, Registration, TokenFacts, convert
 from bot.github.transport import Transport
@@ -101,7 +101,9 @@ class Connecting:
         new_app_url = f"{self.settings.github_server_url}{owner}/settings/apps/new"
         name = name or (f"{organization}-threadtree" if organization else "threadtree")
         named = (self.operators or "", *self.settings.allowed_users)
-        described = partial(manifest, name[:34], home, people=",".join(named), webhook=webhook)
+        described = partial(
+            manifest, name[:34], home, people=",".join(named), webhook=webhook, events=events_of(self.settings.platform)
+        )
         if code is not None:
             app = await finished(self._finish, code)
         else:
@@ -253,7 +255,7 @@ class Connecting:
                 f"This token may not make webhooks in {repository.full_name}: that takes an administrator of the "
                 "repository, and `Webhooks: write` or the classic scope `repo`. The rest is done. An administrator can "
                 f"add the webhook: {page} with the payload URL {url}, the content type application/json, the secret "
-                f"GITHUB_WEBHOOK_SECRET of .env, and the events {', '.join(APP_EVENTS)}."
+                f"GITHUB_WEBHOOK_SECRET of .env, and the events {', '.join(events_of(repository.platform))}."
             ) from None
         self.say(f"The webhook of {repository.full_name} leads to {url}.")
         return (repository, made), frozenset(before)

@@ -59,6 +59,7 @@ IN_REPOSITORY: Table = [
     ("PATCH", "/issues/{number}", issues.update_issue),
     ("GET", "/issues/{number}/comments", issues.list_comments),
     ("POST", "/issues/{number}/comments", issues.create_comment),
+    ("GET", "/issues/{number}/dependencies/blocked_by", issues.list_blockers),
     ("GET", "/issues/{number}/labels", issues.list_labels),
     ("POST", "/issues/{number}/labels", issues.add_labels),
     ("DELETE", "/issues/{number}/labels/{name}", issues.remove_label),
