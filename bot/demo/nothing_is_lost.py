@@ -26,7 +26,9 @@ async def _closing_rescues_what_was_not_committed(stage: Stage) -> Issue:
     stage.report.step("A request fails, and its issue is closed")
     issue = await stage.maria.open_issue(stage.repository, "Take leave of the customers", "They just go.")
     stage.report.did(f"maria opened #{issue.number}")
-    await stage.says(stage.maria, issue, f"{stage.bot} Write “Goodbye!” into bye.txt. Then fail: the credit is used up.")
+    await stage.says(
+        stage.maria, issue, f"{stage.bot} Write “Goodbye!” into bye.txt. Then fail: the credit is used up."
+    )
     answer = await stage.answer(issue, turn=6)
     stage.report.check("the reply says that it failed, and why", "the credit is used up" in answer.body, answer.body)
     worktree = await stage.worktree()

@@ -49,9 +49,7 @@ async def _a_check_passes(stage: Stage) -> None:
 async def _a_check_fails(stage: Stage) -> None:
     stage.report.step("A result fails the check")
     issue = await stage.maria.open_issue(stage.repository, "Stay open longer", "Until 20, on all days of the week.")
-    await stage.says(
-        stage.maria, issue, f"{stage.bot} Please write “Monday to Friday: 10 to 20” into hours.txt."
-    )
+    await stage.says(stage.maria, issue, f"{stage.bot} Please write “Monday to Friday: 10 to 20” into hours.txt.")
     answer = await stage.answer(issue, turn=12)
     stage.report.check("the answer says so", "**check failed** · 1 of 3 tests" in answer.body, answer.body)
     stage.report.check("and names what failed", "shop.opens_at_nine" in answer.body, answer.body)
@@ -74,6 +72,8 @@ async def _the_bot_says_what_waits(stage: Stage) -> None:
     async with httpx.AsyncClient(base_url=stage.pair.url, headers=allowed, trust_env=False) as client:
         told = await client.get("/api/waiting")
     waits = [(one["title"], one["waits_for"]) for one in told.raise_for_status().json()["items"]]
-    stage.report.check("three things, the oldest first", [what for _, what in waits] == ["review", "retry", "approve"], waits)
+    stage.report.check(
+        "three things, the oldest first", [what for _, what in waits] == ["review", "retry", "approve"], waits
+    )
     for title, what in waits:
         stage.report.did(f"{what}: {title}")

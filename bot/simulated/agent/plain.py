@@ -1,9 +1,12 @@
-"""Plain English for the scripted agent: what people write in the demo, as lines that it obeys."""
+"""Plain English for the scripted agent: what people write in the demo, as commands."""
 
 import re
 
 _FORMS = (
-    (r"[Ww]rite “(?P<text>[^”]+)” into (?P<file>[\w./-]*\w)", "write {file}: {text}\nsay I wrote “{text}” into {file}."),
+    (
+        r"[Ww]rite “(?P<text>[^”]+)” into (?P<file>[\w./-]*\w)",
+        "write {file}: {text}\nsay I wrote “{text}” into {file}.",
+    ),
     (r"[Aa]dd “(?P<text>[^”]+)” to (?P<file>[\w./-]*\w)", "append {file}: {text}\nsay I added “{text}” to {file}."),
     (r"[Pp]lease remember that (?P<fact>[^.]+)\.", "remember {fact}"),
     (r"What did I ask you to remember\?", "recall"),
@@ -20,7 +23,7 @@ _FORMS = (
 )
 
 
-def lines(sentence: str) -> list[str]:
-    """Return the lines that a line of plain English means, in the order of its sentences; none for any other line."""
-    found = [(one.start(), form.format(**one.groupdict())) for what, form in _FORMS for one in re.finditer(what, sentence)]
-    return [line for _, form in sorted(found) for line in form.splitlines()]
+def commands_in(line: str) -> list[str]:
+    """Return what a line of plain English asks for, in the order of its sentences; nothing for any other line."""
+    found = [(one.start(), form.format(**one.groupdict())) for what, form in _FORMS for one in re.finditer(what, line)]
+    return [command for _, form in sorted(found) for command in form.splitlines()]
