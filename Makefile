@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install venv wheel demo test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
+.PHONY: help install venv wheel demo pictures test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -54,6 +54,9 @@ wheel: venv ## build dist/threadtree-VERSION-py3-none-any.whl, to install anywhe
 
 demo: install ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)
+
+pictures: venv ## make docs/img anew from the demo; needs chromium and pillow
+	$(BIN)/python -m docs.img.make
 
 test: venv payloads ## run unit, integration and end-to-end tests
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) -o tmp_path_retention_policy=failed $(ARGS)
