@@ -36,11 +36,9 @@ from bot.store.migrate import migrate
 FOLDER = Path(__file__).parent
 CHROMIUM = "/usr/bin/chromium"
 WIDTH, HEIGHT, STRIP = 960, 560, 40
-SHOWN_IN_FILM = {1, 5, 7, 8}
 SAYS = {
     1: "A person mentions the bot, and is heard within two seconds",
     5: "A request in a repository with a check",
-    7: "Another request",
     8: "/plan asks for a plan first",
 }
 ANSWERS = {
@@ -67,7 +65,7 @@ class Film:
             )
         taken = Image.open(BytesIO(await self.page.screenshot())).convert("RGB")
         frame = Image.new("RGB", (WIDTH, HEIGHT + STRIP), "#1f2328")
-        frame.paste(taken, (0, 0))
+        frame.paste(taken.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS), (0, 0))
         ImageDraw.Draw(frame).text((16, HEIGHT + 9), words, "white", ImageFont.load_default(18))
         self.frames.append(frame)
         self.times.append(int(seconds * 1000))
@@ -88,7 +86,7 @@ class Filmed(Stage):
 
     async def says(self, person: Person, thread: Issue, words: str) -> Comment:
         comment = await Stage.says(self, person, thread, words)
-        if self.film and thread.number in SHOWN_IN_FILM and len(thread.comments) == 1:
+        if self.film and thread.number in SAYS and len(thread.comments) == 1:
             await self.github.wait_for(lambda: bool(comment.reactions), 60)
             await self.film.takes(self.at(thread), SAYS[thread.number], 1.5)
             if thread.number == 1:
@@ -130,8 +128,12 @@ async def main() -> None:
                 await page.get_by_label("Token").fill(token)
                 await page.get_by_role("button", name="Sign in").click()
                 await page.wait_for_url(f"{pair.url}/")
+                await page.set_viewport_size({"width": 1280, "height": 1280 * HEIGHT // WIDTH})
                 await film.takes(pair.url, "The dashboard: what runs, what waits for whom", 2.2)
-                await film.takes(f"{pair.url}/turns/12", "Each request has a page: steps, check, cost, changes", 2.2)
+                await film.takes(f"{pair.url}/turns/12", "Each request has a page: check, cost, steps, changes", 2)
+                await film.takes(
+                    f"{pair.url}/conversations/acme/shop/1", "A thread and its pull request, as one story", 2
+                )
                 film.save(FOLDER / "demo.webp")
                 await page.set_viewport_size({"width": 1280, "height": 800})
                 await page.goto(pair.url)
