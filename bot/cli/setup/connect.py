@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ from bot.cli.setup.manifest import finished, in_the_browser, manifest
 from bot.files import replace_file
 from bot.github.client import APP_EVENTS, NOWHERE, WEBHOOK_PATH, Hook
 from bot.github.errors import NotFound, Refused, Unauthenticated
-from bot.github.registration import MadeApp, Registration, TokenFacts, convert
+from bot.github.registration import SOON, MadeApp, Registration, TokenFacts, convert
 from bot.github.transport import Transport
 from bot.model import Repository
 from bot.sandbox.outbound import Outbound
@@ -33,7 +33,6 @@ OF_AN_APP = (
 )
 """What is set when an App is made, and what must be empty then."""
 OF_A_TOKEN = ("GITHUB_TOKEN", "GITHUB_APP_ID", *KEY_SETTINGS)
-SOON = timedelta(days=14)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -220,7 +219,7 @@ class Connecting:
             ends = f"it expires on {facts.expires_at.astimezone(UTC):%Y-%m-%d}"
             ends += ", soon: make a new one" if facts.expires_at - datetime.now(UTC) < SOON else ""
         self.say(f"The token works as {facts.login}, {rights}; {ends}.")
-        if facts.scopes is not None and not {"repo", "public_repo"} & set(facts.scopes):
+        if facts.lacks_repo:
             raise CannotStartError("The token lacks the scope `repo`; add it on GitHub, or make a new one.")
 
     async def _repository(self, github: Registration, full_name: str) -> Repository:
