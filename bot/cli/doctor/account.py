@@ -23,7 +23,7 @@ FEW_REQUESTS = 500
 """With fewer requests left in this hour, the check warns."""
 _SIGNING = "signatures"
 GITHUB_COM = "github.com"
-_UNCHECKED = Check("repositories", "warning", "not checked, nor webhooks and rules: GitHub did not answer")
+_UNCHECKED = Check("repositories", "warning", "not checked, nor their webhooks and rules: GitHub could not be asked")
 
 
 async def github_checks(settings: Settings, github: Registration, known: Known | None) -> list[Check]:

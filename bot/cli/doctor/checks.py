@@ -75,6 +75,7 @@ async def examine(
         sandbox_check(given.agent_sandbox, probed),
         limits_check(given, sandbox if sandboxed and isinstance(probed, str) else None),
         network_check(given),
+        dashboard_check(given),
         *models,
         *await _agents(given, chosen, sandboxed, probed),
     ]
@@ -198,6 +199,17 @@ def network_check(given: Settings) -> Check:
         case "host":
             found = f"{setting}: agents reach what this machine reaches, its own services too"
             return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")
+
+
+def dashboard_check(given: Settings) -> Check:
+    """Return where people find the dashboard."""
+    if given.admin_token is None and given.github_client_id is None:
+        step = "`threadtree setup` makes an ADMIN_TOKEN; or set one: docs/dashboard.md."
+        return Check("dashboard", "ok", "there is none: neither ADMIN_TOKEN nor a sign-in with GitHub is set", step)
+    if given.public_url is None:
+        step = "Set PUBLIC_URL to where people reach it: answers on GitHub then lead to their pages."
+        return Check("dashboard", "ok", f"at http://{given.host}:{given.port}, for this machine", step)
+    return Check("dashboard", "ok", f"at {given.public_url}")
 
 
 def agent_check(agent: str, trial: Trial, place: str) -> Check:

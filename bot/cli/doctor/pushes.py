@@ -49,7 +49,7 @@ def pushes_check(full_name: str, branch: str, rules: Sequence[BranchRule] | None
         step = "GitHub judges each push, and an answer quotes what it says. Tell agents of such rules in AGENTS.md."
         return Check(name, "warning", found, step)
     each = [one for one in (_LINEAR, *_OF_EACH_PUSH) if one in by_type]
-    but = f", but for what {', '.join(map(_quoted, each))} forbid" if each else ""
+    but = f"; each one is judged by {', '.join(map(_quoted, each))}" if each else ""
     return Check(name, "ok", f"no ruleset refuses them to branches such as `{branch}`{but}")
 
 

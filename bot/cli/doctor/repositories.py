@@ -121,7 +121,7 @@ async def _checked(looked: _Looked, full_name: str, repository: Repository | Non
         return [Check(name, "warning", f"the bot's rights are unknown: {problem}")]
     if missing:
         found = f"the bot lacks: {', '.join(missing)}"
-        return [Check(name, "problem", found, "Give the bot these rights on GitHub.")]
+        return [Check(name, "problem", found, "Give the bot these rights on GitHub."), *webhooks]
     branch = IssueBranch(1, settings.branch_prefix).first
     try:
         rules = await github.rulesets(repository, branch)
@@ -145,15 +145,14 @@ async def _webhooks(looked: _Looked, repository: Repository, *, is_seen: bool) -
     if is_seen and not hooks:
         looked.without.append(full_name)
         return None
-    heard = looked.known.heard if looked.known else ()
-    is_heard = full_name.lower() in heard
+    is_heard = full_name.lower() in looked.known.heard if looked.known else None
     # Another bot's can lead to the same path.
     hooks.sort(key=lambda hook: not (settings.public_url and hook.url.startswith(settings.public_url)))
-    check = await repository_webhook(settings, looked.github, repository, hooks, is_heard=is_heard)
-    if is_seen and settings.poll_interval_seconds is not None and check.state == "ok":
+    checks = await repository_webhook(settings, looked.github, repository, hooks, is_heard=is_heard)
+    if is_seen and settings.poll_interval_seconds is not None and checks[-1].state == "ok":
         found = "nothing that people ask arrives: its log is read once the repository is named in WEBHOOK_REPOS"
-        return [replace(check, state="warning", found=found, next_step="Name it there.")]
-    return [check]
+        return [*checks[:-1], replace(checks[-1], state="warning", found=found, next_step="Name it there.")]
+    return checks
 
 
 def _summary(looked: _Looked) -> list[Check]:

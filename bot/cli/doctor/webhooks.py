@@ -20,25 +20,29 @@ def how_bad(missing: Iterable[str]) -> State:
 
 
 async def repository_webhook(
-    settings: Settings, github: Registration, repository: Repository, hooks: Sequence[Webhook], *, is_heard: bool
-) -> Check:
-    """Return whether a webhook of the repository, one of `hooks`, sends what the bot needs, and how that went last.
+    settings: Settings, github: Registration, repository: Repository, hooks: Sequence[Webhook], *, is_heard: bool | None
+) -> list[Check]:
+    """Return whether the first webhook of these sends what the bot needs, and how that went last.
 
-    `is_heard`: something of the repository was received before.
+    `is_heard`: something of the repository was received before; None where that is unknown.
     """
     name = f"webhook of {repository.full_name}"
     if not hooks:
         if is_heard and settings.poll_interval_seconds is None:
-            return Check(name, "warning", f"the repository has none, though something was received: {STAYS}")
-        found = f"nothing was received, and no webhook of the repository leads to {WEBHOOK_PATH}"
-        return Check(name, "problem", found, "Add it on GitHub: docs/connect.md.")
-    hook = hooks[0]
+            found = f"the repository has none, though something was received: {STAYS}"
+            step = "Add one, unless its organization has one, which the bot cannot see: docs/connect.md."
+            return [Check(name, "warning", found, step)]
+        found = "nothing was received, and " if is_heard is False else ""
+        found += f"no webhook of the repository leads to {WEBHOOK_PATH}"
+        return [Check(name, "problem", found, "Add it on GitHub: docs/connect.md.")]
+    hook, checks = hooks[0], list[Check]()
     missing = [f"`{event}`" for event in APP_EVENTS if not {event, "*"} & set(hook.events)]
     if missing or not hook.active:
         found = f"it does not send {', '.join(missing)}" if hook.active else "it is switched off"
         state = how_bad(missing) if hook.active else "problem"
-        return Check(name, state, found, "Edit it in the repository's settings on GitHub: docs/connect.md.")
-    return await logged_check(settings, github, name, (repository, hook.id), hook.url, is_heard=is_heard)
+        checks.append(Check(name, state, found, "Edit it in the repository's settings on GitHub: docs/connect.md."))
+    last = await logged_check(settings, github, name, (repository, hook.id), hook.url, is_heard=bool(is_heard))
+    return [*checks, last]
 
 
 def unread_webhooks(settings: Settings, full_name: str, problem: GitHubError) -> Check:
