@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_a_unit_of_setup_is_for_this_user_and_as_hard(tmp_path: Path) -> None:
     settings = load({"HOME": str(tmp_path), "DATA_DIR": str(data), "PATH": "/usr/bin:/bin"}, dotenv=None)
     said = service.write_unit(settings, folder, Path("/bin/true"))
     written = folder / "threadtree.service"
-    assert f"'{written}' /etc/systemd/system/threadtree.service" in said
+    assert f"{shlex.quote(str(written))} /etc/systemd/system/threadtree.service" in said
     assert data.is_dir()
     checked = analyze("verify", "--man=no", written)
     (tmp_path / written.name).write_text(re.sub("(?m)^User=.*", "User=ann", written.read_text()))
@@ -75,7 +76,7 @@ def test_homes_are_hidden_where_nothing_of_the_bot_is_there(monkeypatch: pytest.
     at_home = *given[:3], Path("/home/ann/data"), *given[4:]
     assert '\nProtectHome=read-only\nReadWritePaths="/home/ann/data"\n' in service.unit(*at_home)
     with pytest.raises(CannotStartError, match="no unit can have"):
-        service.unit(*given[:2], Path("/srv/bot\nUser=root"), *given[3:])
+        service.unit(*given[:2], Path("/srv/bot\nUser=root"), given[3], given[4], given[5])
 
 
 def test_root_gets_no_unit_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It is the one of docs/install/systemd, whose options are explained in docs/insta
 
 import os
 import pwd
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ def write_unit(settings: Settings, folder: Path, started: Path) -> str:
     path.write_text(unit(template(), user, folder, data_dir, started, settings.path))
     return (
         f"Written: {path}. To let the machine start the bot, enter:\n"
-        f"  sudo install -m 0644 '{path}' /etc/systemd/system/{NAME}\n"
+        f"  sudo install -m 0644 {shlex.quote(str(path))} /etc/systemd/system/{NAME}\n"
         "  sudo systemctl daemon-reload\n"
         "  sudo systemctl enable --now threadtree\n"
         "Its log: journalctl -u threadtree -o cat -f"
