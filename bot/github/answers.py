@@ -1,7 +1,7 @@
 """Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -225,6 +225,14 @@ class Webhook:
     events: tuple[str, ...]
     """`*` stands for all."""
     url: Annotated[str, _at("config", "url")]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """A rule of a ruleset: https://docs.github.com/rest/repos/rules#get-rules-for-a-branch"""
+
+    type: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def permission(answer: Any) -> Permission:

@@ -143,7 +143,7 @@ class GitHub:
         if self.is_app:
             installation_id = (await self._of_app(NAMED + INSTALLATION, **named))["id"]
             token = await self._tokens.of_installation(installation_id)
-        return _repository(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
+        return repository_of(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
 
     async def by_id(self, repository: Repository) -> Repository:
         """Return the repository of this id as GitHub tells it now: names, default branch, the App's installation there.
@@ -156,7 +156,7 @@ class GitHub:
                 of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository.id)
                 installation_id = of_app["id"]
             found = await self.get(replace(repository, installation_id=installation_id), "")
-            return _repository(repository.platform, found, installation_id)
+            return repository_of(repository.platform, found, installation_id)
         except NotFound as problem:
             raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
 
@@ -164,7 +164,7 @@ class GitHub:
         """As `by_id`, of a repository whose installation GitHub has told before: it stays the same with the owner."""
         if self.is_app:
             with suppress(NotFound, Unauthenticated):
-                now = _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
+                now = repository_of(repository.platform, await self.get(repository, ""), repository.installation_id)
                 if now.owner == repository.owner:
                     return now
         return await self.by_id(repository)
@@ -378,24 +378,27 @@ class GitHub:
         """Return the types of the rules for a branch of this name, and `protected` where a classic rule protects it.
 
         GitHub says `protected` of a branch under any rule, also one of names alone. Where it does not tell the rules,
-        that has to do. https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        that has to do.
         """
-        async with concurrently(self._rules(repository, branch)) as asking:
+        async with concurrently(self.rulesets(repository, branch)) as asking:
             found = await self.get_if_there(repository, "/branches/{branch}", branch=branch) if is_there else None
-            rules = await asking
+            rules = frozenset(rule.type for rule in await asking or ())
         if found is None or not found["protected"]:
-            return rules or frozenset()
+            return rules
         # https://docs.github.com/rest/branches/branches#get-a-branch: this part is about the classic rule.
         is_classic = found.get("protection", {}).get("enabled", not rules)
-        return (rules or frozenset()) | ({CLASSIC} if is_classic else frozenset())
+        return rules | ({CLASSIC} if is_classic else frozenset())
 
-    async def _rules(self, repository: Repository, branch: str) -> frozenset[str] | None:
-        """Return the types of the branch's rules; None where GitHub does not tell them."""
+    async def rulesets(self, repository: Repository, branch: str) -> list[answers.BranchRule] | None:
+        """Return the rules of rulesets for a branch of this name, there or not; None where GitHub does not tell them.
+
+        https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        """
         try:
             found = await self.get_all(repository, "/rules/branches/{branch}{?per_page}", branch=branch)
         except (NotFound, Refused):
             return None
-        return frozenset(str(rule["type"]) for rule in found)
+        return [read(answers.BranchRule, rule) for rule in found]
 
     async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""
@@ -685,7 +688,7 @@ def _comment_path(target: Target) -> str:
     return "/pulls/comments/{id}" if target.kind == "review-comment" else "/issues/comments/{id}"
 
 
-def _repository(platform: str, found: Any, installation_id: int | None) -> Repository:
+def repository_of(platform: str, found: Any, installation_id: int | None) -> Repository:
     """Read https://docs.github.com/rest/repos/repos#get-a-repository"""
     names = found["owner"]["login"], found["name"], found["default_branch"]
     return Repository(platform, found["id"], *names, installation_id)

@@ -26,6 +26,8 @@ TOP: Table = [
     ("GET", "/users/{login}", accounts.get_user),
     ("GET", "/users/{login}/ssh_signing_keys", git.list_signing_keys),
     ("GET", "/user/emails", git.list_addresses),
+    ("GET", "/user/repos", accounts.list_own_repositories),
+    ("GET", "/installation/repositories", accounts.list_installed_repositories),
     ("GET", "/user/{account_id}", accounts.get_user_by_id),
     ("GET", "/orgs/{org}/installation", accounts.get_organisation_installation),
     ("GET", "/orgs/{org}/teams/{slug}", accounts.get_team),
