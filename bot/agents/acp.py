@@ -2,8 +2,8 @@
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
@@ -18,7 +18,7 @@ from bot.agents.prompt_loop import Driver
 from bot.sandbox.bwrap import command_of
 from bot.thread import reasons
 
-Check = Callable[[str | None], Awaitable[None]]
+Check = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
 
 _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")
@@ -54,7 +54,9 @@ class _Lost:
 
 
 class AcpDriver(Driver[Item]):
-    """See `AgentDriver`. `check` gets the session to continue before each opening, and can raise CannotOpenError."""
+    """See `AgentDriver`. `check` gets the session to continue before each opening: it can raise CannotOpenError, or
+    return the variables for the agent.
+    """
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class AcpDriver(Driver[Item]):
         self._command = shlex.join(command_of(launch.argv))
 
     async def _open(self, resume: str | None) -> SessionOpened:
-        if self._check is not None:
-            await self._check(resume)
+        if self._check is not None and (environment := await self._check(resume)) is not None:
+            self._launch = replace(self._launch, environment=environment)
         link, why = await self._start(), None
         if resume is not None:
             lost = await self._continue(link, resume)

@@ -26,6 +26,8 @@ class Launch:
     mcp_file: Path | None = None
     plans: bool = False
     sandboxed: bool = False
+    skills: Path | None = None
+    """The folder that holds `skills/`, and is a plugin of Claude Code; None without skills."""
 
 
 # What an agent reports while it works on a prompt.

@@ -1,5 +1,6 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -331,6 +332,16 @@ def brings_plugin(agent: str, found: str) -> Unopened:
     return (
         f"{what} {agent} runs plugins even where they are switched off.",
         f"Take `{found}` out of the branch, or choose another AGENT.",
+    )
+
+
+def brings_skills(agent: str, folders: Iterable[str]) -> Unopened:
+    """The branch has, in one of the `folders`, skills that cannot all be switched off."""
+    places = " or ".join(inline_code(one) for one in folders)
+    return (
+        f"This branch has too many skills in {places}, or a link there that leads out of the repository. {agent} would "
+        "load them, while only those of the default branch count.",
+        "Take them out of the branch, or choose another AGENT.",
     )
 
 

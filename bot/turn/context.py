@@ -29,7 +29,7 @@ from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.thread.reasons import CapReached
 from bot.tree import GitError, Identity, Signing
-from bot.turn import thread_answers
+from bot.turn import skills, thread_answers
 from bot.turn.kind import Kind
 from bot.turn.parsing import CommentParser
 from bot.turn.request import Verbs
@@ -148,8 +148,9 @@ class TurnContext(NodeContext):
                 servers=self.launcher.mcp_servers,
                 read_only=not kind.writes,
             ) as (launch, disk):
-                shown = Bind(attachments), Bind(git_config)
-                yield replace(launch(self.launcher.agents[agent], shown), plans=kind.plans), disk
+                laid = await skills.lay(self.clone(turn.worktree.folder), turn.worktree.repository.default_branch, home)
+                shown = Bind(attachments), Bind(git_config), *([Bind(laid)] if laid else [])
+                yield replace(launch(self.launcher.agents[agent], shown), plans=kind.plans, skills=laid), disk
 
     async def go_on(
         self,
