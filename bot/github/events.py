@@ -112,7 +112,15 @@ class ChecksEnded:
     head: str
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded
+@dataclass(frozen=True, slots=True)
+class PullReady:
+    """The pull request is no draft any more. A doorbell: of which kind it is, GitHub is asked."""
+
+    repository: Repository
+    thread: Thread
+
+
+Event = Written | Gesture | ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded | PullReady
 
 
 @dataclass(frozen=True, slots=True)
