@@ -129,6 +129,7 @@ class TurnContext(NodeContext):
         attachments = self.attachments / str(turn.id)
         agent, route = self.rules.agent, None
         chosen, own = preset(agent), self.agent_variables[agent]
+        model = (self.rules.model or "") if chosen is None else ""  # a preset takes it as a variable
         api = api_of(chosen, own)
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
@@ -150,7 +151,10 @@ class TurnContext(NodeContext):
             ) as (launch, disk):
                 laid = await skills.lay(self.clone(turn.worktree.folder), turn.worktree.repository.default_branch, home)
                 shown = Bind(attachments), Bind(git_config), *([Bind(laid)] if laid else [])
-                yield replace(launch(self.launcher.agents[agent], shown), plans=kind.plans, skills=laid), disk
+                yield (
+                    replace(launch(self.launcher.agents[agent], shown), plans=kind.plans, skills=laid, model=model),
+                    disk,
+                )
 
     async def go_on(
         self,

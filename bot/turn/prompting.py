@@ -116,8 +116,10 @@ async def make_prompt(
     # In a thread: a long Markdown text takes the parser seconds.
     blocks, read, run.inline = await asyncio.to_thread(build)
     run.notices += [] if read else [notices.THREAD_NOT_READ]
-    laid = await skills.find(clone, default_branch)
-    read = run.read = (*read, *await skills.clauses(ctx.pool, laid, turn.conversation.id, turn.id))
+    if read:
+        laid = await skills.find(clone, default_branch)
+        read = (*read, *await skills.clauses(ctx.pool, laid, turn.conversation.id, turn.id))
+    run.read = read
     is_whole = thread is not None and not thread.missing and turn.ask.as_of is None
     await run.write(turns.record_read, turn.claim, read, whole_thread=is_whole)
     return (*blocks[:-1], *_images(fetched.saved), blocks[-1])
