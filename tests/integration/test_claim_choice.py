@@ -165,6 +165,12 @@ def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
 )
 @example(
     [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],
+    [(0, 0, "running", None, 1, True), (1, 2, "queued", None, None, True), (2, 1, "queued", None, 2, True)],
+    False,
+    2,
+)
+@example(
+    [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],
     [(0, 0, "running", None, 1, True), (1, 1, "queued", 0, 1, True), (2, 2, "queued", 0, 1, True)],
     False,
     2,
