@@ -98,6 +98,14 @@ class ThreadReopened:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockersChanged:
+    """An issue is blocked by another one from now on, or no longer."""
+
+    repository: Repository
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryDeleted:
     """The repository is no more, if GitHub says so too."""
 
@@ -120,7 +128,9 @@ class PullReady:
     thread: Thread
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded | PullReady
+Event = (
+    Written | Gesture | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded | PullReady
+)
 
 
 @dataclass(frozen=True, slots=True)
