@@ -10,6 +10,7 @@ from bot.github.events import (
     ChecksEnded,
     Event,
     Gesture,
+    PullReady,
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
@@ -17,7 +18,7 @@ from bot.github.events import (
     Written,
 )
 from bot.markdown import MarkdownError
-from bot.model import Actor
+from bot.model import Actor, Repository, Target
 from bot.thread.authority import Policy
 from bot.turn.parsing import REVIEW, CommentParser, ParsedComment, Request
 
@@ -42,6 +43,14 @@ def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
     return event.review_id is not None and not event.approves
 
 
+def opened_pull(event: Event | None) -> tuple[Repository, int] | None:
+    """Return the pull request that was opened, or is ready for review by now, as the payload names it."""
+    is_opening = isinstance(event, Written) and event.body_before is None and event.remark.target == Target("pull")
+    if event is None or not (is_opening or isinstance(event, PullReady)):
+        return None
+    return (event.repository, event.thread.number) if isinstance(event, Written | PullReady) else None
+
+
 def action_of(
     event: Event, policy: Policy, parser: CommentParser, *, on_own_pull: bool = False
 ) -> Action | ChecksEnded:
@@ -51,6 +60,8 @@ def action_of(
     """
     if isinstance(event, ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded):
         return event
+    if isinstance(event, PullReady):
+        return Ignore("nothing asked")
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
     try:
