@@ -42,9 +42,15 @@ async def _overview(visit: Visit) -> Response:
         nodes=nodes,
         bytes=sum(node.bytes for node in measured) if measured else None,
         silent=sum(node.state == "silent" for node in nodes),
+        standing=await _standing(visit),
         # The charts are below what is refreshed.
         days=await _days(visit, 1 if "hx-request" in visit.request.headers else DAYS_SHOWN),
     )
+
+
+async def _standing(visit: Visit) -> list[dict[str, Any]]:
+    async with visit.calls.connection() as connection:
+        return await listings.standing(connection, visit.caller.scope, None, MOST_SHOWN)
 
 
 async def _days(visit: Visit, days: int) -> dict[str, Any]:

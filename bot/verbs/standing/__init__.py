@@ -20,6 +20,7 @@ from bot.github.client import GitHub
 from bot.github.errors import GitHubError, NotFound, Refused
 from bot.model import Actor, Repository, Target, Thread
 from bot.node.repository_names import of_this_minute
+from bot.node.repository_rules import known_rules
 from bot.node.transactions import persist
 from bot.rules import CONFIG_PATH, MAX_CONFIG_BYTES, Config, Found, Rules, Standing, read_config, within
 from bot.store import deliveries
@@ -103,7 +104,7 @@ async def _store_due(connection: Connection, now: datetime) -> None:
         lock = f"{repository.platform}/{repository.id}#{place}"
         body = orjson.dumps({"repository": repository.id, "key": due.key, "at": due.due_at})
         await deliveries.store(connection, [NewDelivery(guid, EVENT, "received", None, names, lock, body)])
-    failpoints.reached("standing-due")
+        failpoints.reached("standing-stored")
 
 
 async def due_request(parts: Parts, guid: str, body: bytes) -> Request | str:
@@ -117,17 +118,18 @@ async def due_request(parts: Parts, guid: str, body: bytes) -> Request | str:
     if row is None or row.due_at is None:
         return "the file asks for it no more, or pauses it"
     entry = Standing.model_validate_json(row.entry)
-    rules = within(parts.rules, config)[0] if config is not None else parts.rules
+    known_before = await known_rules(parts.pool, parts.rules, repository)
+    rules = within(parts.rules, config)[0] if config is not None else known_before
     person = await parts.github.person(repository, entry.as_)
     problem = await _why_not(parts, repository, rules, entry, person)
     try:
         if person is None or problem is not None:
             return await _pause(parts, repository, row, entry, at, problem or "")
         thread = await _open_thread(parts, repository, row) or await _open(parts, repository, row, entry, at)
-    except Refused as refusal:
+    except (NotFound, Refused) as refusal:
         # Such as a repository without issues: nobody can be told on a thread.
-        await persist(parts.pool, rows.note_problem, row.id, words.no_issue(refusal.message))
-        return f"no issue: {refusal.message}"
+        await persist(parts.pool, rows.note_problem, row.id, words.no_issue(str(refusal)))
+        return f"no issue: {refusal}"
     await persist(parts.pool, rows.note_problem, row.id, None)
     asked = Ask(entry.ask, person, parts.clock(), Target("issue"), of={"standing": row.id})
     return Request(repository, thread, asked, guid, asks=True)

@@ -155,7 +155,7 @@ where s.id = e.id and c.id = $1
   and case when s.failed then e.states[1] = 'done'
            else cardinality(e.states) = 3
                 and e.states <@ array['failed', 'timed-out', 'interrupted', 'refused'] end
-returning c.id as conversation_id, b.*, s.failed
+returning c.id as conversation_id, s.failed, b.*
 """)
 async def note_end(connection: Connection, conversation_id: int, problem: str) -> list[tuple[ThreadRef, bool]]:
     """After the end of a turn: pause an entry that failed three times in a row, or let it ask again after a success.
