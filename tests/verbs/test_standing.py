@@ -40,7 +40,8 @@ async def has(world: World, *entries: str) -> None:
     await world.maria.pushes("main", {FILE: "".join(entries)})
     world.clock.move(2 * HOUR)
     there = sum(one.startswith("[[") for one in entries)
-    await world.until(f"count(*) = {there} and bool_and(first_seen_at > '{at:%Y-%m-%d}') from standing")
+    paused = str("standing_paused" in entries[0]).lower()
+    await world.until(f"count(*) = {there} and bool_and((due_at is null) = {paused}) from standing")
 
 
 async def a_day(world: World, days: int = 1) -> None:
