@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -15,6 +16,7 @@ from tests.support.world import Talk, World
 
 FILE = ".threadtree/config.toml"
 HOUR = 3600
+TOKEN = "t" * 32
 SETTINGS = {"SWEEP_INTERVAL_SECONDS": "1", "AUTO_PULL_REQUEST": "ready"}
 
 
@@ -99,7 +101,7 @@ async def test_a_week_asks_posts_and_pays_each_day_once(world: World) -> None:
 async def test_three_failures_pause_it_and_a_retry_that_is_done_starts_it_again(
     a_world: Worlds, database_url: str
 ) -> None:
-    async with a_world({**SETTINGS, "TURN_TIMEOUT_SECONDS": "4"}) as world:
+    async with a_world({**SETTINGS, "TURN_TIMEOUT_SECONDS": "4", "ADMIN_TOKEN": TOKEN}) as world:
         gate = world.gate()
         await has(world, entry(f"wait {gate}"))
         for _ in range(3):
@@ -117,6 +119,11 @@ async def test_three_failures_pause_it_and_a_retry_that_is_done_starts_it_again(
             "acme/shop#2",
             "its last three requests failed",
         )
+
+        async with httpx.AsyncClient(base_url=world.pair.url, follow_redirects=True) as browser:
+            page = (await browser.post("/login", data={"token": TOKEN})).text
+        _, _, told = page.partition("Standing requests</h2>")
+        assert 'paused<span class="sub">its last three requests failed</span>' in told
 
         gate.open()
         await issue.says("/retry")
