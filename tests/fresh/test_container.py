@@ -1,7 +1,7 @@
 """The image of Dockerfile, built by buildah on a Debian made here, and run by crun as compose.yaml says.
 
-`make test-fresh` runs this in about six minutes, `make release` with the image of the release. It needs root, a network, and the packages mmdebstrap, buildah and
-crun.
+`make test-fresh` runs this in about six minutes, `make release` with the image of the release. It needs root, a network,
+and the packages mmdebstrap, buildah and crun.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The demo on machines that have only what README names: minimal Debian systems, made by mmdebstrap.
 
-`make test-fresh` runs this, `make release` with what it made. It needs root, a network, and the packages mmdebstrap and bubblewrap.
+`make test-fresh` runs this, `make release` with what it made. It needs root, a network, and the packages mmdebstrap and
+bubblewrap.
 """
 
 import json

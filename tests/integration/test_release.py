@@ -1,4 +1,4 @@
-"""What a release must be: one version everywhere, migrations that stay as they were, workflows that nobody can change."""
+"""What a release must be: one version everywhere, migrations that stay as they were, workflows with pinned parts."""
 
 import hashlib
 import re
