@@ -1,6 +1,6 @@
 """The image of Dockerfile, built by buildah on a Debian made here, and run by crun as compose.yaml says.
 
-`make test-fresh` runs this in about six minutes, `make release` with the image of the release. It needs root, a network,
+`make test-fresh` runs this in about six minutes, `make release` with the image of the release. It needs root, network,
 and the packages mmdebstrap, buildah and crun.
 """
 
