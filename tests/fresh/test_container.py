@@ -4,6 +4,7 @@
 and the packages mmdebstrap, buildah and crun.
 """
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def image() -> Iterator[Path]:
     store = ("--root", place / "store", "--runroot", place / "run", "--storage-driver", "vfs")
     buildah = ("buildah", *store)
     try:
-        name = build(buildah, place) if RELEASE is None else archive(Path(RELEASE))
+        name = build(buildah, place) if RELEASE is None else unpack(Path(RELEASE), place)
         made = run(*buildah, "from", "--quiet", name).strip()
         yield Path(run(*buildah, "mount", made).strip())
         run(*buildah, "umount", made)
@@ -60,9 +61,11 @@ def build(buildah: tuple[object, ...], place: Path) -> str:
     return "localhost/threadtree"
 
 
-def archive(release: Path) -> str:
+def unpack(release: Path, place: Path) -> str:
     [image] = release.glob("*-image.tar.gz")
-    return f"docker-archive:{image}"
+    with gzip.open(image) as packed, (place / "image.tar").open("wb") as plain:  # buildah 1.28 reads no packed one
+        shutil.copyfileobj(packed, plain)
+    return f"docker-archive:{place / 'image.tar'}"
 
 
 def started(image: Path, folder: Path, *command: str, profile: dict[str, Any] = PROFILE, **linux: Any) -> str:
