@@ -6,6 +6,7 @@ from typing import TypeGuard
 from bot.ask import Ask
 from bot.github.events import (
     Addressed,
+    BlockersChanged,
     ChecksEnded,
     Event,
     Gesture,
@@ -28,7 +29,7 @@ class Ignore:
     why: str
 
 
-Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | RepositoryDeleted | Request
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
@@ -48,7 +49,7 @@ def action_of(
 
     `on_own_pull`: it `is_remark` on a pull request that the bot opened.
     """
-    if isinstance(event, ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded):
+    if isinstance(event, ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded):
         return event
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
