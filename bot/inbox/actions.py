@@ -1,5 +1,6 @@
 """From an event to what it asks of the bot, before its author's permission is looked up. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -12,13 +13,15 @@ from bot.github.events import (
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
+    Ticked,
     Unreadable,
     Written,
 )
 from bot.markdown import MarkdownError
 from bot.model import Actor
+from bot.thread import boxes
 from bot.thread.authority import Policy
-from bot.turn.parsing import REVIEW, CommentParser, ParsedComment, Request
+from bot.turn.parsing import REVIEW, Command, CommentParser, ParsedComment, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Ignore:
     why: str
 
 
-Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | RepositoryDeleted | Request
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | RepositoryDeleted | Ticked | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
@@ -50,6 +53,8 @@ def action_of(
     """
     if isinstance(event, ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded):
         return event
+    if isinstance(event, Written) and _may_tick(event, policy):
+        return Ticked(event.repository, event.sender, event.thread, event.remark)
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
     try:
@@ -65,6 +70,31 @@ def action_of(
         return Ignore("nothing asked")
     agent = policy.agent_of_label(event.label) if isinstance(event, Gesture) else None
     return _request(event, parsed, agent or None, on_own_pull=on_own_pull)
+
+
+def _may_tick(event: Written, policy: Policy) -> bool:
+    """Return whether a person, as the payload says, edited a comment of the bot's that has a ticked box."""
+    remark = event.remark
+    is_bots = remark.target.kind in ("comment", "review-comment") and policy.is_own(remark.author, remark.body)
+    is_edit = event.body_before is not None and event.sender.id != policy.bot_id
+    return is_bots and is_edit and boxes.may_have_ticks(remark.body)
+
+
+def request_of(event: Ticked, commands: Mapping[str, str]) -> Request | Ignore:
+    """Return what an edit asks that GitHub has confirmed: the names of the commands are by the words of their boxes."""
+    found = boxes.ticked(event.posted, event.before, event.remark.body, event.now)
+    if found is not None and not any(words in commands for words in found):
+        return Ignore("no box was ticked")
+    names = tuple(commands[words] for words in found or () if words in commands)
+    return Request(
+        repository=event.repository,
+        thread=event.thread,
+        ask=Ask("", event.sender, event.remark.updated_at, event.remark.target, gesture=event.edit_id),
+        identity=event.edit_id,
+        commands=tuple(map(Command, names)),
+        names=names,
+        ticks="changed" if found is None else "as posted",
+    )
 
 
 def failure_of(unreadable: Unreadable, policy: Policy, parser: CommentParser) -> Unreadable:

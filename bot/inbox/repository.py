@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bot.github.client import GitHub
-from bot.github.events import ChecksEnded, RepositoryDeleted, ThreadClosed, ThreadReopened, Unreadable
+from bot.github.events import ChecksEnded, RepositoryDeleted, ThreadClosed, ThreadReopened, Ticked, Unreadable
 from bot.inbox.actions import Ignore
 from bot.node.repository_names import known_codebase, named
 from bot.store.database import Pool
@@ -29,7 +29,7 @@ async def in_its_repository(pool: Pool, github: GitHub, action: T) -> T | Ignore
         case Unreadable(addressed=addressed) if addressed is not None:
             there = await named(pool, github, addressed.repository)
             return replace(action, addressed=replace(addressed, repository=there))
-        case Request():
+        case Request() | Ticked():
             return replace(action, repository=await named(pool, github, action.repository))
         case _:
             return action

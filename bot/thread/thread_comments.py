@@ -1,12 +1,12 @@
 """The bot's comments on a thread: each function adds to the outbox, in the caller's transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from bot.model import Target, ThreadRef
 from bot.store.database import Connection
+from bot.thread import boxes, pacing, tracking
 from bot.thread import outbox_rows as outbox
-from bot.thread import pacing, tracking
 from bot.thread.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.thread.tracking import EndState
 
@@ -96,6 +96,29 @@ async def add_line(connection: Connection, thread_ref: ThreadRef, turn_id: int, 
     """Add a line to the answer of a turn by edit, of which GitHub notifies nobody."""
     if (found := await outbox.end_of_answer(connection, turn_id)) is not None:
         await outbox.rewrite_comment(connection, thread_ref, found[0], f"{found[1]}\n\n{line}")
+
+
+async def answer_ticks(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> int | None:
+    """Answer below the boxes of the comment that somebody ticked, and empty them; return the comment's row."""
+    return await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_answer(text, f"> {words}"))
+
+
+async def take_ticks(
+    connection: Connection, thread_ref: ThreadRef, target: Target, words: Sequence[str], login: str, at: datetime
+) -> None:
+    """Show what was ticked, by whom and when, in place of the comment's boxes."""
+    await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_choice(text, words, login, at))
+
+
+async def _with_ticks(
+    connection: Connection, thread_ref: ThreadRef, target: Target, change: Callable[[str], str]
+) -> int | None:
+    found = await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)
+    if found is None:
+        return None
+    # Also where the text stays: on GitHub it has a tick.
+    await outbox.rewrite_comment(connection, thread_ref, found[0], change(found[2]))
+    return found[0]
 
 
 async def reviewed(
