@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bot.github.answers import Permission
-from bot.github.events import Event, Gesture, Remark, Written
-from bot.inbox.actions import Ignore, Ticked, action_of, is_remark, request_of
+from bot.github.events import Event, Gesture, Remark, Ticked, Written
+from bot.inbox.actions import Ignore, action_of, is_remark, request_of
 from bot.model import Actor, Repository, Target, Thread
 from bot.thread import boxes
 from bot.thread.authority import Denied, Policy, before_asking_github, by_permission

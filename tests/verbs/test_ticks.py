@@ -7,6 +7,7 @@ from bot.inbox.actions import Ignore, request_of
 from bot.model import Actor
 from bot.simulated.github.model import Comment
 from bot.thread import boxes
+from bot.thread import outbox_rows as outbox
 from bot.thread.marker import turn_marker
 from bot.turn.parsing import Request
 from bot.verbs import VERBS, plan
@@ -14,6 +15,7 @@ from tests.end_to_end.test_confirmed_requests import forge, thread, unmoved
 from tests.support.world import Someone, Talk, World
 from tests.unit.test_actions import ADA, BOT, ISSUE, NOON, REPOSITORY, decide, remark
 
+STATEMENTS = {"the comment with a tick": (outbox.comment_there.sql, (5, 7))}
 BOX = f"- [ ] {plan.CARRY_OUT}"
 TICKED = f"- [x] {plan.CARRY_OUT}"
 # The agent's own box looks like the bot's.
