@@ -149,6 +149,7 @@ class Settings(BaseSettings):
     node_timeout_seconds: values.TenSecondsOrMore = 60
     shutdown_grace_seconds: values.NotNegative = 30
     admin_token: values.AdminToken | None = None
+    public_url: values.Url | None = None
     github_client_id: str | None = None
     github_client_secret: SecretStr | None = None
     dashboard_operators: values.People = ()

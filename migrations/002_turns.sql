@@ -83,6 +83,7 @@ create index turns_unfinished_alone on turns (worktree_id, id)
     where state in ('queued', 'running') and not needs_agent;
 create unique index turns_by_conversation on turns (conversation_id, id);
 create index turns_by_person on turns (requested_by_id, created_at);
+create index turns_checked on turns (queue_platform, queue_repository_id, id) where outcome ? 'check';
 create index turns_by_pushed_head on turns (pushed_head) where pushed_head is not null;
 create index turns_by_pushed_branch on turns (pushed_to, queue_repository_id, id) where pushed_to is not null;
 -- What may wait for a person is a small part of what ended.

@@ -38,6 +38,7 @@ create table outcomes (
     primary key (platform, repository_id, number),
     foreign key (platform, repository_id) references codebases (platform, repository_id)
 );
+create index outcomes_merged on outcomes (closed_at) where merged;
 
 -- What waits for a person, whatever its pull request: plans, questions, and what failed. It ends when somebody has
 -- approved, answered, retried or undone it, when a later request of the thread is done and the check does not fail, and

@@ -94,18 +94,26 @@ select r.id as place, r.id, r.worktree_id as worktree, r.codebase, r.branch, r.r
        r.platform, r.repository_id
 from rescue_rows r;
 
--- Agent and model are those of the last request that pushed. The cost is that of all requests on its thread or branch.
+-- The title is that of its thread, as the bot gave it, or that of the thread whose request pushed last. Agent and model are
+-- those of that request. The cost is that of all requests on its thread or branch.
 create view listed_outcomes as
 select o.id as place, o.id, b.owner || '/' || b.name as codebase,
        b.owner || '/' || b.name || '#' || o.number as pull_request, o.branch,
+       coalesce((select nullif(c.title, '') from conversations c
+                 where (c.platform, c.repository_id, c.number) = (o.platform, o.repository_id, o.number)),
+                (select p.titles[cardinality(p.titles)] from pull_requests p
+                 where (p.platform, p.repository_id, p.number) = (o.platform, o.repository_id, o.number)),
+                (select c.title from conversations c where c.id = work.conversation_id), '') as title,
        case when o.reverted_by is not null then 'reverted' when o.merged then 'merged' else 'closed' end as state,
        o.rewritten, b.owner || '/' || b.name || '#' || o.reverted_by as reverted_by, o.opened_at, o.closed_at,
        case when o.merged then extract(epoch from o.closed_at - o.opened_at)::float8 end as seconds_to_merge,
-       work.*, o.platform, o.repository_id
+       work.turns, work.cost_usd, work.tokens, work.agent, work.model, work."check", o.platform, o.repository_id
 from outcomes o join codebases b using (platform, repository_id) cross join lateral (
     select count(*) as turns, sum(t.cost_usd) as cost_usd, sum(t.tokens)::bigint as tokens,
            (array_agg(t.agent order by t.pushed_head is null, t.id desc))[1] as agent,
-           (array_agg(t.model order by t.pushed_head is null, t.id desc))[1] as model
+           (array_agg(t.model order by t.pushed_head is null, t.id desc))[1] as model,
+           (array_agg(t.outcome->'check' order by t.pushed_head is null, t.id desc))[1] as "check",
+           (array_agg(t.conversation_id order by t.pushed_head is null, t.id desc))[1] as conversation_id
     from turns t
     where (t.pushed_to = o.branch and (t.queue_platform, t.queue_repository_id) = (o.platform, o.repository_id))
        or t.conversation_id = (select c.id from conversations c

@@ -106,6 +106,8 @@ class AcpProgress(PromptProgress[Item]):
             yield started
         if call.status in ("completed", "failed"):
             yield from self._tool_ended(call_id, ok=call.status == "completed", output=_printed(call))
+        else:
+            yield from self._tool_printed(call_id, _printed(call))
 
     def _used(self, usage: Usage) -> Iterator[Usage]:
         if usage != self._usage:

@@ -47,6 +47,14 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolPrinted:
+    """What an open tool call has printed so far, where the agent tells it: the end, where it is long."""
+
+    call: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolEnded:
     """The end of a tool call; one for each `ToolStarted` whose end the agent reports. Its title may be another one.
 
@@ -75,7 +83,7 @@ class Usage:
     model: str | None = None
 
 
-AgentEvent = PlanChanged | ToolStarted | ToolEnded | Said | Usage
+AgentEvent = PlanChanged | ToolStarted | ToolPrinted | ToolEnded | Said | Usage
 
 
 # What an agent is prompted with.

@@ -112,6 +112,12 @@ class PromptProgress(ABC, Generic[Item]):
         if not known:
             yield driver.ToolStarted(title, call_id)
 
+    def _tool_printed(self, call_id: str, output: str) -> Iterator[driver.ToolPrinted]:
+        """Tell what an open call has printed so far."""
+        call_id = call_id[:MAX_TITLE_CHARACTERS]
+        if output and call_id in self._open_calls:
+            yield driver.ToolPrinted(call_id, output[-MAX_OUTPUT_CHARACTERS:])
+
     def _tool_ended(self, call_id: str, *, ok: bool, output: str = "") -> Iterator[driver.ToolEnded]:
         call_id = call_id[:MAX_TITLE_CHARACTERS]
         title = self._open_calls.pop(call_id, None)

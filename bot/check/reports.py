@@ -19,7 +19,9 @@ MOST_ENTRIES, MOST_TESTS, MOST_POINTS, DEEPEST = 2000, 20_000, 100_000, 100
 """A test may be told several times: so many results are read in all. XML of a report has a few levels."""
 LONGEST_NAME = 200
 MAX_PICTURE_BYTES, MOST_PICTURES = 1 << 20, 8
-_PICTURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8|RIFF.{4}WEBP", re.DOTALL)
+_PICTURE = re.compile(
+    rb"(?P<png>\x89PNG\r\n\x1a\n)|(?P<jpeg>\xff\xd8\xff)|(?P<gif>GIF8)|(?P<webp>RIFF.{4}WEBP)", re.DOTALL
+)
 _PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 # https://testanything.org/tap-version-14-specification.html: a test point, after it a directive.
@@ -94,6 +96,12 @@ def read_pictures(folder: Path) -> tuple[dict[str, bytes], int]:
         else:
             left_out += 1
     return found, left_out
+
+
+def media_type(data: bytes) -> str | None:
+    """Return the type of a picture by how it begins; None where it is none of those that are shown."""
+    begins = _PICTURE.match(data)
+    return f"image/{begins.lastgroup}" if begins else None
 
 
 def _take_in(found: dict[str, Outcome], name: str, passed: Outcome, *, is_room: bool) -> None:

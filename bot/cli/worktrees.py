@@ -21,7 +21,7 @@ from bot.cli.options import Json, Limit, Repo, command_group
 from bot.cli.running import fail, run_on_node
 from bot.github.errors import NotFound
 from bot.node.context import NodeContext
-from bot.operator.api import changes, listings
+from bot.operator.api import changes, listings, thread_rows
 from bot.operator.api.calls import THREAD, Endpoint
 from bot.operator.api.listings import FoundWorktree
 from bot.operator.api.rows import AskedOperation, AskedTurn, Rescue, WorktreeOnDisk
@@ -133,7 +133,7 @@ def print_path(conversation: Conversation) -> None:
 
     async def found(ctx: NodeContext) -> None:
         async with ctx.pool.acquire() as connection:
-            conversation_id = await listings.conversation_named(connection, *named, EVERYTHING)
+            conversation_id = await thread_rows.conversation_named(connection, *named, EVERYTHING)
             row = conversation_id and await listings.conversation(connection, conversation_id, 1, EVERYTHING)
         if not row or row["worktree"] is None:
             fail(f"{conversation} has no worktree: `threadtree worktrees create {conversation}` makes one.")

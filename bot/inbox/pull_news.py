@@ -48,7 +48,7 @@ async def news_of(parts: Parts, event: Event | None, reviewed: Ask | None) -> Pu
     is_review = event.remark.target.kind == "review"
     number, branch = event.thread.number, event.branch
     closes = None if is_review else await rows.issue_of_branch(parts.pool, known.repository, branch)
-    if closes is None and not (is_review and await rows.is_own_pull(parts.pool, known.repository, number)):
+    if closes is None and not (is_review and await rows.is_of_own_branch(parts.pool, known.repository, number)):
         return None
     repository = await named(parts.pool, parts.github, event.repository)
     try:

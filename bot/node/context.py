@@ -30,6 +30,8 @@ class NodeContext:
     """The id of its DATA_DIR."""
     data_dir: Path
     server_url: str
+    public_url: str | None = None
+    """Where people reach the dashboard."""
     clock: Callable[[], datetime]
     github: GitHub | None
     redactor: Redactor

@@ -104,6 +104,7 @@ async def open_node(
             dsn=dsn,
             data_dir=settings.data_dir,
             server_url=settings.github_server_url,
+            public_url=settings.public_url,
             clock=around.clock,
             sleep=around.sleep,
             github=github,

@@ -40,13 +40,14 @@ NO_CHANGE = Nothing("No file was changed.", held=False)
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a turn. `came` is None where its state says it. `asked`: the agent asks a person. `nothing` is why
-    nothing was pushed, as plain text, where something was to be.
+    nothing was pushed, as plain text, where something was to be. `pictures` is the commit of the check's pictures.
     """
 
     came: Came | None
     asked: bool = False
     nothing: str | None = None
     check: Check | None = None
+    pictures: str | None = None
 
     def to_json(self) -> str:
         """Return it as rows have it (`turns.outcome`)."""

@@ -130,13 +130,14 @@ class Reviewed:
 @dataclass(frozen=True, slots=True)
 class AskedBy:
     """The request that a comment answers: who made it, its address, and its turn. `is_fix`: the bot itself asked, after
-    that request, because of failing checks.
+    that request, because of failing checks. `page` is the turn's own on the dashboard, where people reach that.
     """
 
     login: str
     url: str
     turn: int
     is_fix: bool = False
+    page: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +436,7 @@ def _facts(result: TurnResult) -> list[str]:
     if result.model:
         facts.append(clause(result.model))
     if asked is not None:
-        facts.append(f"turn {asked.turn}")
+        facts.append(f"turn {asked.turn}" if asked.page is None else f"[turn {asked.turn}]({url_target(asked.page)})")
     return facts
 
 

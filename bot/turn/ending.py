@@ -181,7 +181,8 @@ def _outcome(run: TurnRun, end: TurnResult) -> Outcome:
     comes_to: ComesTo = "done" if kind.carry_out is not None else kind.comes_to
     claims = kind.agent != "always" or split_subject(run.answer or "")[1] is not None
     told = end.answer, end.changes, end.nothing, run.proved
-    return came_of(comes_to, *told, is_done=end.state == "done", claims=claims)
+    came = came_of(comes_to, *told, is_done=end.state == "done", claims=claims)
+    return replace(came, pictures=run.pictures)
 
 
 async def put_back(run: TurnRun, wait: Wait) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
-from bot.agents.driver import AgentEvent, PlanChanged, Said, ToolEnded, ToolStarted, Usage
+from bot.agents.driver import AgentEvent, PlanChanged, Said, ToolEnded, ToolPrinted, ToolStarted, Usage
 from bot.model import ThreadRef
 from bot.sandbox.net.model_answers import ModelAnswers, is_model_name
 from bot.store import turns
@@ -130,10 +130,17 @@ class Progress:
             case ToolStarted(title=title, call=call):
                 self._end_words()
                 self._places[call] = self._set_step(self._redact(title))
+            case ToolPrinted(call=call, output=output):
+                # Its last word may be half a secret until more follows it.
+                whole = output[: max(output.rfind(space) for space in " \n\t") + 1]
+                if whole.strip() and (place := self._places.get(call)) is not None and self._has_room:
+                    self._outputs[place] = whole
+                    self._to_save.set()
+                return  # the thread shows no output
             case ToolEnded(title=title, ok=ok, call=call, output=output):
                 title = self._redact(title)
                 place = self._set_step(title if ok else f"{title}{tracking.STEP_FAILED}", self._places.pop(call, None))
-                if output.strip() and sum(map(len, self._outputs.values())) < _MOST_UNSAVED_CHARACTERS:
+                if output.strip() and self._has_room:
                     self._outputs[place] = output
             case Usage(tokens=tokens, session_cost_usd=cost, model=model):
                 known = self.usage
@@ -152,6 +159,10 @@ class Progress:
             case _:
                 assert_never(event)
         self._changed.set()
+
+    @property
+    def _has_room(self) -> bool:
+        return sum(map(len, self._outputs.values())) < _MOST_UNSAVED_CHARACTERS
 
     def _end_words(self) -> None:
         """Take what was said for whole: no more of its last word follows."""

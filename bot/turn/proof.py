@@ -108,7 +108,7 @@ class Proof:
         if commit is None:
             run.notices.append(words.pictures_not_pushed(beside))
             return
-        web = f"{run.ctx.server_url}/{repository.full_name}"
+        web, run.pictures = f"{run.ctx.server_url}/{repository.full_name}", commit
         run.check += f"\n\n{words.pictures({name: links.raw_file(web, commit, name) for name in shown})}"
 
     async def _check(self, head: str, script: bytes) -> tuple[Checked, Base | None]:

@@ -90,8 +90,16 @@ async def own_pull(connection: Connection, repository: Repository, branch: str) 
 
 
 @statement("select exists (select from pull_requests where (platform, repository_id, number) = ($1, $2, $3))")
+async def is_of_own_branch(connection: Connection | Pool, repository: Repository, number: int) -> bool:
+    """Return whether the pull request is of the bot's branch, whoever opened it."""
+
+
+@statement("""
+-- One that a person opened has no description of the bot's.
+select exists (select from pull_requests where (platform, repository_id, number) = ($1, $2, $3) and texts <> '{}')
+""")
 async def is_own_pull(connection: Connection | Pool, repository: Repository, number: int) -> bool:
-    """Return whether the pull request is of the bot's branch."""
+    """Return whether the bot opened the pull request."""
 
 
 @statement("""

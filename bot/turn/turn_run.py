@@ -75,6 +75,8 @@ class TurnRun:
     check_output: str = ""
     proved: Check | None = None
     """How the repository's check ended."""
+    pictures: str | None = None
+    """The commit that has its pictures."""
     trashed: tuple[Path, ...] = ()
     """What is deleted after the end, for nobody waits for that."""
 
@@ -159,4 +161,5 @@ def asked_by(
 ) -> AskedBy:
     """Return a request as comments name it."""
     asked = tracking.asked(ask, ctx.server_url, repository, number, turn_id)
-    return replace(asked, is_fix=kind.confirmed_by == "nobody" and ask.retry_of is None)
+    page = f"{ctx.public_url}/turns/{turn_id}" if ctx.public_url is not None else None
+    return replace(asked, is_fix=kind.confirmed_by == "nobody" and ask.retry_of is None, page=page)

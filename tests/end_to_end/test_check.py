@@ -253,6 +253,8 @@ async def test_pictures_are_shown_from_a_branch_beside_that_holds_nothing_else(
             await issue.says(f"@threadtree-bot write {name}: x\nsay {name}.")
             answer = await issue.hears(f"{name}.", "1 file +", "check passed · ")
             commit = (await world.branches())["threadtree/issue-1-pictures"]
+            of_pages = "select outcome->>'pictures' from turns where state = 'done' order by id desc limit 1"
+            assert await world.database.fetchval(of_pages) == commit, "pages read them from the clone"
             address = f"{world.github.server_url}/acme/shop/raw/{commit}"
             names = ("1-before.webp", "3-After-all-x-.png", "4-zoom.gif", "before-4-zoom.gif")
             *shown, zoom, before = [f"![{one}]({address}/{one})" for one in names]

@@ -2,24 +2,9 @@
 
 from pathlib import Path
 
-from bot.simulated.github.git import NewCommit
-from bot.simulated.github.model import Repository
 from tests.end_to_end.conftest import Worlds
 from tests.support.git_repositories import git
-from tests.support.world import World
-
-
-async def adds(world: World, to: Repository, branch: str, **inside: str) -> str:
-    """Commit submodules on a branch: `path="URL COMMIT"`."""
-    told = {path: one.split(" ") for path, one in inside.items()}
-    text = "".join(f'[submodule "{path}"]\n\tpath = {path}\n\turl = {url}\n' for path, (url, _) in told.items())
-    before = (await to.git.branches()).get(branch) or (await to.git.branches())["main"]
-    files = await to.git.run("ls-tree", before)
-    blob = await to.git.run("hash-object", "-w", "--stdin", stdin=text.encode())
-    lines = [line for line in files.splitlines() if not line.endswith(".gitmodules")]
-    lines += [f"100644 blob {blob}\t.gitmodules", *(f"160000 commit {sha}\t{path}" for path, (_, sha) in told.items())]
-    tree = await to.git.run("mktree", "--missing", stdin="\n".join(lines).encode() + b"\n")
-    return await to.git.commit(NewCommit(branch, "Add submodules", "maria", world.clock(), (before,), tree))
+from tests.support.submodules import add_submodules
 
 
 async def test_private_submodules_that_the_default_branch_names_are_filled_and_others_told(
@@ -33,9 +18,9 @@ async def test_private_submodules_that_the_default_branch_names_are_filled_and_o
             for name in ("inner", "lib", "secret", "hidden")
         }
         tips = {name: (await one.git.branches())["main"] for name, one in made.items()}
-        lib = await adds(world, made["lib"], "main", inner=f"../inner.git {tips['inner']}")
+        lib = await add_submodules(world.clock(), made["lib"], "main", inner=f"../inner.git {tips['inner']}")
         public = {"lib": f"../lib.git {lib}", "hidden": f"../hidden.git {tips['hidden']}"}
-        await adds(world, world.repository, "main", **public)
+        await add_submodules(world.clock(), world.repository, "main", **public)
 
         talk = await world.maria.opens_issue("Submodules")
         await talk.says("@threadtree-bot look lib/lib.txt\nlook lib/inner/inner.txt\nwrite a.txt: text\necho prompt")
@@ -49,7 +34,9 @@ async def test_private_submodules_that_the_default_branch_names_are_filled_and_o
         assert git(Path(path), "status", "--porcelain") == ""
 
         # A pull request may not name what only the bot can read.
-        await adds(world, world.repository, "topic", **public, secret=f"../secret.git {tips['secret']}")
+        await add_submodules(
+            world.clock(), world.repository, "topic", **public, secret=f"../secret.git {tips['secret']}"
+        )
         pull = await world.maria.opens_pull(head="topic", title="More", body="")
         await pull.says("@threadtree-bot look lib/lib.txt\nlook secret/secret.txt")
         await pull.hears("lib.txt has 9 bytes.", "`secret` (not everybody can read its repository")

@@ -68,13 +68,14 @@ async def test_a_plan_and_then_its_pull_request_wait_until_they_are_done(a_world
         assert str(others[1]["url"]).endswith(f"/acme/shop/pull/{pull.number}")
 
 
-async def test_remarks_on_a_pull_request_that_a_person_opened_of_the_bots_branch_are_worked_on(world: World) -> None:
+async def test_on_a_pull_request_of_a_person_remarks_need_a_mention_and_its_text_stays_theirs(world: World) -> None:
     issue = await world.maria.opens_issue("Greet people")
     await issue.says("@threadtree-bot write a.txt: one")
     await issue.hears("**Changed**")
     pull = await world.maria.opens_pull("Greet people", "My own words.", head="threadtree/issue-1")
     await world.quiet()
-    await pull.reviews("write a.txt: two")
+    await pull.reviews("write a.txt: one by one")
+    await pull.reviews("@threadtree-bot write a.txt: two")
     answer = await pull.hears("**Changed** [`threadtree/issue-1`]")
     assert edited_by_hand(pull.number) not in answer, "it was theirs from the beginning"
     assert (pull.pull.title, pull.pull.body) == ("Greet people", "My own words.")

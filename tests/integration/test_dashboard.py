@@ -19,13 +19,22 @@ from bot.operator.api.events import News
 from bot.operator.dashboard.app import VIEWS, dashboard_routes
 from bot.operator.dashboard.login import Login
 from bot.store.database import Pool, database
+from tests.support.asks import ask
 from tests.support.past import A_PAST
 from tests.support.postgres import execute
 
 KEPT_FOR = (timedelta(days=180), timedelta(hours=1))
 TOKEN = "a-token-of-the-tests-long-enough"
 FAILED = "22222222-aaaa-4bbb-8ccc-dddddddddddd"
-VALUES = {"id": "1", "guid": FAILED, "owner": "octo", "name": "hello", "number": "1", "place": "1"}
+VALUES = {
+    "id": "1",
+    "guid": FAILED,
+    "owner": "octo",
+    "name": "hello",
+    "number": "1",
+    "place": "1",
+    "picture": "1-x.png",
+}
 SCRIPT = "<script>alert(1)</script>"
 # What an agent or a stranger can write, in every column of text that they reach.
 HOSTILE = """
@@ -56,7 +65,7 @@ select (select count(*) from operations), (select count(*) from deliveries), (se
        (select count(*) from turns where state in ('running', 'queued'))
 """
 POSTS = [view.path for view in VIEWS if view.method == "POST" and not view.is_open]
-READS = [view.path for view in VIEWS if view.method == "GET" and not view.is_open]
+READS = [view.path for view in VIEWS if view.method == "GET" and not view.is_open and "{picture}" not in view.path]
 
 
 def address(path: str) -> str:
@@ -183,6 +192,7 @@ async def test_unknown_things_and_methods_are_told_on_a_page(inside: Browser) ->
     for path, status in (
         *(("/turns/99", 404), ("/turns/x", 404), ("/turns/%00", 404), ("/turns/99999999999999999999", 404)),
         *(("/worktrees/x/reset", 404), ("/deliveries/none", 404), ("/operations/99", 404), ("/nonsense", 404)),
+        *(("/turns/1/pictures/1-x.png", 404), ("/turns/99/pictures/1-x.png", 404), ("/turns/x/pictures/x", 404)),
         *(("/turns/", 404), ("/static/nonsense", 404), ("/static/%2e%2e%2fapp.py", 404)),
         *(("/turns?state=nonsense", 400), ("/turns?repo=x", 400)),
         *(("/turns?after=x", 400), ("/turns?nonsense=1", 400)),
@@ -214,6 +224,131 @@ async def test_the_last_days_are_drawn_also_where_no_request_ran(inside: Browser
     assert "half within" not in refused
     await pool.execute("update turns set started_at = finished_at - interval '90 s' where id = 1")
     assert "half within 1 min 30 s" in (await inside.get("/")).text
+
+
+BOARD = """
+update conversations set pull_request = 4 where id = 2;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+values ('github.com', 1, 4, 'threadtree/issue-1', 1, '{Mend}', '{}', now()),
+       ('github.com', 2, 12, 'threadtree/issue-9', 9, '{Mend it}', '{}', now()),
+       ('github.com', 2, 11, 'threadtree/issue-9', 9, '{Mend it,Greet people}', '{}', null);
+insert into conversations (platform, repository_id, number, kind, title)
+values ('github.com', 2, 20, 'issue', 'Export orders');
+insert into turns (conversation_id, state, requested_by_id, started_at, finished_at, pushed_to, pushed_head,
+                   queue_platform, queue_repository_id, cost_usd, outcome)
+values (2, 'done', 7, now(), now(), 'threadtree/issue-1', 'aa', 'github.com', 1, 0.25, null),
+       (null, 'done', 7, now(), now(), 'threadtree/issue-9', 'bb', 'github.com', 2, 0.5, null),
+       (4, 'done', 7, now(), now(), null, null, 'github.com', 2, 0.75, '{"came": "question", "asked": true}');
+insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+values ('github.com', 2, 11, 'threadtree/issue-9', now() - interval '3 d', now() - interval '2 d', true, false),
+       ('github.com', 2, 10, 'threadtree/issue-9', now() - interval '30 d', now() - interval '20 d', true, false);
+"""
+MORE = f"""
+insert into conversations (platform, repository_id, number, kind, title)
+select 'github.com', 2, n, 'issue', 'Thread ' || n from generate_series(100, 599) n;
+insert into turns (conversation_id, state, requested_by_id, queue_platform, queue_repository_id, started_at,
+                   finished_at, pushed_to, pushed_head)
+select c.id, case when i = 20 and c.number < 200 then 'queued' else 'done' end, 8, 'github.com', 2, now(),
+       case when i = 20 and c.number < 200 then null else now() end, 'threadtree/issue-' || c.number, 'cc'
+from conversations c, generate_series(1, 20) i where c.number >= 100;
+insert into requests (turn_id, conversation_id, ask)
+select t.id, t.conversation_id, {ask("more", "bob", "issue")} from turns t left join requests r on r.turn_id = t.id
+where r.turn_id is null;
+insert into pull_requests (platform, repository_id, number, branch, closes, titles, texts, check_at)
+select 'github.com', 2, n + 1000, 'threadtree/issue-' || n, n, '{{}}', '{{}}', now() from generate_series(200, 399) n;
+insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+select 'github.com', 2, n + 1000, 'threadtree/issue-' || n, now(), now(), true, false from generate_series(400, 599) n;
+analyze;
+"""  # noqa: S608 -- a test's own
+
+
+def lanes(page: str) -> dict[str, str]:
+    """Return the words of each lane of the board, without tags."""
+    found = re.findall(r'<section class="lane" aria-labelledby="([\w-]+)">(.*?)</section>', page, re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]+>", " ", words).split()) for name, words in found}
+
+
+async def test_the_board_shows_each_thread_once_in_the_first_lane_that_fits(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute(
+        f"insert into requests (turn_id, conversation_id, ask) select t.id, t.conversation_id, {ask('push it')} "  # noqa: S608
+        "from turns t left join requests r on r.turn_id = t.id where r.turn_id is null"
+    )
+    shown = lanes((await inside.get("/")).text)
+    assert list(shown) == ["running", "for-you", "review", "merged"]
+    assert shown["running"].startswith("Running 2 "), "what runs, and what waits in line"
+    assert "octo/hello#4" in shown["running"]
+    assert "octo/hello" not in shown["review"], "its pull request is worked on now"
+    assert shown["for-you"].startswith("Waits for you 1 Export orders push it · octo/world#20 ")
+    assert "Answer the question" in shown["for-you"]
+    assert "question 0 s ago ada $0.75" in shown["for-you"]
+    assert shown["review"].startswith("In review 1 push it")
+    outcomes = re.sub(r"<[^>]+>", " ", (await inside.get("/outcomes")).text).split()
+    assert re.search("Open Pull request Check Age .* octo/hello#4 .*Closed in the last", " ".join(outcomes))
+    assert "Greet people octo/world#11" in " ".join(outcomes)
+    assert "Greet people octo/world#11" in shown["merged"], "the title that the bot gave last"
+    assert "octo/world#10" not in shown["merged"], "that was long ago"
+
+
+async def test_checks_are_dots_and_a_share_of_each_repository(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute("""
+        update turns set outcome = jsonb_build_object('came', 'changed', 'check', jsonb_build_object(
+            'state', case id when 1 then 'failed' else 'passed' end, 'tests', 3, 'failed', 2, 'new', 1, 'skipped', 0,
+            'seconds', 12)) where id in (1, 4)
+    """)
+    page = (await inside.get("/")).text
+    assert '50 %<span class="sub brief">of 2</span>' in page
+    assert re.findall(r'Turn (\d): </span><span class="check check-(\w+)"', page.replace("\n", "")) == [
+        ("4", "passed"),
+        ("1", "failed"),
+    ]
+    turn = (await inside.get("/turns/1")).text
+    assert "check failed: 2 of 3 tests, 1 new, 12 s" in turn
+    assert "state-failed" in turn, "done, and not green"
+
+
+async def test_a_thread_and_its_pull_requests_are_one_story(inside: Browser, pool: Pool) -> None:
+    await pool.execute(BOARD)
+    await pool.execute("""
+        insert into outcomes (platform, repository_id, number, branch, opened_at, closed_at, merged, rewritten)
+        values ('github.com', 1, 4, 'threadtree/issue-1', '2026-05-01 10:07Z', '2026-05-01 10:20Z', true, false);
+        update turns set created_at = '2026-05-01 10:06Z' where id = 2;
+        delete from turns where id > 3
+    """)
+    for number in (1, 4):
+        page = (await inside.get(f"/conversations/octo/hello/{number}", follow_redirects=True)).text
+        told = re.findall(r'<li class="event-([\w-]+)">', page)
+        assert told == ["running", "merged", "opened", "asked", "failed", "asked"], "done, but its check failed"
+        assert "Mend was merged" in page
+    unasked = await inside.get("/conversations/octo/world/11")
+    assert unasked.headers["location"] == "/conversations/3", "its pull request has no thread of its own yet"
+    assert (await inside.get("/conversations/octo/world/13")).status_code == 404
+
+
+async def test_the_board_asks_the_database_as_often_at_any_size(inside: Browser, pool: Pool) -> None:
+    async def asked() -> list[str]:
+        statements: list[str] = []
+        opened = [await pool.acquire() for _ in range(4)]
+        for connection in opened:
+            connection.add_query_logger(lambda record: statements.append(record.query))
+        for connection in opened:
+            await pool.release(connection)
+        page = (await inside.get("/")).text
+        for connection in [await pool.acquire() for _ in range(4)]:
+            connection._con._query_loggers.clear()
+            await pool.release(connection)
+        assert "</html>" in page
+        return statements
+
+    few = await asked()
+    await pool.execute(MORE)
+    many = await asked()
+    assert len(many) == len(set(many)), "nothing is asked for each of several"
+    assert set(many) <= set(few)
+    page = (await inside.get("/")).text
+    assert "20+" in lanes(page)["running"]
+    assert page.count('class="card"') <= 20 + 3 * 6
 
 
 async def test_a_prune_is_shown_first_and_done_from_the_page_that_shows_it(inside: Browser, pool: Pool) -> None:

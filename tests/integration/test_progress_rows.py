@@ -8,11 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from bot.agents.driver import ToolEnded, ToolStarted, Usage
+from bot.agents.driver import ToolEnded, ToolPrinted, ToolStarted, Usage
 from bot.model import ThreadRef
+from bot.operator.api import listings
 from bot.sandbox.net.model_answers import ModelAnswers
 from bot.store import turns
 from bot.store.database import Pool
+from bot.store.scope import EVERYTHING
 from bot.store.turns import ClaimLostError, Use
 from bot.turn.context import SpentToday, spent_today
 from bot.turn.progress import MAX_OUTPUT_CHARACTERS, Progress
@@ -43,6 +45,33 @@ async def test_a_step_that_is_just_written_when_the_agent_ends_is_written_once(
             asyncio.get_running_loop().call_soon(answered.set)  # after the end has come
 
     assert [row["words"] for row in await world.db.fetch("select words from steps")] == ["Read a.txt"]
+
+
+async def test_a_running_command_shows_whole_words_of_what_it_has_printed_so_far(pool: Pool, world: TurnRows) -> None:
+    conversation, _ = await world.home()
+    await world.ask(conversation)
+    turn = await world.claimed()
+    progress = Progress(lambda text: text.replace("hunter2", "***"))
+
+    async def shows(output: str) -> None:
+        async def is_there() -> bool:
+            return bool(await world.db.fetchval("select exists (select from steps where output = $1)", output))
+
+        await eventually(is_there)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with progress.shown(pool, ThreadRef(repository(), conversation), turn, lambda: NOON):
+            progress.note(ToolPrinted("none", "of no call\n"))
+            progress.note(ToolStarted("make test", "call"))
+            progress.note(ToolPrinted("call", "2 passed\nthe key is hunt"))
+            await shows("2 passed\nthe key is ")
+            progress.note(ToolPrinted("call", "2 passed\nthe key is hunter2\n"))
+            await shows("2 passed\nthe key is ***\n")
+            page = await listings.turn(world.db, turn.id, EVERYTHING)
+            assert page is not None
+            assert page["latest_output"] == "2 passed\nthe key is ***\n"
+            progress.note(ToolEnded("make test", ok=True, call="call", output="3 passed"))
+            await shows("3 passed")
 
 
 async def test_what_the_agent_tells_is_in_the_row_before_the_turn_ends_and_later_runs_add_to_it(

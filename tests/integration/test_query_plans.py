@@ -19,7 +19,7 @@ from bot.care import upkeep_rows as upkeep
 from bot.inbox import decider_rows
 from bot.node import repository_names
 from bot.node import rescue_rows as rescues
-from bot.operator.api import listings
+from bot.operator.api import board_rows, listings, thread_rows
 from bot.store import conversations, deliveries, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
@@ -107,6 +107,12 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "how days ended": (listings.days.sql, (date(2099, 1, 1), *ALL)),
     "turns found by a word": (listings.FOUND, (51, None, None, None, "rare", *ALL)),
     "turns of some found by a word": (listings.FOUND, (51, None, None, None, "rare", *SOME)),
+    "the board's first lane": (board_rows.at_work.sql, (21, *ALL)),
+    "the board's lane of reviews": (board_rows.in_review.sql, (21, *ALL)),
+    "the board's lane of merges": (board_rows.merged.sql, (21, NOON, *ALL)),
+    "how checks ended": (board_rows.checks.sql, (8, *ALL)),
+    "the story of a thread": (thread_rows.turns.sql, (5, 50, *ALL)),
+    "the pull requests of a thread": (thread_rows.pull_requests.sql, (5,)),
     "turns in line": (listings.turns_in_line.sql, (51, None, None, *ALL)),
     "a turn": (listings.TURN, (5, *ALL)),
     "a turn of some": (listings.TURN, (5, *SOME)),

@@ -63,10 +63,11 @@ OWN["place"] = "1"
 FOREIGN = (
     *("/conversations/3", "/conversations/octo/world/9", "/turns/3", "/turns/4", "/turns/3/changes"),
     *("/turns/3/steps/1", "/deliveries/of-world", "/deliveries/of-none", "/deliveries/of-another"),
-    "/operations/1",
+    *("/turns/3/pictures/1-x.png", "/operations/1"),
 )
 READS = [view.path for view in VIEWS if view.method == "GET" and not (view.is_open or view.for_operators)]
 READS.remove("/operations/{id}")
+READS.remove("/turns/{id}/pictures/{picture}")  # there is none
 CHANGES = [(view.method, view.path) for view in VIEWS if view.for_operators]
 
 

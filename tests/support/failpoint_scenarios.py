@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from bot.simulated.github.faults import FailBefore
 from tests.support.failpoint_scenario import Scenario
 from tests.support.git_repositories import git, lfs_pointer, require_git_lfs
 from tests.support.patience import until_true
+from tests.support.submodules import add_submodules
 
 HELLO = "write hello.txt: hello\nsay Here it is."
 MINE = "write mine.txt: mine\nsay Ready."
@@ -124,6 +126,21 @@ class SetUp(Create):
         await super().check()
         made = self.here.data_dir / "worktrees/acme/shop/issue-1/made"
         assert made.read_text() == "set up\n" * 2, "it was not recorded that it had run"
+
+
+class WithSubmodule(Create):
+    """The same with a submodule."""
+
+    failpoints = ("submodules-filled",)
+
+    async def prepare(self) -> None:
+        lib = await self.here.github.create_repository("acme/lib", {"lib.txt": "lib\n"})
+        tip = (await lib.git.branches())["main"]
+        await add_submodules(datetime.now(UTC), self.here.repository, "main", lib=f"../lib.git {tip}")
+
+    async def check(self) -> None:
+        await super().check()
+        assert (self.here.data_dir / "worktrees/acme/shop/issue-1/lib/lib.txt").read_text() == "lib\n"
 
 
 class Checked(Create):

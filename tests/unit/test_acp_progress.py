@@ -18,6 +18,7 @@ from bot.agents.driver import (
     PromptLimits,
     TimedOut,
     ToolEnded,
+    ToolPrinted,
     ToolStarted,
     Usage,
 )
@@ -128,6 +129,12 @@ def test_a_tool_call_starts_once_and_ends_once() -> None:
 
 def test_a_tool_call_that_is_only_heard_of_at_its_end_is_told_whole() -> None:
     assert events_of(tool("failed")) == [ToolStarted("Look"), ToolEnded("Look", ok=False)]
+
+
+def test_what_a_running_tool_has_printed_is_told_as_the_agent_tells_it() -> None:
+    piece = {"type": "content", "content": {"type": "text", "text": "1 passed"}}
+    told = events_of(tool("in_progress", content=[piece]), tool("completed"), tool("in_progress", content=[piece]))
+    assert told == [ToolStarted("Look"), ToolPrinted("1", "1 passed"), ToolEnded("Look", ok=True)]
 
 
 def test_what_a_tool_printed_is_told_with_its_end_within_limits() -> None:

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.operator.api.rows import Costs
+from bot.operator.api.figures import Costs
 from bot.operator.dashboard.chart import HEIGHT, SERIES, cost_chart
 
 LAST = date(2026, 3, 1)

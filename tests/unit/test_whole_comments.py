@@ -254,6 +254,13 @@ COMMENTS: dict[str, str | TurnResult] = {
         cost_usd=0.02,
         model="claude-opus-4-5",
     ),
+    "answer-with-a-page-on-the-dashboard": TurnResult(
+        "done",
+        answer="It is `0`.",
+        asked=replace(ASKED, page="https://bot.example/turns/28"),
+        duration=timedelta(seconds=9),
+        model="claude-opus-4-5",
+    ),
     "answer-to-a-question-not-all-read": TurnResult(
         "done",
         answer="The tests fail at `test_total`.",

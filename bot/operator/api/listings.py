@@ -11,6 +11,7 @@ from asyncpg import Record
 
 from bot.model import WorktreeState
 from bot.node.node_rows import SILENT_AFTER_SECONDS
+from bot.operator.api import thread_rows
 from bot.store.database import Connection, statement
 from bot.store.scope import Scope
 
@@ -56,9 +57,12 @@ order by place desc limit $1
 """
 
 TURN = """
-select listed.*, case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
+select listed.*, case when t.state = 'running'
+                      then (select right(output, 4000) from steps where turn_id = t.id order by place desc limit 1) end
+           as latest_output,
+       case when not t.expired then r.ask->>'text' end as request, t.expired, t.plan, t.latest_words,
        t.notices, t.read, t.answer, t.pushed_to as branch, t.head_before as changed_from,
-       t.pushed_head as changed_to, b.folder,
+       t.pushed_head as changed_to, t.outcome->>'pictures' as pictures, b.folder,
        (select max(id) from turns before where before.conversation_id = t.conversation_id and before.id < t.id)
            as previous,
        (select min(id) from turns after where after.conversation_id = t.conversation_id and after.id > t.id) as next,
@@ -194,7 +198,9 @@ async def found_turns(
         return await connection.fetch(FOUND, limit, before, repository, state, words, *of)
     if repository is not None and repository.lower() != thread["repository"].lower():
         return []
-    thread_id = await conversation_named(connection, thread["repository"], int(thread["number"]), scope) or 0
+    thread_id = (
+        await thread_rows.conversation_named(connection, thread["repository"], int(thread["number"]), scope) or 0
+    )
     of_thread, of = NEWEST.format("turns", OF_THREAD), (scope.platform, scope.repositories)
     return await connection.fetch(of_thread, limit, before, state, thread_id, *of)
 
@@ -229,17 +235,12 @@ async def progress(connection: Connection, turn_id: int) -> dict[str, object]:
 
 
 def _progress(row: Record) -> dict[str, object]:
-    plan = [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in row["plan"]]
-    return {"plan": plan, "latest_words": row["latest_words"]}
+    return {"plan": plan_entries(row["plan"]), "latest_words": row["latest_words"]}
 
 
-@statement("""
-select c.id from conversations c join codebases b using (platform, repository_id)
-where lower(b.owner || '/' || b.name) = lower($1) and c.number = $2
-  and threadtree_sees($3, $4, b.platform, b.repository_id)
-""")
-async def conversation_named(connection: Connection, repository: str, number: int, scope: Scope) -> int | None:
-    """Return the id of a thread of the repository `owner/name`, or None."""
+def plan_entries(plan: Sequence[str]) -> list[dict[str, str]]:
+    """Return the lines of a plan, each of which is stored after its state and a space."""
+    return [dict(zip(("state", "text"), entry.split(" ", 1), strict=True)) for entry in plan]
 
 
 async def conversation(connection: Connection, conversation_id: int, limit: int, scope: Scope) -> dict[str, Any] | None:

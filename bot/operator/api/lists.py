@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from asyncpg import Record
 from bot.care import on_request_rows
 from bot.inbox import outcomes as stored_outcomes
 from bot.node.node_rows import SILENT_AFTER_SECONDS
-from bot.operator.api import audit_rows, listings, rows
+from bot.operator.api import audit_rows, figures, listings, rows
 from bot.operator.api.calls import (
     MOST_ROWS,
     ONLY_OPERATORS,
@@ -29,6 +29,7 @@ from bot.operator.api.calls import (
     TurnsQuery,
     get,
 )
+from bot.store.database import Connection
 from bot.store.turns import TurnState
 from bot.thread import tracking
 from bot.thread.formatting import plain
@@ -103,7 +104,7 @@ async def conversations(call: Call, asked: ListQuery[rows.ConversationState]) ->
 async def conversation(call: Call, asked: ById) -> rows.WholeConversation:
     row = await listings.conversation(call.connection, asked.id, MOST_ROWS, call.caller.scope)
     found = _one(rows.WholeConversation, row, f"conversation {asked.id}")
-    await _tell_why(call, found.requests)
+    await tell_why(call.connection, found.requests, call.ctx.clock())
     return found
 
 
@@ -121,7 +122,7 @@ async def turns(call: Call, asked: TurnsQuery[TurnState]) -> rows.Page[rows.Turn
     page = _page(rows.Turn, found, asked)
     if in_line and page.next is not None:
         page.next = str((asked.after or 0) + asked.limit)  # a line has places, which are no ids
-    await _tell_why(call, page.items)
+    await tell_why(call.connection, page.items, call.ctx.clock())
     return page
 
 
@@ -148,7 +149,7 @@ def _place(call: Call, row: Mapping[str, Any]) -> str:
 async def turn(call: Call, asked: ById) -> rows.WholeTurn:
     row = await listings.turn(call.connection, asked.id, call.caller.scope)
     found = _one(rows.WholeTurn, row, f"turn {asked.id}")
-    await _tell_why(call, [found])
+    await tell_why(call.connection, [found], call.ctx.clock())
     return found
 
 
@@ -158,10 +159,10 @@ async def step(call: Call, asked: ByStep) -> rows.WholeStep:
     return _one(rows.WholeStep, row, f"step {asked.place} of turn {asked.id}")
 
 
-async def _tell_why(call: Call, listed: Sequence[rows.Turn]) -> None:
+async def tell_why(connection: Connection, listed: Sequence[rows.Turn], now: datetime) -> None:
     """Add why the queued ones wait, in the words of their comments on the thread."""
-    now, queued = call.ctx.clock(), {turn.id: turn for turn in listed if turn.state == "queued"}
-    for row in await requests.why_turns_wait(call.connection, [*queued], now, SILENT_AFTER_SECONDS) if queued else ():
+    queued = {turn.id: turn for turn in listed if turn.state == "queued"}
+    for row in await requests.why_turns_wait(connection, [*queued], now, SILENT_AFTER_SECONDS) if queued else ():
         queued[row.id].waiting = plain(tracking.why_it_waits(row, now))
 
 
@@ -195,20 +196,20 @@ def _with_expiry(row: Mapping[str, Any], call: Call) -> dict[str, Any]:
 
 
 @get("/costs", "What turns cost, by day (UTC) and repository or person, the latest day first")
-async def costs(call: Call, asked: CostsQuery) -> rows.Page[rows.Costs]:
+async def costs(call: Call, asked: CostsQuery) -> rows.Page[figures.Costs]:
     sums = listings.costs_by_person if asked.by == "person" else listings.costs_by_repository
-    return _whole(rows.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
+    return _whole(figures.Costs, await sums(call.connection, _first_day(call, asked), asked.repo, call.caller.scope))
 
 
 @get("/outcomes", "What became of pull requests to whose branches the bot pushed, newest first")
-async def outcomes(call: Call, asked: ListQuery[rows.OutcomeState]) -> rows.Page[rows.Outcome]:
-    return _page(rows.Outcome, await _rows(call, asked, "outcomes"), asked)
+async def outcomes(call: Call, asked: ListQuery[figures.OutcomeState]) -> rows.Page[figures.Outcome]:
+    return _page(figures.Outcome, await _rows(call, asked, "outcomes"), asked)
 
 
 @get("/outcomes/sums", "The same, summed by repository, agent and model")
-async def outcome_sums(call: Call, asked: CostsQuery) -> rows.Page[rows.OutcomeSums]:
+async def outcome_sums(call: Call, asked: CostsQuery) -> rows.Page[figures.OutcomeSums]:
     of = (_first_day(call, asked), asked.repo, call.caller.scope)
-    return _whole(rows.OutcomeSums, await stored_outcomes.sums(call.connection, *of))
+    return _whole(figures.OutcomeSums, await stored_outcomes.sums(call.connection, *of))
 
 
 def _first_day(call: Call, asked: CostsQuery) -> date:

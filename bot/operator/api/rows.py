@@ -3,11 +3,11 @@
 The fields stand in the order of the JSON.
 """
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Json, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Json
 from rich.filesize import decimal
 
 from bot.care.asked import PruneLine, PruneReport, Repaired
@@ -28,7 +28,6 @@ NodeState = Literal["alive", "silent"]
 RescueState = Literal["kept", "restored"]
 SessionState = Literal["active", "ended"]
 OperationState = Literal["queued", "running", "done", "failed"]
-OutcomeState = Literal["merged", "closed", "reverted"]
 ListedDeliveryState = Literal["not-ignored", "all", DeliveryState]
 LONGEST_SUMMARY = 120
 
@@ -230,6 +229,22 @@ class PlanEntry(Row):
     text: str
 
 
+class TurnForPeople(Turn):
+    """A request about which people have to do something."""
+
+    since: datetime
+
+
+class TurnAtWork(Turn):
+    """A request that runs or waits in line, with what its agent does now."""
+
+    behind: int
+    """The other requests of its thread that wait."""
+    plan: list[PlanEntry]
+    latest_words: str
+    latest_step: str | None
+
+
 class Message(Row):
     """What a person added to a request while its agent worked."""
 
@@ -268,6 +283,8 @@ class WholeTurn(Turn):
     """Whether its texts were deleted (HISTORY_RETENTION_DAYS)."""
     plan: list[PlanEntry]
     latest_words: str
+    latest_output: str | None
+    """While it runs, the end of what its latest step has printed so far."""
     answer: Annotated[str | None, BeforeValidator(_without_subject)]
     """As Markdown."""
     notices: list[str]
@@ -279,6 +296,8 @@ class WholeTurn(Turn):
     changed_from: str | None
     changed_to: str | None
     """The commits between which its changes are; null where it pushed none."""
+    pictures: str | None
+    """The commit that has the pictures of its check; null without any."""
     folder: str
     """The folder of its repository's clone, in DATA_DIR/repos."""
     previous: int | None
@@ -483,79 +502,6 @@ class Space(Row):
     @property
     def size(self) -> str:
         return decimal(self.bytes)
-
-
-class Costs(Row):
-    """What the turns of one repository, or of one person, cost on one day (UTC): that of their end, else today."""
-
-    COLUMNS = ("day", "name", "turns", "without_cost", "tokens", "cost_usd")
-    EMPTY = "No turn has run in these days."
-
-    day: date
-    codebase: str | None
-    person: str | None = None
-    """Who asked, by the login; then `codebase` is null."""
-    turns: int
-    untold: int
-    """Those whose cost is not known."""
-    cost_usd: float | None
-    tokens: int | None
-
-    @property
-    def name(self) -> str:
-        return self.person or self.codebase or ""
-
-    @property
-    def without_cost(self) -> int:
-        return self.untold
-
-
-class Outcome(Row):
-    """What became of a pull request to whose branch the bot pushed."""
-
-    id: int
-    pull_request: str
-    codebase: str
-    branch: str
-    state: OutcomeState
-    """`reverted`: merged, and taken back by another pull request."""
-    rewritten: bool
-    """People pushed after the bot's last push."""
-    reverted_by: str | None
-    opened_at: datetime
-    closed_at: datetime
-    seconds_to_merge: float | None
-    agent: str | None
-    model: str | None
-    turns: int
-    """The requests on its thread or branch."""
-    cost_usd: float | None
-    """What these cost, as far as it is known."""
-    tokens: int | None
-
-
-class OutcomeSums(Row):
-    """What became of pull requests of one repository, agent and model."""
-
-    codebase: str
-    agent: str | None
-    model: str | None
-    closed: int
-    """All that were closed, of which `merged` were merged, and of these some `reverted`, some `rewritten`."""
-    merged: int
-    reverted: int
-    rewritten: int
-    seconds_to_merge: float | None
-    """Half of the merged ones took at most so long."""
-    cost_usd: float | None
-    untold: int
-    """Those without a known cost."""
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def cost_usd_per_merge(self) -> float | None:
-        """Return the cost of all requests, also of those whose pull request was not merged, for each merge."""
-        return self.cost_usd / self.merged if self.cost_usd is not None and self.merged else None
 
 
 class AuditEntry(Row):

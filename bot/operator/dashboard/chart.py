@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from math import floor, log10
 from typing import Any, Final
 
-from bot.operator.api.rows import Costs
+from bot.operator.api.figures import Costs
 
 HEIGHT: Final = 100.0
 SERIES: Final = 5

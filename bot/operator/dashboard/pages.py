@@ -9,42 +9,52 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from bot.care.asked import PruneReport
-from bot.operator.api import listings, lists
-from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, PageQuery, TurnsQuery
-from bot.operator.api.rows import Costs, ListedDeliveryState
+from bot.operator.api import board_rows, listings, lists, thread_rows
+from bot.operator.api.calls import THREAD, ById, CallError, CostsQuery, Endpoint, ListQuery, TurnsQuery
+from bot.operator.api.figures import Checks, Costs
+from bot.operator.api.rows import ListedDeliveryState
 from bot.operator.dashboard.answer import html_of
+from bot.operator.dashboard.board import LATELY, board, open_pull_requests
 from bot.operator.dashboard.chart import cost_chart, curves, turns_chart
+from bot.operator.dashboard.timeline import MOST_TURNS, timeline
 from bot.operator.dashboard.visits import PageView, Visit
 from bot.store.turns import TurnState
 
-MOST_SHOWN: Final = 20
-"""On the overview, of what runs, waits or failed."""
+MOST_FAILED_SHOWN: Final = 5
 MOST_ENDED_SHOWN: Final = 5
+MOST_REPOSITORIES: Final = 8
+"""Whose checks the overview shows."""
+MOST_OPEN_SHOWN: Final = 50
+MOST_READ: Final = 20
+"""Of the latest turns, some of which have not ended."""
 DAYS_SHOWN: Final = 14
 OUTCOME_DAYS: Final = 90
 
 
 async def _overview(visit: Visit) -> Response:
-    running = await visit.ask(lists.turns, TurnsQuery[TurnState](state="running", limit=MOST_SHOWN))
-    queued = await visit.ask(lists.turns, TurnsQuery[TurnState](state="queued", limit=MOST_SHOWN))
-    failed = await visit.ask(lists.deliveries, ListQuery[ListedDeliveryState](state="failed", limit=MOST_SHOWN))
-    latest = await visit.ask(lists.turns, TurnsQuery[TurnState](limit=MOST_SHOWN))
+    failed = await visit.ask(lists.deliveries, ListQuery[ListedDeliveryState](state="failed", limit=MOST_FAILED_SHOWN))
+    latest = await visit.ask(lists.turns, TurnsQuery[TurnState](limit=MOST_READ))
     nodes = (await visit.ask(lists.nodes, ListQuery())).items
     measured = [node for node in nodes if node.disk_measured_at is not None]
     return visit.page(
         "overview.html",
-        waiting=await visit.ask(lists.waiting, PageQuery(limit=MOST_SHOWN)),
-        running=[await visit.ask(lists.turn, ById(id=turn.id)) for turn in running.items],
-        more_run=running.next,
-        queued=queued,
+        board=await board(visit),
+        lately_days=LATELY.days,
         failed=failed,
         ended=[turn for turn in latest.items if turn.finished_at is not None][:MOST_ENDED_SHOWN],
+        checks=await _checks(visit),
         nodes=nodes,
         bytes=sum(node.bytes for node in measured) if measured else None,
         silent=sum(node.state == "silent" for node in nodes),
         # The charts are below what is refreshed.
         days=await _days(visit, 1 if "hx-request" in visit.request.headers else DAYS_SHOWN),
     )
+
+
+async def _checks(visit: Visit) -> list[Checks]:
+    async with visit.calls.connection() as connection:
+        found = await board_rows.checks(connection, MOST_REPOSITORIES, visit.caller.scope)
+    return list(map(Checks.model_validate, found))
 
 
 async def _days(visit: Visit, days: int) -> dict[str, Any]:
@@ -84,11 +94,25 @@ async def _turn(visit: Visit) -> Response:
 async def _changes(visit: Visit) -> Response:
     """Show what a request changed. It is fetched by the request's page, once that is shown: git needs a while."""
     from bot.operator.dashboard.diff import changed  # the web process has no other use for git
+    from bot.operator.dashboard.pictures import pictures_at
 
     item = await visit.ask_here(lists.turn)
     before, after, data_dir = item.changed_from, item.changed_to, visit.calls.ctx.data_dir
     diff = await changed(data_dir, item.folder, before, after) if before and after else None
-    return visit.page("changes.html", item=item, diff=diff)
+    pictures = await pictures_at(data_dir, item.folder, item.pictures) if item.pictures else ()
+    return visit.page("changes.html", item=item, diff=diff, pictures=pictures)
+
+
+async def _picture(visit: Visit) -> Response:
+    """Send a picture of a check. What it is says its first bytes; a browser takes it for nothing else."""
+    from bot.operator.dashboard.pictures import picture
+
+    item = await visit.ask(lists.turn, lists.turn.parse({"id": visit.request.path_params["id"]}, {}))
+    name, data_dir = visit.request.path_params["picture"], visit.calls.ctx.data_dir
+    found = await picture(data_dir, item.folder, item.pictures, name) if item.pictures else None
+    if found is None:
+        raise CallError(404, "There is no such picture on the machine of this page.")
+    return Response(found[0], media_type=found[1])
 
 
 async def _rescues(visit: Visit) -> Response:
@@ -107,6 +131,13 @@ async def _operation(visit: Visit) -> Response:
     return visit.page("operation.html", items=items, first=first, unfinished=unfinished, aborted=aborted)
 
 
+async def _thread(visit: Visit) -> Response:
+    item = await visit.ask_here(lists.conversation)
+    unfinished = any(turn.finished_at is None for turn in item.requests)
+    events = await timeline(visit, item.id)
+    return visit.page("conversation.html", item=item, events=events, most=MOST_TURNS, unfinished=unfinished)
+
+
 async def _thread_named(visit: Visit) -> Response:
     """Lead from a thread's name to its page."""
     names = visit.request.path_params
@@ -115,7 +146,7 @@ async def _thread_named(visit: Visit) -> Response:
         raise CallError(404, "This names no thread.")
     async with visit.calls.connection() as connection:
         named = (f"{thread['owner']}/{thread['name']}", int(thread["number"]))
-        found = await listings.conversation_named(connection, *named, visit.caller.scope)
+        found = await thread_rows.conversation_named(connection, *named, visit.caller.scope)
     if found is None:
         raise CallError(404, f"Nothing was asked on {thread[0]} yet.")
     return visit.redirect(f"/conversations/{found}")
@@ -142,7 +173,9 @@ async def _costs(visit: Visit) -> Response:
 
 async def _outcomes(visit: Visit) -> Response:
     sums = await visit.ask(lists.outcome_sums, CostsQuery(days=OUTCOME_DAYS))
-    return await _listed("outcomes", visit, sums=sums.items, days=OUTCOME_DAYS)
+    async with visit.calls.connection() as connection:
+        opened = await open_pull_requests(connection, MOST_OPEN_SHOWN, visit.caller.scope)
+    return await _listed("outcomes", visit, sums=sums.items, days=OUTCOME_DAYS, opened=opened)
 
 
 def _by_name(rows: Sequence[Costs]) -> list[dict[str, Any]]:
@@ -159,11 +192,12 @@ def _sums(rows: Sequence[Costs]) -> dict[str, Any]:
 PAGES: Final = (
     PageView("GET", "/", _overview),
     _list("conversations"),
-    PageView("GET", "/conversations/{id}", partial(_one, "conversation.html", lists.conversation)),
+    PageView("GET", "/conversations/{id}", _thread),
     PageView("GET", "/conversations/{owner}/{name}/{number}", _thread_named),
     _list("turns"),
     PageView("GET", "/turns/{id}", _turn),
     PageView("GET", "/turns/{id}/changes", _changes),
+    PageView("GET", "/turns/{id}/pictures/{picture}", _picture),
     PageView("GET", "/turns/{id}/steps/{place}", partial(_one, "step.html", lists.step)),
     _list("waiting"),
     _list("worktrees"),
