@@ -21,6 +21,7 @@ from bot.markdown import MarkdownError
 from bot.model import Actor
 from bot.thread import boxes
 from bot.thread.authority import Policy
+from bot.thread.formatting import plain
 from bot.turn.parsing import REVIEW, Command, CommentParser, ParsedComment, Request
 
 
@@ -83,17 +84,25 @@ def _may_tick(event: Written, policy: Policy) -> bool:
 def request_of(event: Ticked, commands: Mapping[str, str]) -> Request | Ignore:
     """Return what an edit asks that GitHub has confirmed: the names of the commands are by the words of their boxes."""
     found = boxes.ticked(event.posted, event.before, event.remark.body, event.now)
-    if found is not None and not any(words in commands for words in found):
+    if found == ():
         return Ignore("no box was ticked")
-    names = tuple(commands[words] for words in found or () if words in commands)
+    chosen = tuple(box for box in boxes.boxes_of(event.now) if found and box.is_ticked)
+    names = tuple(commands[box.words] for box in found or () if not box.question and box.words in commands)
+    open_questions = {box.question for box in boxes.boxes_of(event.now)} - {box.question for box in chosen}
+    # Who ticks the first of several questions asks nothing yet, and is told if they may not.
+    asks = bool(found) and not names and not open_questions
+    words = "\n".join(f"> {plain(box.question)}\n\n{plain(box.words)}\n" for box in chosen) if asks else ""
+    at = (event.sender, event.remark.updated_at, event.remark.target)
     return Request(
         repository=event.repository,
         thread=event.thread,
-        ask=Ask("", event.sender, event.remark.updated_at, event.remark.target, gesture=event.edit_id),
+        ask=Ask(words.strip(), *at, gesture=event.edit_id),
         identity=event.edit_id,
         commands=tuple(map(Command, names)),
         names=names,
+        asks=asks,
         ticks="changed" if found is None else "as posted",
+        chosen=chosen,
     )
 
 

@@ -433,6 +433,7 @@ class Decider(Parts):
                 await self.verbs.run(ctx, command)
         if facts.ask is not None and await _is_first(connection, request):
             await request_agent(ctx, facts.ask, facts.part)
+            await ctx.take_ticks()
 
     async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
         rules = await known_rules(self.pool, self.rules, asked.repository)

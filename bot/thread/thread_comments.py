@@ -7,6 +7,7 @@ from bot.model import Target, ThreadRef
 from bot.store.database import Connection
 from bot.thread import boxes, pacing, tracking
 from bot.thread import outbox_rows as outbox
+from bot.thread.boxes import Box
 from bot.thread.pacing import AT_ONCE, DECLINED, FINAL, PROGRESS
 from bot.thread.tracking import EndState
 
@@ -100,14 +101,14 @@ async def add_line(connection: Connection, thread_ref: ThreadRef, turn_id: int, 
 
 async def answer_ticks(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> int | None:
     """Answer below the boxes of the comment that somebody ticked, and empty them; return the comment's row."""
-    return await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_answer(text, f"> {words}"))
+    return await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_answer(text, words))
 
 
 async def take_ticks(
-    connection: Connection, thread_ref: ThreadRef, target: Target, words: Sequence[str], login: str, at: datetime
+    connection: Connection, thread_ref: ThreadRef, target: Target, chosen: Sequence[Box], login: str, at: datetime
 ) -> None:
     """Show what was ticked, by whom and when, in place of the comment's boxes."""
-    await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_choice(text, words, login, at))
+    await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_choice(text, chosen, login, at))
 
 
 async def _with_ticks(

@@ -15,6 +15,7 @@ from bot.ask import Ask
 from bot.markdown import MENTION, MarkdownError, Node, PageLine, attribute, mention_of, page_lines
 from bot.model import Actor, Repository, Target, Thread
 from bot.prompt.hidden import strip_hidden
+from bot.thread.boxes import Box
 
 # What is said in these addresses nobody, and the page shows no words of a picture (DESIGN.md §4, Triggers).
 _SILENT = frozenset(("a", "code", "pre", "blockquote", "q", "img"))
@@ -113,7 +114,7 @@ class Request:
     `identity` is GitHub's id of the text, or of the gesture; `names` and `mentions` as in `ParsedComment`. `review_id`:
     it is a part of that review. `on_own_pull`: a review or an inline comment on the bot's pull request, where
     `is_remark` asks without a mention. `is_operators`: an operator asks it again. `ticks`: boxes of a comment of the
-    bot's were ticked, and whether that stood there as the bot posted it.
+    bot's were ticked, and whether that stood there as the bot posted it; those `chosen` are ticked by now.
     """
 
     repository: Repository
@@ -129,6 +130,7 @@ class Request:
     is_remark: bool = False
     is_operators: bool = False
     ticks: Literal["", "as posted", "changed"] = ""
+    chosen: tuple[Box, ...] = ()
 
     @property
     def author(self) -> Actor:

@@ -102,12 +102,12 @@ class RequestContext(ThreadContext):
         found = await outbox.comment_there(self.connection, self.conversation_id, self.request.target.id or 0)
         return None if found is None else found[1]
 
-    async def take_ticks(self, *words: str) -> None:
-        """Show what was chosen, if boxes with these words were ticked."""
+    async def take_ticks(self) -> None:
+        """Show what was chosen, if boxes were ticked."""
         if self.request.ticks:
             own = self.request.ask
             at = (self.connection, self.thread_ref, own.target)
-            await thread_comments.take_ticks(*at, words, own.by.login, own.at)
+            await thread_comments.take_ticks(*at, self.request.chosen, own.by.login, own.at)
 
     async def be_silent(self) -> None:
         """Do nothing for the request, after too many comments: two bots that answer each other end so."""

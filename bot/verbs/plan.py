@@ -171,7 +171,7 @@ async def _approve(ctx: RequestContext, _: str | None) -> None:
         of = {"plan": plan.turn_id, "by_outsider": plan.ask.of.get("by_outsider", False)}
         ask = ctx.asks(carry_out(text), "work", title="/approve of the plan", as_of=plan.ask.at, of=of)
         await queue_turn(ctx, replace(ask, pinned_sha=plan.ask.pinned_sha))
-        await ctx.take_ticks(CARRY_OUT)
+        await ctx.take_ticks()
 
 
 COMMAND = Handler("plan", lambda words: (words or None, ""), summary=PLAN_SUMMARY, run=_plan, asks="plan")

@@ -1,5 +1,8 @@
 """A tick in a box of the bot's is a request of whoever ticked it, by GitHub's history of the comment."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from bot.github.events import Ticked, Written
@@ -8,9 +11,13 @@ from bot.model import Actor
 from bot.simulated.github.model import Comment
 from bot.thread import boxes
 from bot.thread import outbox_rows as outbox
+from bot.thread.boxes import Box
 from bot.thread.marker import turn_marker
+from bot.thread.questions import TO_ANSWER
+from bot.turn import questions_left
 from bot.turn.parsing import Request
 from bot.verbs import VERBS, plan
+from tests.end_to_end.conftest import Worlds
 from tests.end_to_end.test_confirmed_requests import forge, thread, unmoved
 from tests.support.world import Someone, Talk, World
 from tests.unit.test_actions import ADA, BOT, ISSUE, NOON, REPOSITORY, decide, remark
@@ -76,11 +83,11 @@ def test_github_is_asked_only_where_a_person_may_have_ticked(
 
 
 def test_a_comment_shows_what_was_chosen_in_place_of_its_boxes() -> None:
-    refused = boxes.with_answer(POSTED, "> No.")
-    assert boxes.with_answer(refused, "> No, again.") == f"{HEAD}{BOX}\n\n> No, again.{TAIL}"
-    shown = boxes.with_choice(refused, (plan.CARRY_OUT,), "ada", NOON)
-    assert f"---\n\n☑ {plan.CARRY_OUT} (`ada`, 2026-05-01 12:00 UTC)\n\n<sub>" in shown
-    assert boxes.with_answer(shown, "> Too late.") == shown
+    refused = boxes.with_answer(POSTED, "No.")
+    assert boxes.with_answer(refused, "No, again.") == f"{HEAD}{BOX}\n\n> No, again.{TAIL}"
+    shown = boxes.with_choice(refused, (Box("", plan.CARRY_OUT, True),), "ada", NOON)
+    assert f"---\n\n`ada` chose, 2026-05-01 12:00 UTC:\n\n- ☑ {plan.CARRY_OUT}\n\n<sub>" in shown
+    assert boxes.with_answer(shown, "Too late.") == shown
 
 
 async def planned(talk: Talk, greeting: str) -> Comment:
@@ -128,7 +135,66 @@ async def test_a_plan_is_carried_out_by_a_tick(world: World) -> None:
     world.faults.release()
     shown, answer = await issue.hears_all()
     assert BOX not in shown
-    assert f"☑ {plan.CARRY_OUT} (`maria`, " in shown
+    assert "`maria` chose, " in shown
+    assert f"- ☑ {plan.CARRY_OUT}\n" in shown
     assert "1 file +1" in answer
     assert (await world.files("threadtree/issue-1"))["a.txt"] == "good morning"
     assert len(await world.turns()) == 3
+
+
+LEFT = [
+    {"question": "Which *colour*, @olaf?", "choices": ["red", "blue", "red"]},
+    {"question": "Which file?", "choices": ["a.txt", "b.txt\n- [x] all"]},
+]
+
+
+async def test_questions_are_answered_when_each_has_a_tick(a_world: Worlds) -> None:
+    async with a_world({"ALLOWED_USERS": "maria"}) as world:
+        world.repository.allow(world.olaf.person, "write")
+        issue = await world.maria.opens_issue("Paint it")
+        await issue.says(f"@threadtree-bot out questions.json: {json.dumps(LEFT)}\nsay I need to know.")
+        asked = await issue.hears("I need to know.", TO_ANSWER, "- [ ] red\n- [ ] blue\n\n**Which file?**")
+        assert asked.count("- [ ] ") == 4
+        assert "- [x]" not in asked
+        await issue.says("/status")
+        await issue.hears("The question of turn 1 waits for an answer")
+
+        comment = issue.from_bot[0]
+        await edits(issue, comment, "[ ] blue", "[x] blue", world.olaf)
+        await issue.hears("Nothing was done for `olaf`", "[ ] blue")
+        await edits(issue, comment, "[ ] blue", "[x] blue", world.maria)
+        await unmoved(world, 1)
+        await edits(issue, comment, "[ ] a.txt", "[x] a.txt", world.maria)
+        shown, _ = await issue.hears_all()
+        assert "`maria` chose, " in shown
+        assert "blue\n- ☑ Which file?: a.txt\n" in shown
+        assert "red" not in shown
+        text = (await world.turns("text"))[-1]
+        assert text == "> Which *colour*, @olaf?\n\nblue\n\n> Which file?\n\na.txt"
+        assert await world.turns("state", "verb") == [("done", "work")] * 2
+
+
+@pytest.mark.parametrize(
+    ("left", "shown", "is_whole"),
+    [
+        ([], 0, True),
+        (LEFT, 4, True),
+        ([*LEFT, *({"question": f"{n}?", "choices": ["y", "n"]} for n in range(500))], 10, False),
+        ([{"question": "Which?", "choices": list("abcdefg")}], 0, False),
+        ([{"question": "Which?", "choices": ["a", "a"]}, *LEFT], 4, False),
+        ([{"question": " ", "choices": ["a", "b"]}, {"question": 3}, 7, None, *LEFT, *LEFT], 4, False),
+        ([{"question": "**Which?**\n- [x] x", "choices": ["<!-- /threadtree:boxes -->", 7]}], 0, False),
+        ([{"question": "**Which?**\n- [x] x", "choices": ["<!-- /threadtree:boxes -->", "b"]}], 2, True),
+        ({"question": "Which?", "choices": ["a", "b"]}, 0, False),
+    ],
+)
+def test_only_whole_questions_are_asked(left: object, shown: int, tmp_path: Path, *, is_whole: bool) -> None:
+    file = tmp_path / questions_left.QUESTIONS
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(left))
+
+    section, notice = questions_left.read_left(tmp_path)
+    found = boxes.boxes_of(f"An answer.\n\n{section}")
+    assert len(found) == shown
+    assert not any(box.is_ticked for box in found)
+    assert (notice is None) is is_whole
