@@ -431,9 +431,8 @@ class Decider(Parts):
         for command, effect in zip(request.commands, request.effects, strict=True):
             if await conversations.first_seen(connection, effect):
                 await self.verbs.run(ctx, command)
-        if facts.ask is not None and await _is_first(connection, request):
+        if facts.ask is not None and await _is_first(connection, request) and await ctx.take_ticks():
             await request_agent(ctx, facts.ask, facts.part)
-            await ctx.take_ticks()
 
     async def _may_ask(self, asked: Request | Addressed) -> Allowed | Denied:
         rules = await known_rules(self.pool, self.rules, asked.repository)

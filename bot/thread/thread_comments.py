@@ -1,6 +1,6 @@
 """The bot's comments on a thread: each function adds to the outbox, in the caller's transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from bot.model import Target, ThreadRef
@@ -101,25 +101,24 @@ async def add_line(connection: Connection, thread_ref: ThreadRef, turn_id: int, 
 
 async def answer_ticks(connection: Connection, thread_ref: ThreadRef, target: Target, words: str) -> int | None:
     """Answer below the boxes of the comment that somebody ticked, and empty them; return the comment's row."""
-    return await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_answer(text, words))
+    if (found := await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)) is None:
+        return None
+    row, _, content = found
+    # Also where the text stays: on GitHub it has a tick.
+    await outbox.rewrite_comment(connection, thread_ref, row, boxes.with_answer(content, words))
+    return row
 
 
 async def take_ticks(
     connection: Connection, thread_ref: ThreadRef, target: Target, chosen: Sequence[Box], login: str, at: datetime
-) -> None:
-    """Show what was ticked, by whom and when, in place of the comment's boxes."""
-    await _with_ticks(connection, thread_ref, target, lambda text: boxes.with_choice(text, chosen, login, at))
-
-
-async def _with_ticks(
-    connection: Connection, thread_ref: ThreadRef, target: Target, change: Callable[[str], str]
-) -> int | None:
-    found = await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)
-    if found is None:
-        return None
-    # Also where the text stays: on GitHub it has a tick.
-    await outbox.rewrite_comment(connection, thread_ref, found[0], change(found[2]))
-    return found[0]
+) -> bool:
+    """Show what was ticked, by whom and when, in place of the comment's boxes; return whether it had some."""
+    if (found := await outbox.comment_there(connection, thread_ref.conversation_id, target.id or 0)) is None:
+        return False
+    row, _, content = found
+    shown = boxes.with_choice(content, chosen, login, at)
+    await outbox.rewrite_comment(connection, thread_ref, row, shown)
+    return shown != content
 
 
 async def reviewed(

@@ -102,12 +102,13 @@ class RequestContext(ThreadContext):
         found = await outbox.comment_there(self.connection, self.conversation_id, self.request.target.id or 0)
         return None if found is None else found[1]
 
-    async def take_ticks(self) -> None:
-        """Show what was chosen, if boxes were ticked."""
-        if self.request.ticks:
-            own = self.request.ask
-            at = (self.connection, self.thread_ref, own.target)
-            await thread_comments.take_ticks(*at, self.request.chosen, own.by.login, own.at)
+    async def take_ticks(self) -> bool:
+        """Show what was chosen, if boxes were ticked; return False where the comment showed that already."""
+        if not self.request.ticks or self.silent_until is not None:
+            return True
+        own = self.request.ask
+        at = (self.connection, self.thread_ref, own.target)
+        return await thread_comments.take_ticks(*at, self.request.chosen, own.by.login, own.at)
 
     async def be_silent(self) -> None:
         """Do nothing for the request, after too many comments: two bots that answer each other end so."""

@@ -1,5 +1,6 @@
 """A tick in a box of the bot's is a request of whoever ticked it, by GitHub's history of the comment."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from bot.github.events import Ticked, Written
 from bot.inbox.actions import Ignore, request_of
 from bot.model import Actor
+from bot.simulated.github.faults import Held
 from bot.simulated.github.model import Comment
 from bot.thread import boxes
 from bot.thread import outbox_rows as outbox
@@ -164,7 +166,15 @@ async def test_questions_are_answered_when_each_has_a_tick(a_world: Worlds) -> N
         await issue.hears("Nothing was done for `olaf`", "[ ] blue")
         await edits(issue, comment, "[ ] blue", "[x] blue", world.maria)
         await unmoved(world, 1)
-        await edits(issue, comment, "[ ] a.txt", "[x] a.txt", world.maria)
+        held = asyncio.Event()
+        world.faults.add(Held(held), method="PATCH", times=1)
+        for before, after in (("[ ] a", "[x] a"), ("[x] a", "[ ] a"), ("[ ] a", "[x] a")):
+            await edits(issue, comment, before, after, world.maria)
+            # Each is decided before the comment shows what was chosen.
+            await world.github.settled()
+            await world.until("exists (select from turns where id = 2)")
+            await world.until("not exists (select from deliveries where state = 'received')")
+        held.set()
         shown, _ = await issue.hears_all()
         assert "`maria` chose, " in shown
         assert "blue\n- ☑ Which file?: a.txt\n" in shown
