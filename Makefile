@@ -19,12 +19,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install venv wheel demo test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
+.PHONY: help install venv wheel demo pictures test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
 install: $(RUNTIME) ## install the bot with its pinned packages into .venv
+
+# A line for every tenth package, and for what pip does then.
+PROGRESS = awk '/^Collecting/ && ++n % 10 == 0 { print "  " n " packages …" } /^Installing/ { print "  unpacking " n " packages …" } \
+    { fflush() }'
 
 $(RUNTIME): pyproject.toml requirements/runtime.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -33,8 +37,8 @@ $(RUNTIME): pyproject.toml requirements/runtime.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	@echo 'Installing the pinned packages into .venv (half a minute, once)'
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/runtime.txt
+	@echo 'Installing the pinned packages into .venv (half a minute to three minutes, once)'
+	@$(BIN)/python -m pip install --require-hashes -r requirements/runtime.txt | $(PROGRESS)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -42,7 +46,7 @@ venv: $(INSTALLED) ## install that and the tools of developers
 
 $(INSTALLED): $(RUNTIME) requirements/dev.txt
 	@echo 'Installing the tools of developers into .venv (a minute or two, once)'
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --require-hashes -r requirements/dev.txt | $(PROGRESS)
 	@touch $@
 
 wheel: venv ## build dist/threadtree-VERSION-py3-none-any.whl, to install anywhere
@@ -50,6 +54,9 @@ wheel: venv ## build dist/threadtree-VERSION-py3-none-any.whl, to install anywhe
 
 demo: install ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)
+
+pictures: venv ## make docs/img anew from the demo; needs chromium and pillow
+	$(BIN)/python -m docs.img.make
 
 test: venv payloads ## run unit, integration and end-to-end tests
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) -o tmp_path_retention_policy=failed $(ARGS)

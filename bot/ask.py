@@ -67,6 +67,8 @@ class Ask:
     """The thread is read as it was then, where that is not `at`."""
     retry_of: int | None = None
     """The turn whose request this repeats, on the word of who asked for that."""
+    starts: bool = False
+    """It does not wait for the issues that block its own."""
     of: Mapping[str, Any] = field(default_factory=dict)
     """What only the verb knows, as JSON."""
 

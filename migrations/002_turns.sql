@@ -23,6 +23,8 @@ create table turns (
     needs_agent       boolean     not null default true,
     round             integer     not null default 0,      -- a person has one turn in each round; earlier rounds go first
     not_before        timestamptz,                         -- queued again until then, because of `reason`
+    blocked_by        text[],                              -- the issues that it waits for, as owner/name#1; null: for none
+    asks_since        timestamptz,                         -- one of them was closed without being done: a person decides
     waiting_since     timestamptz,                         -- when the first such problem was met; null once the agent began
     -- The claim: every effect of a run is written where claim = token.
     claim             uuid,
@@ -60,6 +62,7 @@ create table turns (
     -- What people have to do about it, as far as its own row tells: the view `waiting` has the whole rule.
     needs             text        generated always as (case
                           when settled then null
+                          when state = 'queued' and asks_since is not null then 'answer'
                           when state in ('failed', 'timed-out', 'interrupted') then 'retry'
                           when state <> 'done' then null
                           when outcome->>'came' = 'plan' then 'approve'
@@ -74,6 +77,7 @@ create unique index turns_one_running_per_worktree on turns (worktree_id) where 
 -- The queue: of each repository, the oldest of its node; and the rounds of a node and of a person.
 create index turns_queued on turns (queue_node, needs_agent, queue_platform, queue_repository_id, round, id) where state = 'queued';
 create index turns_running on turns (queue_node) where state = 'running';
+create index turns_blocked on turns (conversation_id) where state = 'queued' and blocked_by is not null;
 create index turns_rounds on turns (queue_node, round) where state = 'queued' and needs_agent;
 create index turns_rounds_of_person on turns (requested_by_id, round)
     where state in ('queued', 'running') and needs_agent;

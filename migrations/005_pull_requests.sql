@@ -45,7 +45,7 @@ create index outcomes_merged on outcomes (closed_at) where merged;
 -- when the thread is closed. A plan is open for as long as its session is kept: see `/approve`.
 create view waiting_turns as
 select t.id as turn_id, t.conversation_id, t.queue_platform as platform, t.queue_repository_id as repository_id,
-       t.needs as waits_for, t.finished_at as since
+       t.needs as waits_for, coalesce(t.finished_at, t.asks_since) as since
 from turns t join requests r on r.turn_id = t.id join conversations c on c.id = t.conversation_id and c.state = 'open'
 where t.needs is not null
   and (t.needs <> 'approve' or (select true from kept_sessions k where k.id = t.session_id))
@@ -53,7 +53,7 @@ where t.needs is not null
       select from requests l join turns a on a.id = l.turn_id
       where l.conversation_id = t.conversation_id and l.turn_id > t.id and case t.needs
           when 'approve' then l.verb in ('plan', 'work') and a.state in ('queued', 'running', 'done')
-          when 'answer' then a.needs_agent and a.state not in ('stopped', 'refused')
+          when 'answer' then t.finished_at is not null and a.needs_agent and a.state not in ('stopped', 'refused')
           else a.undoes = t.id and a.state = 'done'
                or l.retry_of = coalesce(r.retry_of, t.id) and a.state <> 'refused'
                or a.state = 'done' and (a.needs_agent or l.verb = r.verb)

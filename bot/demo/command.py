@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bot.demo import main_job, nothing_is_lost
+from bot.demo import main_job, nothing_is_lost, waits_for_you
 from bot.demo.pair import agent_in_a_folder, running_bot, settings_for
 from bot.demo.report import Report
 from bot.demo.stage import Stage, StoryBrokeError
@@ -20,16 +20,16 @@ from bot.store.migrate import migrate
 TRY = """Write a comment below. maria may write to this repository, so the bot serves her.
 Choose another name to see what a stranger gets.
 
-This agent is a script. After `@{bot}` it obeys these words, each on its own line:
+This agent is a script. After `@{bot}` it understands these sentences, with words of your own in them:
 
-| words | what it does |
+| sentence | what happens |
 |---|---|
-| `write FILE: TEXT` | writes a file; the bot commits and pushes it |
-| `plan A \\| B` | shows a plan |
-| `say TEXT` | answers with the text |
-| `remember WORD`, `recall` | shows that the session goes on |
-| `hang` | works until you write `/stop` |
-| `fail WHY` | fails |
+| Please write “Closed on Mondays” into hours.txt. | the file is written; the bot runs the check, commits and pushes |
+| Please add “Sunday: closed” to hours.txt. | the same, with a line at its end |
+| Please remember that our colour is blue. | it is in the agent's conversation |
+| What did I ask you to remember? | shows that the conversation goes on |
+| Let our customers pay by card. | a plan, if `/plan` stands before it; `/approve` goes on |
+| Wait until I stop you. | works until you write `/stop` |
 
 The bot's own commands work too: `/status`, `/help`, `/pr`, `/reset-context`, `/worktree list`.
 This page follows what happens.
@@ -48,7 +48,7 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
         directory = Path(name)
         sandboxed = await asyncio.to_thread(choose_sandbox, sandbox, directory, path, report)
         async with AsyncExitStack() as stack:
-            report.note("Starting Postgres …")
+            report.note("This takes about a minute. Starting Postgres …")
             dsn = await stack.enter_async_context(embedded_postgres(directory / "postgres", None))
             await migrate(dsn)
             report.note("Starting a simulated GitHub and the bot …")
@@ -62,6 +62,7 @@ async def run_demo(path: str, sandbox: str, stopping: asyncio.Event, *, keep: bo
                 stage = await Stage.set_up(pair, report)
                 await main_job.tell(stage)
                 await nothing_is_lost.tell(stage)
+                await waits_for_you.tell(stage)
             except StoryBrokeError as broken:
                 report.note(f"The story ends here: {broken}.")
             report.ended(loop.time() - began)

@@ -36,7 +36,9 @@ async def _a_mention_becomes_an_answer(stage: Stage, issue: Issue) -> None:
     asked = await stage.says(
         stage.maria,
         issue,
-        f"{stage.bot} write hello.txt: Welcome!\nplan Find | Write\nremember blue\nwait {GATE}",
+        f"{stage.bot} Please write “Welcome!” into hello.txt, and please remember that our colour is blue.\n"
+        "Tell me what you do: find the right place, then write the greeting.\n"
+        f"Begin when the file {GATE} is there.",
     )
     await stage.until("👀 on the comment", lambda: [reaction.content for reaction in asked.reactions] == ["eyes"])
     await stage.until("a tracking comment, while the agent works", lambda: bool(stage.unread(issue)))
@@ -63,9 +65,9 @@ async def _a_mention_becomes_an_answer(stage: Stage, issue: Issue) -> None:
 
 async def _a_second_mention_resumes_the_session(stage: Stage, issue: Issue) -> None:
     stage.report.step("A second mention continues where the first ended")
-    await stage.says(stage.maria, issue, f"{stage.bot} recall")
+    await stage.says(stage.maria, issue, f"{stage.bot} What did I ask you to remember?")
     answer = await stage.answer(issue, turn=2)
-    stage.report.check("the agent remembers", "I remember: blue" in answer.body, answer.body)
+    stage.report.check("the agent remembers", "I remember: our colour is blue" in answer.body, answer.body)
     sessions = await stage.rows("select distinct session_id from turns")
     stage.report.check("both turns ran in one session", len(sessions) == 1, sessions)
 
@@ -76,7 +78,7 @@ async def _reset_context_begins_afresh(stage: Stage, issue: Issue) -> None:
     reply = await stage.new_comment(issue)
     stage.report.check("answered with its exact sentence", replies.CONTEXT_RESET in reply.body, reply.body)
     before = await stage.worktree()
-    await stage.says(stage.maria, issue, f"{stage.bot} recall")
+    await stage.says(stage.maria, issue, f"{stage.bot} What did I ask you to remember?")
     answer = await stage.answer(issue, turn=3)
     stage.report.check("the next turn starts fresh", "I remember: nothing" in answer.body, answer.body)
     stage.report.check("in the same worktree", (await stage.worktree())["id"] == before["id"])
@@ -88,7 +90,7 @@ async def _a_pull_request_shares_the_worktree(stage: Stage) -> Pull:
         stage.repository, head="threadtree/issue-1", title="Greet the customers", body="Fixes #1"
     )
     stage.report.did(f"maria opened #{pull.number} from threadtree/issue-1: Fixes #1")
-    await stage.says(stage.maria, pull, f"{stage.bot} append hello.txt: Come in.")
+    await stage.says(stage.maria, pull, f"{stage.bot} Please add “Come in.” to hello.txt.")
     answer = await stage.answer(pull, turn=4)
     stage.report.check("the reply says nothing of what nobody doubts", "[!NOTE]" not in answer.body, answer.body)
     sharing = await stage.rows(
@@ -103,7 +105,7 @@ async def _a_pull_request_shares_the_worktree(stage: Stage) -> Pull:
 async def _an_outsider_gets_nothing(stage: Stage, issue: Issue) -> None:
     stage.report.step("An outsider mentions the bot")
     mallory = stage.github.person("mallory")
-    asked = await stage.says(mallory, issue, f"{stage.bot} write pwned.txt: ha")
+    asked = await stage.says(mallory, issue, f"{stage.bot} Please write “I was here.” into notes.txt.")
     await stage.until("😕 on the comment", lambda: [reaction.content for reaction in asked.reactions] == ["confused"])
     await stage.github.settled()
     turns = await stage.rows("select turn_id from requests where requested_by = 'mallory'")
@@ -116,7 +118,7 @@ async def _a_lost_worktree_is_made_again(stage: Stage, issue: Issue) -> None:
     worktree = await stage.worktree()
     shutil.rmtree(worktree["path"])
     stage.report.did(f"removed {worktree['path']}")
-    await stage.says(stage.maria, issue, f"{stage.bot} append hello.txt: Stay.")
+    await stage.says(stage.maria, issue, f"{stage.bot} Please add “Stay.” to hello.txt.")
     answer = await stage.answer(issue, turn=5)
     words = notices.worktree_remade("threadtree/issue-1")
     stage.report.check("the reply says that it was made again", words in answer.body, answer.body)

@@ -26,7 +26,9 @@ async def _closing_rescues_what_was_not_committed(stage: Stage) -> Issue:
     stage.report.step("A request fails, and its issue is closed")
     issue = await stage.maria.open_issue(stage.repository, "Take leave of the customers", "They just go.")
     stage.report.did(f"maria opened #{issue.number}")
-    await stage.says(stage.maria, issue, f"{stage.bot} write bye.txt: Goodbye!\nfail the credit is used up")
+    await stage.says(
+        stage.maria, issue, f"{stage.bot} Write “Goodbye!” into bye.txt. Then fail: the credit is used up."
+    )
     answer = await stage.answer(issue, turn=6)
     stage.report.check("the reply says that it failed, and why", "the credit is used up" in answer.body, answer.body)
     worktree = await stage.worktree()
@@ -47,7 +49,7 @@ async def _closing_rescues_what_was_not_committed(stage: Stage) -> Issue:
 async def _a_reopened_issue_finds_it_again(stage: Stage, issue: Issue) -> None:
     stage.report.step("The issue is reopened, and the next request continues from there")
     await stage.maria.reopen(issue)
-    await stage.says(stage.maria, issue, f"{stage.bot} append bye.txt: Come again.")
+    await stage.says(stage.maria, issue, f"{stage.bot} Please add “Come again.” to bye.txt.")
     answer = await stage.answer(issue, turn=7)
     words = notices.restored_before_turn(ONE_FILE)
     stage.report.check("the reply says what was brought back", words in answer.body, answer.body)
@@ -86,7 +88,7 @@ async def _a_branch_of_her_own_takes_the_worktree_along(stage: Stage, issue: Iss
     )
     stage.report.did(f"maria opened #{pull.number} from farewell, made from threadtree/issue-3: Fixes #{issue.number}")
     before = await stage.worktree()
-    await stage.says(stage.maria, pull, f"{stage.bot} append bye.txt: Safe travels.")
+    await stage.says(stage.maria, pull, f"{stage.bot} Please add “Safe travels.” to bye.txt.")
     answer = await stage.answer(pull, turn=9)
     words = notices.switched(issue.number, "threadtree/issue-3-2", "farewell")
     stage.report.check("the reply says which worktree went to her branch", words in answer.body, answer.body)

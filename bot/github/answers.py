@@ -1,7 +1,7 @@
 """Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -96,6 +96,22 @@ class Mergeable:
     base: Annotated[str, _at("baseRefName")]
     state: Literal["OPEN", "CLOSED", "MERGED"]
     mergeable: Literal["CONFLICTING", "MERGEABLE", "UNKNOWN"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """An issue that blocks another one: https://docs.github.com/rest/issues/issue-dependencies"""
+
+    number: int
+    repository: Annotated[str, BeforeValidator(lambda url: "/".join(url.split("/")[-2:])), _at("repository_url")]
+    is_open: Annotated[bool, BeforeValidator(lambda state: state == "open"), _at("state")]
+    reason: Annotated[str | None, _at("state_reason", default=None)]
+    """Why it was closed: `completed`, `not_planned`, `duplicate`."""
+
+    @property
+    def name(self) -> str:
+        """`owner/name#number`, in lower case: GitHub's names differ in no case."""
+        return f"{self.repository}#{self.number}".lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,14 @@ class Webhook:
     events: tuple[str, ...]
     """`*` stands for all."""
     url: Annotated[str, _at("config", "url")]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """A rule of a ruleset: https://docs.github.com/rest/repos/rules#get-rules-for-a-branch"""
+
+    type: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def permission(answer: Any) -> Permission:

@@ -12,6 +12,7 @@ import httpx
 
 from bot.github import answers
 from bot.github.answers import (
+    Blocker,
     LoggedDelivery,
     LogPage,
     OwnReview,
@@ -25,7 +26,7 @@ from bot.github.answers import (
 from bot.github.auth import REFUSED_WAITS_SECONDS, AppCredentials, Credentials, Tokens
 from bot.github.errors import GitHubError, Gone, NotFound, Refused, Unauthenticated
 from bot.github.graphql import Answer, Path
-from bot.github.transport import Clock, Sleep, Transport
+from bot.github.transport import BLOCKED_BY, Clock, Sleep, Transport
 from bot.github.uploads import Uploads
 from bot.model import Actor, Repository, Target, Thread
 from bot.tasks import concurrently
@@ -54,6 +55,10 @@ APP_EVENTS = (
     *CHECK_EVENTS,
     "repository",  # that it was deleted
 )
+# https://docs.github.com/webhooks/webhook-events-and-payloads#issue_dependencies
+NEWER_EVENTS = ("issue_dependencies",)
+"""Nothing is missed without these. Older Enterprise Servers do not know them and take no webhook that asks for them."""
+GITHUB_COM = "github.com"
 NAMED = "/repos/{owner}/{name}"
 """A repository that somebody names. All other requests go by id: a name can be another's by now, or by a lie."""
 # Where GitHub leads from a former name, and to the next page of a list:
@@ -90,6 +95,11 @@ query($owner: String!, $name: String!, $number: Int!, $after: String) {
   }
 }
 """
+
+
+def events_of(platform: str) -> tuple[str, ...]:
+    """Return the events that an App or a webhook on this server is to send."""
+    return (*APP_EVENTS, *(NEWER_EVENTS if platform == GITHUB_COM else ()))
 
 
 class GitHub:
@@ -133,7 +143,7 @@ class GitHub:
         if self.is_app:
             installation_id = (await self._of_app(NAMED + INSTALLATION, **named))["id"]
             token = await self._tokens.of_installation(installation_id)
-        return _repository(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
+        return repository_of(platform, await self._api.getitem(NAMED, named, oauth_token=token), installation_id)
 
     async def by_id(self, repository: Repository) -> Repository:
         """Return the repository of this id as GitHub tells it now: names, default branch, the App's installation there.
@@ -146,7 +156,7 @@ class GitHub:
                 of_app = await self._of_app(REPOSITORY + INSTALLATION, repository=repository.id)
                 installation_id = of_app["id"]
             found = await self.get(replace(repository, installation_id=installation_id), "")
-            return _repository(repository.platform, found, installation_id)
+            return repository_of(repository.platform, found, installation_id)
         except NotFound as problem:
             raise NotFound(f"{repository.full_name} was deleted, or the bot may not see it") from problem
 
@@ -154,7 +164,7 @@ class GitHub:
         """As `by_id`, of a repository whose installation GitHub has told before: it stays the same with the owner."""
         if self.is_app:
             with suppress(NotFound, Unauthenticated):
-                now = _repository(repository.platform, await self.get(repository, ""), repository.installation_id)
+                now = repository_of(repository.platform, await self.get(repository, ""), repository.installation_id)
                 if now.owner == repository.owner:
                     return now
         return await self.by_id(repository)
@@ -296,6 +306,19 @@ class GitHub:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
         return answers.thread(await self.get(repository, "/issues/{number}", number=number))
 
+    async def blockers(self, repository: Repository, number: int) -> tuple[list[Blocker], int]:
+        """Return the issues that block this one, and how many more there are of which GitHub shows the bot nothing.
+
+        None where the server knows no such relations.
+        https://docs.github.com/rest/issues/issue-dependencies#list-dependencies-an-issue-is-blocked-by
+        """
+        try:
+            found = await self.get_all(repository, f"/issues/{{number}}{BLOCKED_BY}{{?per_page}}", number=number)
+        except NotFound:
+            return [], 0
+        shown = [one for one in found if one and one.get("repository_url") and one.get("state")]
+        return [read(Blocker, one) for one in shown], len(found) - len(shown)
+
     async def merged_head(self, repository: Repository, branch: str) -> str | None:
         """Return the commit that was merged last from this branch of the repository itself, None where none was."""
         merged = [(pull.merged_at, pull.head_sha) for pull in await self.pulls_of(repository, branch) if pull.merged_at]
@@ -355,24 +378,27 @@ class GitHub:
         """Return the types of the rules for a branch of this name, and `protected` where a classic rule protects it.
 
         GitHub says `protected` of a branch under any rule, also one of names alone. Where it does not tell the rules,
-        that has to do. https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        that has to do.
         """
-        async with concurrently(self._rules(repository, branch)) as asking:
+        async with concurrently(self.rulesets(repository, branch)) as asking:
             found = await self.get_if_there(repository, "/branches/{branch}", branch=branch) if is_there else None
-            rules = await asking
+            rules = frozenset(rule.type for rule in await asking or ())
         if found is None or not found["protected"]:
-            return rules or frozenset()
+            return rules
         # https://docs.github.com/rest/branches/branches#get-a-branch: this part is about the classic rule.
         is_classic = found.get("protection", {}).get("enabled", not rules)
-        return (rules or frozenset()) | ({CLASSIC} if is_classic else frozenset())
+        return rules | ({CLASSIC} if is_classic else frozenset())
 
-    async def _rules(self, repository: Repository, branch: str) -> frozenset[str] | None:
-        """Return the types of the branch's rules; None where GitHub does not tell them."""
+    async def rulesets(self, repository: Repository, branch: str) -> list[answers.BranchRule] | None:
+        """Return the rules of rulesets for a branch of this name, there or not; None where GitHub does not tell them.
+
+        https://docs.github.com/rest/repos/rules#get-rules-for-a-branch
+        """
         try:
             found = await self.get_all(repository, "/rules/branches/{branch}{?per_page}", branch=branch)
         except (NotFound, Refused):
             return None
-        return frozenset(str(rule["type"]) for rule in found)
+        return [read(answers.BranchRule, rule) for rule in found]
 
     async def review(self, repository: Repository, number: int, review_id: int) -> answers.Review | None:
         """Return the review's own text, None when the review is gone."""
@@ -662,7 +688,7 @@ def _comment_path(target: Target) -> str:
     return "/pulls/comments/{id}" if target.kind == "review-comment" else "/issues/comments/{id}"
 
 
-def _repository(platform: str, found: Any, installation_id: int | None) -> Repository:
+def repository_of(platform: str, found: Any, installation_id: int | None) -> Repository:
     """Read https://docs.github.com/rest/repos/repos#get-a-repository"""
     names = found["owner"]["login"], found["name"], found["default_branch"]
     return Repository(platform, found["id"], *names, installation_id)

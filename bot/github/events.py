@@ -111,6 +111,14 @@ class ThreadReopened:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockersChanged:
+    """An issue is blocked by another one from now on, or no longer."""
+
+    repository: Repository
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryDeleted:
     """The repository is no more, if GitHub says so too."""
 
@@ -125,7 +133,7 @@ class ChecksEnded:
     head: str
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded
+Event = Written | Gesture | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded
 
 
 @dataclass(frozen=True, slots=True)

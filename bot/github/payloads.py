@@ -16,6 +16,7 @@ from pydantic import AfterValidator, AliasPath, BeforeValidator, Field, Validati
 from bot.github import answers
 from bot.github.events import (
     Addressed,
+    BlockersChanged,
     ChecksEnded,
     ClosedPull,
     Event,
@@ -39,6 +40,7 @@ CHECKS = ("check_suite", "check_run", "workflow_run")
 """The events that tell that checks of a commit ended; the object with the commit has the event's name. Each set of
 checks ends with one of the first.
 """
+BLOCKERS = "issue_dependencies"
 _USED_ACTIONS = {
     **{event: {"completed"} for event in CHECKS},
     "issue_comment": {"created", "edited"},
@@ -46,6 +48,7 @@ _USED_ACTIONS = {
     "pull_request_review": {"submitted", "edited"},
     "issues": {"opened", "edited", "labeled", "assigned", "closed", "reopened", "transferred", "deleted"},
     "pull_request": {"opened", "edited", "labeled", "assigned", "review_requested", "closed", "reopened"},
+    BLOCKERS: {"blocked_by_added", "blocked_by_removed"},
     "repository": {"deleted"},
 }
 _TEXTS: Mapping[str, tuple[str, TargetKind]] = {
@@ -276,6 +279,8 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     repository = _repository(fields, platform)
     if event == "repository":
         return RepositoryDeleted(repository)
+    if event == BLOCKERS:
+        return BlockersChanged(repository, _part(Number, fields, "blocked_issue", "number"))
     key, kind = _thread_key(fields), _kind(fields)
     about = _part(_Thread, fields, key)
     thread = Thread(about.number, kind, about.title, about.closed_at, _head_sha(fields))
@@ -379,7 +384,7 @@ def _remark(fields: Json, key: str, target: Target, updated_at: datetime) -> Rem
 
 
 def _thread_key(fields: Json) -> str:
-    return "pull_request" if "pull_request" in fields else "issue"
+    return next((key for key in ("pull_request", "blocked_issue") if key in fields), "issue")
 
 
 def _kind(fields: Json) -> ThreadKind:

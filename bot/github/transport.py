@@ -40,6 +40,8 @@ LONGEST_ANSWER_SECONDS = 60.0
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _MOST_REDIRECTS = 3
 _MOST_TEXT_BYTES = 20_000_000
+BLOCKED_BY = "/dependencies/blocked_by"
+"""A list that is never asked for conditionally: it tells the state of other issues, of which its tag need not."""
 _READ_BACKOFF_SECONDS = (0.5, 2.0, 5.0)
 _LONGEST_WAIT_SECONDS = 10.0
 _MOST_KNOWN = 250
@@ -252,7 +254,8 @@ class Transport(GitHubAPI):
         https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api#use-conditional-requests-if-appropriate
         """
         key = (url, headers.get("authorization", ""))
-        known = self._known.pop(key, None)
+        may_know = not url.partition("?")[0].endswith(BLOCKED_BY)
+        known = self._known.pop(key, None) if may_know else None
         if known is not None:
             headers = {**headers, "if-none-match": known[0]["etag"]}
         status, answer_headers, body = await self._retried(lambda: self._once("GET", url, headers, b""))
@@ -260,7 +263,7 @@ class Transport(GitHubAPI):
         if is_unchanged and known is not None:
             limit = {name: answer_headers[name] for name in _RATE_HEADERS if name in answer_headers}
             answer_headers, body = {**known[0], **limit}, known[1]
-        if "etag" in answer_headers and len(body) <= _LARGEST_KNOWN_BYTES:
+        if may_know and "etag" in answer_headers and len(body) <= _LARGEST_KNOWN_BYTES:
             self._known[key] = answer_headers, body
             if len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]

@@ -7,6 +7,7 @@ from typing import TypeGuard
 from bot.ask import Ask
 from bot.github.events import (
     Addressed,
+    BlockersChanged,
     ChecksEnded,
     Event,
     Gesture,
@@ -32,7 +33,7 @@ class Ignore:
     why: str
 
 
-Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | RepositoryDeleted | Ticked | Request
+Action = Ignore | Unreadable | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | Ticked | Request
 
 
 def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
@@ -52,7 +53,7 @@ def action_of(
 
     `on_own_pull`: it `is_remark` on a pull request that the bot opened.
     """
-    if isinstance(event, ThreadClosed | ThreadReopened | RepositoryDeleted | ChecksEnded):
+    if isinstance(event, ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded):
         return event
     if isinstance(event, Written) and _may_tick(event, policy):
         return Ticked(event.repository, event.sender, event.thread, event.remark)

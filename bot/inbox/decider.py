@@ -15,6 +15,7 @@ from bot.github.answers import Permission
 from bot.github.errors import NotFound, Refused, Transient, Unauthenticated
 from bot.github.events import (
     Addressed,
+    BlockersChanged,
     ChecksEnded,
     Event,
     Gesture,
@@ -47,6 +48,7 @@ from bot.tasks import concurrently
 from bot.thread import boxes, replies, thread_comments, worktree_replies
 from bot.thread import outbox_rows as outbox
 from bot.thread.authority import Allowed, Denied
+from bot.turn import blocked
 from bot.turn import request_rows as requests
 from bot.turn.assign_worktree import assign_worktree_for_operator, look_up_pull_request
 from bot.turn.choose_worktree import PullRequestHead
@@ -231,6 +233,9 @@ class Decider(Parts):
                         action = await gate.confirmed_reopening(self.github, self.sleep, action)
                 case Ticked():
                     action = await self._ticked(action)
+                case BlockersChanged(repository=repository, number=number):
+                    known = await blocked.waits_of(self.pool, repository, number)
+                    await gate.confirmed_blockers(self.github, self.sleep, action, known)
                 case Unreadable(addressed=Addressed() as found):
                     async with concurrently(self._may_ask(found)) as verdict:
                         found, node_id = await gate.confirmed_addressed(self.github, self.sleep, found)
@@ -267,10 +272,13 @@ class Decider(Parts):
         return not await rows.any_seen(self.pool, [*request.effects, *request.asking])
 
     async def _is_known(self, event: ThreadClosed | ThreadReopened) -> bool:
-        """Return whether the bot was ever addressed on the thread: else its state is nothing to the bot."""
+        """Return whether the bot was ever addressed on the thread, or a request of another one waits for it: else its
+        state is nothing to the bot.
+        """
+        place = event.repository, event.thread.number
         async with self.pool.acquire() as connection:
-            place = event.repository, event.thread.number
-            return await conversations.find_conversation(connection, *place) is not None
+            is_known = await conversations.find_conversation(connection, *place) is not None
+        return is_known or await blocked.is_waited_for(self.pool, blocked.name_of(*place))
 
     async def _confirmed_request(self, event: Event, said: Request) -> Confirmed:
         """Return the request as GitHub shows it, while the permission of who is said to ask is looked up.
@@ -397,12 +405,17 @@ class Decider(Parts):
                 if reverts is not None:
                     await outcomes.record_revert(connection, repository, reverts, thread.number)
                 await close(connection, self.verbs, self.server_url, repository, thread.number, at, self.clock())
+                await blocked.wake_behind(connection, blocked.name_of(repository, thread.number))
                 return "closed"
             case ThreadReopened(repository=repository, thread=thread, at=at):
                 await outcomes.forget_outcome(connection, repository, thread.number, at)
                 await check_soon(connection, repository, self.clock(), thread.number)
                 await reopen(connection, repository, thread.number, at)
+                await blocked.wake_behind(connection, blocked.name_of(repository, thread.number))
                 return "reopened"
+            case BlockersChanged(repository=repository, number=number):
+                await blocked.wake(connection, repository, number)
+                return "blockers changed"
             case RepositoryDeleted(repository=repository):
                 await close_all(connection, self.verbs, self.server_url, repository, self.clock())
                 return "repository deleted"

@@ -5,18 +5,30 @@ names what happened: a text, a gesture, a close. Each function here takes the ev
 it as GitHub does, from which everything further is made. They raise NotConfirmedError and GitHubError.
 """
 
+from collections.abc import Set
 from dataclasses import replace
 from datetime import timedelta
 
 from bot.github.answers import Pull
 from bot.github.client import GitHub
 from bot.github.errors import NotFound
-from bot.github.events import Addressed, ClosedPull, Gesture, Remark, ThreadClosed, ThreadReopened, Ticked, Written
+from bot.github.events import (
+    Addressed,
+    BlockersChanged,
+    ClosedPull,
+    Gesture,
+    Remark,
+    ThreadClosed,
+    ThreadReopened,
+    Ticked,
+    Written,
+)
 from bot.github.payloads import reverted_by
 from bot.github.thread_parts import Shown, WhoAsked, read_asked, read_edits, who_asked
 from bot.github.transport import Sleep
 from bot.model import Repository, Target, Thread
 from bot.tasks import concurrently
+from bot.turn.blocked import waits_for
 from bot.turn.confirm import NotConfirmedError, twice
 
 GIVEN_WITHIN = timedelta(seconds=10)
@@ -145,6 +157,19 @@ async def confirmed_reopening(github: GitHub, sleep: Sleep, event: ThreadReopene
         return replace(event, thread=shown.thread, at=shown.updated_at)
 
     return await twice(sleep, look)
+
+
+async def confirmed_blockers(github: GitHub, sleep: Sleep, event: BlockersChanged, known: Set[str]) -> None:
+    """Return where other issues block it than those for which a request of it is `known` to wait: one request."""
+    if not known:
+        raise NotConfirmedError("no request waits there")
+
+    async def look() -> None:
+        blockers, _ = await github.blockers(event.repository, event.number)
+        if {one.name for one in waits_for(blockers)} == known:
+            raise NotConfirmedError("the same issues block it")
+
+    await twice(sleep, look)
 
 
 async def confirmed_addressed(github: GitHub, sleep: Sleep, found: Addressed) -> tuple[Addressed, str]:

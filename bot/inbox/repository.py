@@ -4,7 +4,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bot.github.client import GitHub
-from bot.github.events import ChecksEnded, RepositoryDeleted, ThreadClosed, ThreadReopened, Ticked, Unreadable
+from bot.github.events import (
+    BlockersChanged,
+    ChecksEnded,
+    RepositoryDeleted,
+    ThreadClosed,
+    ThreadReopened,
+    Ticked,
+    Unreadable,
+)
 from bot.inbox.actions import Ignore
 from bot.node.repository_names import known_codebase, named
 from bot.store.database import Pool
@@ -19,7 +27,7 @@ async def in_its_repository(pool: Pool, github: GitHub, action: T) -> T | Ignore
     What asks nothing is for repositories that the bot knows.
     """
     match action:
-        case ThreadClosed() | ThreadReopened() | ChecksEnded() | RepositoryDeleted():
+        case ThreadClosed() | ThreadReopened() | BlockersChanged() | ChecksEnded() | RepositoryDeleted():
             if (known := await known_codebase(pool, action.repository)) is None:
                 return Ignore("a repository where nobody has asked anything")
             # What was deleted has no name any more.

@@ -88,6 +88,7 @@ class SoFar:
     """It was cut off or put back, and goes on."""
     was_put_back: bool
     waiting_since: datetime | None
+    asks_since: datetime | None
 
     @property
     def began_with(self) -> str | None:
@@ -98,7 +99,7 @@ class SoFar:
 SO_FAR = """
 t.answer, t.notices, t.read, array(select words from steps where turn_id = t.id order by place) as steps,
 t.thread_answers, t.kept, t.agent, t.cost_usd, t.tokens, t.model, t.resuming,
-t.not_before is not null as was_put_back, t.waiting_since
+t.not_before is not null as was_put_back, t.waiting_since, t.asks_since
 """
 CONVERSATION = """
 coalesce(c.id, 0) as conversation_id, coalesce(c.number, 0) as number, coalesce(c.kind, 'issue') as kind,
@@ -391,7 +392,7 @@ async def ended(connection: Pool | Connection, turn_id: int) -> EndedTurn | None
 @statement("""
 -- Another run resumes the turn, at its old place. After a crash ($3) only once: the caller then ends it.
 update turns set state = 'queued', claim = null, worker = null, resuming = true, not_before = null,
-                 cut_offs = cut_offs + $3::boolean::integer
+                 asks_since = null, cut_offs = cut_offs + $3::boolean::integer
 where id = $1 and claim = $2 and not ($3 and cut_offs > 0) returning id
 """)
 async def requeue(connection: Connection, claim: Claim, *, crashed: bool = False) -> bool:
@@ -407,7 +408,8 @@ with mine as (
     select id, stop_requested_at is null as goes_on from turns where id = $1 and claim = $2 for no key update
 ), put_back as (
     update turns t set state = 'queued', claim = null, worker = null, reason = $3, not_before = $4, waiting_since = $6,
-                       notices = $7, resuming = resuming or $8,
+                       notices = $7, resuming = resuming or $8, blocked_by = $9,
+                       asks_since = case when $10 then coalesce(asks_since, $5) end,
                        started_at = case when $8 then started_at + ($4::timestamptz - $5::timestamptz) end
     from mine where t.id = mine.id and mine.goes_on
 )
@@ -423,10 +425,13 @@ async def put_back(
     notices: tuple[str, ...],
     *,
     goes_on: bool,
+    blocked_by: Sequence[str] | None = None,
+    asks: bool = False,
 ) -> bool:
     """Queue a running turn again, not to be claimed before `until`; False if it is to stop. Raises ClaimLostError.
 
-    `goes_on`: its agent has begun, so what the run has done counts then.
+    `goes_on`: its agent has begun, so what the run has done counts then. `blocked_by`: the issues that it waits for;
+    with `asks`, for what a person says about them.
     """
 
 

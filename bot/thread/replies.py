@@ -135,7 +135,8 @@ def status(
     else:
         parts[-1] += f" Queued: {queue[0]}." if queue else " No requests queued."
     facts = _facts(now, f"{server_url}/{repository.full_name}", at, chosen)
-    parts.append("\n".join(f"- {line}" for line in (*(one.line for one in waits), *facts)))
+    told = {turn.id for turn in unfinished}
+    parts.append("\n".join(f"- {line}" for line in (*(one.line for one in waits if one.turn_id not in told), *facts)))
     if now.not_posted is not None:
         parts.append(
             f"GitHub did not accept the answer of turn {now.not_posted}. The bot's operator finds the reason in "

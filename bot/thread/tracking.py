@@ -208,7 +208,7 @@ def queued(ahead: int, wait: str | None = None) -> str:
 
 def waiting(why: str) -> str:
     """`why` says what the request waits for, and until when."""
-    return f"Waiting. {why}"
+    return why if why.startswith("Waiting for ") else f"Waiting. {why}"
 
 
 def why_it_waits(turn: WaitingTurn, now: datetime) -> str:

@@ -32,7 +32,8 @@ with busy as (
     where not $6 or (coalesce(busy.turns, 0) < $4 and (h.held_until > $5) is not true)
     order by coalesce(busy.turns, 0), first.round, first.id limit 1
 )
-update turns set state = 'running', claim = $2, worker = $3, reason = null, started_at = coalesce(started_at, $5)
+update turns set state = 'running', claim = $2, worker = $3, reason = null, blocked_by = null,
+                 started_at = coalesce(started_at, $5)
 from next where turns.id = next.id returning turns.id
 """
 

@@ -33,7 +33,7 @@ from bot.turn.kind import Kind, Post
 from bot.turn.message_rows import Message
 from bot.turn.messages import asked_in
 from bot.turn.turn_run import TurnRun
-from bot.turn.waiting import Wait
+from bot.turn.waiting import Blocked, Wait
 
 _log = structlog.get_logger()
 
@@ -191,17 +191,29 @@ def _outcome(run: TurnRun, end: TurnResult) -> Outcome:
 
 async def put_back(run: TurnRun, wait: Wait) -> bool:
     """Queue the turn again until a time and say so on the thread; False if it is to stop. Raises ClaimLostError."""
-    turn, thread_ref, now = run.turn, run.thread_ref, run.ctx.clock()
+    ctx, turn, thread_ref, now = run.ctx, run.turn, run.thread_ref, run.ctx.clock()
     redact = run.ctx.redactor.redact
-    words = redact(reasons.waits(wait.why, wait.until, now, wait.step))
+    why = wait.why
+    blocked = why if isinstance(why, Blocked) else Blocked(reasons.waits(why, wait.until, now, wait.step))
+    words = redact(blocked.words)
     told = tuple(map(redact, dict.fromkeys(run.notices)))
 
     async def write(connection: Connection) -> bool:
-        goes_on = wait.step != "start"
         if not await turns.put_back(
-            connection, turn.claim, plain(words), wait.until, now, wait.since, told, goes_on=goes_on
+            connection,
+            turn.claim,
+            plain(words),
+            wait.until,
+            now,
+            wait.since,
+            told,
+            goes_on=wait.step != "start",
+            blocked_by=blocked.by or None,
+            asks=blocked.asks,
         ):
             return False
+        if blocked.asks and ctx.notifies and turn.so_far.asks_since is None:
+            await notify.of_question(connection, turn.id)
         if wait.holds_writer:
             await outbox.pause_writer(connection, thread_ref.repository.writer, wait.until)
         if run.is_of_thread:

@@ -98,6 +98,8 @@ class Kind(Generic[R]):
     """The command that asks; empty where that is the request, word by word."""
     only_on_pulls: str = ""
     """What is said where it is asked on what is no pull request; empty where it may be."""
+    waits_for_blockers: bool = False
+    """It does not begin on an issue that another open one blocks."""
     gesture_says: str | None = None
     """The request that a label, an assignment or a request for review makes; None where it asks in the text's words."""
     of_outsider: Callable[[Any, ClaimedTurn], Awaitable[bool]] = _no

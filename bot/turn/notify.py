@@ -52,6 +52,11 @@ async def of_end(connection: Connection, turn_id: int, state: str, *, is_asked: 
         await _enqueue(connection, turn_id, event, waits_for)
 
 
+async def of_question(connection: Connection, turn_id: int) -> None:
+    """Enqueue the message that a turn which has not begun waits for a person's word."""
+    await _enqueue(connection, turn_id, "needs-person", "answer")
+
+
 async def of_pull_request(connection: Connection, repository: Repository, number: int) -> None:
     """Enqueue the message that a pull request, which was opened after the end of its turn, waits for a review."""
     if (turn_id := await waits_rows.to_review(connection, repository, number)) is not None:

@@ -15,9 +15,11 @@ from bot.rules import Chosen
 from bot.store import conversations, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.store.turns import ClaimedTurn, Use
+from bot.tasks import concurrently
 from bot.thread import notices, reasons, tracking
 from bot.thread.tracking import TurnResult
 from bot.tree import Metadata
+from bot.turn.blocked import hold
 from bot.turn.checkout import NotReady, prepare
 from bot.turn.confirm import confirm
 from bot.turn.kind import Confirmed, Ready
@@ -51,12 +53,14 @@ async def _follow_rename(run: TurnRun) -> None:
 async def confirm_request(run: TurnRun) -> Confirmed | None:
     """Ask GitHub again who may ask, and what was asked; nothing but a fetch is done before it has said yes.
 
-    None once the agent is done, and where an operator asks. Raises NotConfirmedError, GitHubError.
+    None once the agent is done, and where an operator asks. Raises NotConfirmedError, MustWaitError, GitHubError.
     """
     turn = run.turn
     if turn.so_far.answer is not None or not run.is_of_thread:
         return None
-    confirmed = await confirm(run.ctx, turn)
+    async with concurrently(hold(run)) as may_begin:
+        confirmed = await confirm(run.ctx, turn)
+        await may_begin
     if confirmed.ask != turn.ask:
         await run.write(turns.save_ask, turn.claim, confirmed.ask)
         run.turn = replace(turn, ask=confirmed.ask)

@@ -25,7 +25,7 @@ from bot.turn.prompting import read_thread
 from bot.turn.publishing import deliver
 from bot.turn.switching import TurnMovedError
 from bot.turn.turn_run import TurnRun
-from bot.turn.waiting import Wait, after, passing
+from bot.turn.waiting import MustWaitError, Wait, after, passing
 
 DISK_FULL_BELOW_BYTES = 4 << 20
 FEW_THREADS = 1000
@@ -46,7 +46,7 @@ async def run_turn(run: TurnRun) -> None:
             end = await _guarded(run)
             if isinstance(end, Wait):
                 if await put_back(run, end):
-                    _log.info("turn-requeued-until", why=end.why, until=end.until.isoformat())
+                    _log.info("turn-requeued-until", why=str(end.why), until=end.until.isoformat())
                     return
                 end = await stopped(run)
             await finish(run, end)
@@ -76,6 +76,8 @@ async def _guarded(run: TurnRun) -> TurnResult | Wait:
     except NotConfirmedError as problem:
         _log.warning("request-not-confirmed", requested_by=run.turn.ask.by.login, why=problem.reason)
         return TurnResult("refused", problem.reason)
+    except MustWaitError as problem:
+        return problem.wait
     except Exception as problem:  # noqa: BLE001 - a bug is logged with its traceback, and the turn still ends visibly
         return _after(run, problem)
 

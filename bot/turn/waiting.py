@@ -38,17 +38,34 @@ _KNOWN = (GitError, GitHubError, InvalidNameError, NotThereYetError, UnsafeComma
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """Issues, as `owner/name#1`, for which a turn waits, in `words`; with `asks`, for a person to decide about them."""
+
+    words: str
+    by: tuple[str, ...] = ()
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """The turn is put back until a time. `since` is when the first of these problems was met.
 
     `holds_writer`: no turn with these credentials may start before. `step` is what the turn does then.
     """
 
-    why: WaitReason
+    why: WaitReason | Blocked
     until: datetime
     since: datetime | None = None
     holds_writer: bool = False
     step: WaitStep = "start"
+
+
+class MustWaitError(Exception):
+    """The turn may not begin yet, though nothing went wrong."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__(wait.why)
+        self.wait = wait
 
 
 End = Literal["not-published", "failed", "crashed"]

@@ -230,8 +230,10 @@ def _plans(kind: Kind[TurnRun]) -> Kind[TurnRun]:
     return replace(planned, brief=_brief, answered=_planned, comes_to="plan")
 
 
-PLAN = _plans(Kind("plan"))
-APPROVED: Kind[TurnRun] = Kind("work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True)
+PLAN = _plans(Kind("plan", waits_for_blockers=True))
+APPROVED: Kind[TurnRun] = Kind(
+    "work", "command", APPROVE.name, of_outsider=_of_outsider, joins=True, waits_for_blockers=True
+)
 """Carries out a plan in the words that the bot stored."""
 
 

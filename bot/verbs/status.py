@@ -58,8 +58,8 @@ async def _status(ctx: RequestContext, _: str | None) -> None:
     is_running = any(turn.state == "running" for turn in unfinished)
     if not is_running and now.silent_node is None and now.removal_error is None:
         first = await requests.why_turns_wait(ctx.connection, queue[:1], ctx.now, SILENT_AFTER_SECONDS)
-        # Without the word before it, "Queued." or "Waiting."
-        wait = tracking.why_it_waits(first[0], ctx.now).partition(" ")[2] if first else None
+        why = tracking.why_it_waits(first[0], ctx.now) if first else ""
+        wait = why.removeprefix("Queued. ").removeprefix("Waiting. ") or None
     chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     next_one = chosen.within(ctx.rules).worker if chosen.agent else None
     waits = await waits_rows.of_thread(ctx.connection, ctx.conversation_id)

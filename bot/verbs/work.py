@@ -3,4 +3,4 @@
 from bot.turn.kind import Kind
 from bot.turn.request import Verb
 
-VERB = Verb(kinds=(Kind("work", joins=True),))
+VERB = Verb(kinds=(Kind("work", joins=True, waits_for_blockers=True),))

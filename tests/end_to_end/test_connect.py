@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -25,15 +26,17 @@ from typer.testing import CliRunner
 
 from bot.cli.main import app
 from bot.cli.running import explained
+from bot.cli.setup.arrival import first_delivery
 from bot.cli.setup.manifest import Browser, manifest
 from bot.github.client import APP_EVENTS, APP_PERMISSIONS, NOWHERE, GitHub
 from bot.github.errors import NotFound, Transient
-from bot.github.registration import MadeApp
+from bot.github.registration import MadeApp, Registration
 from bot.serve.base import CannotStartError, redactor_of
 from bot.serve.parts import Surroundings, open_client
 from bot.settings import Need, load
 from bot.simulated.github import serving
 from bot.simulated.github.server import SimulatedGitHub
+from bot.tasks import concurrently
 from tests.support.fork_server import Forked, fork
 from tests.support.patience import PATIENCE_SECONDS, until_true
 
@@ -221,11 +224,15 @@ async def test_an_app_is_made_in_the_browser_and_its_first_delivery_arrives(tmp_
         assert "\n# The end.\nGITHUB_APP_ID=" in operator.env.read_text()
         assert (values["GITHUB_APP_ID"], pem) == (str(made.id), made.private_key_pem)
         assert (values["GITHUB_API_URL"], values["AGENT"]) == (operator.github.api_url + api, "codex")
-        assert values["DASHBOARD_OPERATORS"] == "acme/web"
+        assert (values["DASHBOARD_OPERATORS"], values["PUBLIC_URL"]) == ("acme/web", operator.proxy.url)
+        there = (
+            f"its dashboard is at {operator.proxy.url} (sign in with ADMIN_TOKEN of .env, or as acme/web on GitHub)."
+        )
+        assert there in command.said
         assert only_for_its_owner(operator.env)
         assert only_for_its_owner(key)
         assert sorted(path.name for path in operator.folder.iterdir()) == [".env", key.name]
-        for secret in ("GITHUB_WEBHOOK_SECRET", "GITHUB_CLIENT_SECRET"):
+        for secret in ("GITHUB_WEBHOOK_SECRET", "GITHUB_CLIENT_SECRET", "ADMIN_TOKEN"):
             assert (values[secret] or "") not in command.said
             assert len(values[secret] or "") >= 20
         assert "PRIVATE KEY" not in command.said
@@ -275,7 +282,14 @@ async def test_githubs_answer_counts_once_but_for_an_outage() -> None:
         raise answers.pop(0)
 
     browser = Browser(
-        partial(manifest, "threadtree", "https://bot.example.org", people="", webhook="https://bot.example.org/hook"),
+        partial(
+            manifest,
+            "threadtree",
+            "https://bot.example.org",
+            people="",
+            webhook="https://bot.example.org/hook",
+            events=APP_EVENTS,
+        ),
         "https://github.com/settings/apps/new",
         finish,
         80,
@@ -381,7 +395,8 @@ async def test_a_token_is_checked_and_the_repositorys_webhook_made_and_updated(t
         )
         assert re.search(ARRIVED, said)
         assert status == 0
-        secret, hook = operator.values["GITHUB_WEBHOOK_SECRET"], github.hook
+        secret, hook, before = operator.values["GITHUB_WEBHOOK_SECRET"], github.hook, operator.values
+        assert (len(before["ADMIN_TOKEN"] or ""), before["PUBLIC_URL"]) == (64, operator.proxy.url)
         assert hook is not None
         assert (operator.values["GITHUB_TOKEN"], hook.secret, hook.events) == (token, secret, APP_EVENTS)
         assert only_for_its_owner(operator.env)
@@ -390,7 +405,7 @@ async def test_a_token_is_checked_and_the_repositorys_webhook_made_and_updated(t
 
         operator.proxy.port = asyncio.get_running_loop().create_future()
         status, said = await operator.runs(*connect)  # the token is the one in .env
-        assert (status, operator.values["GITHUB_WEBHOOK_SECRET"]) == (0, secret)
+        assert (status, operator.values) == (0, before), "what is there stays"
         assert github.hook is not None
         assert github.hook.id == hook.id
 
@@ -407,7 +422,10 @@ async def test_a_token_is_set_up_without_an_address_and_moves_to_one_and_back(op
     made = github.hook
     assert made is not None
 
+    assert "its dashboard is at http://127.0.0.1:0 (" in said
+    operator.env.write_text(operator.env.read_text() + "PUBLIC_URL=https://trees.example.org\n")
     status, said = await operator.runs("--token", "acme/shop", "--url", operator.proxy.url)
+    assert "PUBLIC_URL stays https://trees.example.org." in said
     assert (status, operator.values["POLL_INTERVAL_SECONDS"], operator.values["WEBHOOK_REPOS"]) == (0, "", "acme/shop")
     assert github.hook is not None
     assert (github.hook.id, github.hook.url) == (made.id, f"{operator.proxy.url}/webhooks/github"), "its log goes on"
@@ -417,6 +435,26 @@ async def test_a_token_is_set_up_without_an_address_and_moves_to_one_and_back(op
     assert (github.hook.id, github.hook.url) == (made.id, f"{NOWHERE}/webhooks/github")
     assert (await operator.runs("--token", "acme/shop"))[0] == 0, "it goes on as it was"
     assert (await operator.runs("--poll", "--url", operator.proxy.url))[0] == 2
+
+
+async def test_what_is_waited_for_is_told_every_ten_seconds() -> None:
+    class Silent(Registration):
+        def __init__(self) -> None:
+            pass
+
+        async def logged_deliveries(self, *_: object) -> NoReturn:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def pass_by(seconds: float) -> None:
+        assert seconds == 10
+        await (asyncio.Event().wait() if len(said) == 2 else asyncio.sleep(0))
+
+    said = list[str]()
+    waiting = first_delivery(Silent(), None, frozenset(), None, said.append, pass_by, is_polled=False)
+    async with concurrently(waiting):
+        await until_true(lambda: len(said) == 2)
+    assert said == ["10 s: Waiting for GitHub's answer.", "20 s: Waiting for GitHub's answer."]
 
 
 async def test_a_webhook_that_this_set_up_did_not_make_stays_where_it_leads(operator: Operator) -> None:

@@ -25,6 +25,7 @@ FETCH = "GET git info/refs?service=git-upload-pack"
 UNTIL_THE_AGENT_WORKS = [
     *("GET collaborators/maria/permission", "GET issues/comments/ID"),  # when it is decided
     *("GET collaborators/maria/permission", FETCH, "GET issues/comments/ID"),
+    "GET issues/N/dependencies/blocked_by",
     *("PATCH issues/comments/ID", "POST graphql", "POST issues/N/comments", "POST issues/comments/ID/reactions"),
 ]
 KNOWN_BRANCH = ["GET branches/threadtree/issue-N"]
@@ -38,7 +39,7 @@ UNTIL_THE_ANSWER = [
     "PATCH issues/comments/ID",
     "POST git git-receive-pack",
 ]
-SECOND_ROW = ("*/permission", "*/info/refs", "*/issues/comments/*", "/graphql")
+SECOND_ROW = ("*/permission", "*/info/refs", "*/issues/comments/*", "*/dependencies/blocked_by", "/graphql")
 """Asked at once, when the request is known to be one; what is written for people is in no row."""
 
 

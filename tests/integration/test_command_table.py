@@ -18,7 +18,7 @@ from tests.support.doc_tables import is_in_the_docs
 from tests.support.turn_rows import NODE, NOON, TurnRows, repository
 
 COMMANDS = (
-    *("/help", "/status", "/stop", "/stop all", "/retry", "/pr", "/pr draft", "/reset-context", "/reset"),
+    *("/help", "/status", "/stop", "/stop all", "/start", "/retry", "/pr", "/pr draft", "/reset-context", "/reset"),
     *("/worktree", "/worktree list", "/worktree reset", "/worktree remove", "/worktree restore", "/worktree prune"),
     *("/autofix", "/autofix on", "/autofix off"),
 )

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from bot.cli.doctor.account import github_checks
 from bot.cli.doctor.command import examined
-from bot.cli.doctor.services import Check, github_checks
+from bot.cli.doctor.services import Check, Known
 from bot.demo.pair import agent_in_a_folder, settings_for
-from bot.github.client import GitHub
+from bot.github.registration import Registration
 from bot.inbox.decider_rows import asked_by_operator
 from bot.redaction import Redactor
 from bot.serve.parts import Surroundings, open_client
@@ -190,8 +191,8 @@ async def test_whether_github_shows_commits_as_verified_is_asked_or_said_to_be_u
     async def signatures(of: SimulatedGitHub, **more: str) -> tuple[str, str]:
         settings = settings_for(of, tmp_path / "data", os.environ["PATH"], **more)
         around = Surroundings(sleep=no_pause)
-        async with open_client(GitHub, settings, around, Redactor()) as client:
-            found = await github_checks(settings, client, frozenset())
+        async with open_client(Registration, settings, around, Redactor()) as client:
+            found = await github_checks(settings, client, Known())
         return next(
             ((one.state, f"{one.found} {one.next_step}") for one in found if one.check == "signatures"), ("", "")
         )

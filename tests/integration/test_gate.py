@@ -275,6 +275,41 @@ async def test_what_happened_where_the_bot_may_not_see_now_is_not_called_forged(
         assert error == hidden or payload["action"] == "closed", error
 
 
+async def test_only_what_github_shows_wakes_a_request_that_waits_for_other_issues(setting: Setting) -> None:
+    github, maria = setting.github, setting.github.person("maria")
+    shop = await github.create_repository("acme/shop")
+    shop.allow(maria, "write")
+    first, second = await maria.open_issue(shop, "First"), await maria.open_issue(shop, "@threadtree-bot", "Second")
+    await maria.comment(second, "@threadtree-bot go on")
+    await setting.decide_sent()
+    waits = "update turns set blocked_by = '{acme/shop#1}', not_before = 'infinity' where state = 'queued'"
+    woken = "select not_before is null from turns"
+    await setting.pool.execute(waits)
+
+    await maria.block(second, first)
+    added = next(payload for event, payload in setting.sent if event == "issue_dependencies")
+    await setting.decide_sent()
+    assert not await setting.pool.fetchval(woken)  # it waits for that one already
+    removed = {**added, "action": "blocked_by_removed"}
+    opened = next(payload for event, payload in setting.sent if event == "issues")
+    closed = {**opened, "action": "closed", "issue": {**opened["issue"]}}
+    closed["issue"] |= {"state": "closed", "closed_at": closed["issue"]["updated_at"]}
+    for event, forged in (("issue_dependencies", removed), ("issues", closed)):
+        assert await setting.decide(event, forged) == ("done", None)
+        assert not await setting.pool.fetchval(woken)
+    await maria.close(first)
+    await setting.decide_sent()
+    assert await setting.pool.fetchval(woken)
+    await setting.pool.execute(waits)
+    await maria.reopen(first)
+    await setting.decide_sent()
+    assert await setting.pool.fetchval(woken)
+    await setting.pool.execute(waits)
+    await maria.unblock(second, first)
+    await setting.decide_sent()
+    assert await setting.pool.fetchval(woken)
+
+
 TEXTS = (
     *("/worktree remove", "/agent custom", "/approve", "/stop", "/retry", "@threadtree-bot say FORGED.", "x", ""),
     "/status\n\n/autofix on\n\n@threadtree-bot and this",

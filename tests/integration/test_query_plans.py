@@ -23,11 +23,11 @@ from bot.operator.api import board_rows, listings, thread_rows
 from bot.store import conversations, deliveries, jobs, turns, worktrees
 from bot.store.database import Connection
 from bot.thread import outbox_rows as outbox
-from bot.turn import claims, waits_rows
+from bot.turn import blocked, claims, waits_rows
 from bot.turn import message_rows as messages
 from bot.turn import pull_request_rows as pull_requests
 from bot.turn import request_rows as requests
-from bot.verbs import undo
+from bot.verbs import start, undo
 from tests.support.asks import ask
 from tests.support.turn_rows import NODE, NOON, request
 
@@ -159,6 +159,12 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "the turn of a review": (requests.turn_of_review.sql, (5, 77)),
     "what collects a person's remarks": (requests.collecting_turn.sql, (99, 7)),
     "collect no more": (requests.collect_no_more.sql, (99,)),
+    "blockers of a request": (blocked.waits_of.sql, ("github.com", 1, 40)),
+    "is waited for": (blocked.is_waited_for.sql, ("octo/repo-1#40",)),
+    "wake what waits for an issue": (blocked.wake_behind.sql, ("octo/repo-1#40",)),
+    "wake a blocked request": (blocked.wake.sql, ("github.com", 1, 40)),
+    "is started": (blocked._is_started.sql, (99,)),
+    "start": (start._begin.sql, (99,)),
     "whether the bot opened it": (pull_requests.is_own_pull.sql, ("github.com", 5, 44)),
     "pull requests to ask about": (pull_requests.take_unchecked.sql, (NOON, 50)),
     "ask soon about those of a repository": (pull_requests.check_soon.sql, ("github.com", 5, NOON, None)),

@@ -23,7 +23,7 @@ from bot.thread import tracking
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE_SECONDS, eventually, until_true
 
-PROGRESS = ("Queued.", "Waiting.", "Working on it", "Given to the agent")
+PROGRESS = ("Queued.", "Waiting.", "Waiting for ", "Working on it", "Given to the agent")
 PREPARING = ("Cloning the repository", "Fetching new commits", tracking.SETTING_UP, tracking.READING)
 """What is shown before the agent starts, on a slow machine also where it usually takes a moment."""
 EMOJI = {"eyes": "👀", "confused": "😕"}

@@ -16,7 +16,9 @@ from bot.cli.doctor.checks import (
     setting_warnings,
     user_checks,
 )
+from bot.cli.doctor.pushes import pushes_check
 from bot.cli.doctor.services import State, connections_check, model_checks
+from bot.github.answers import BranchRule
 from bot.sandbox.bwrap import Bwrap, Unusable
 from bot.sandbox.limits import Enforcement, Group, Limits
 from bot.settings import Need, Settings, load
@@ -183,6 +185,39 @@ def with_agent(agent: str, **variables: str) -> Settings:
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+def named(operator: str, pattern: str, *, negate: bool = False) -> BranchRule:
+    return BranchRule("branch_name_pattern", {"operator": operator, "pattern": pattern, "negate": negate})
+
+
+@pytest.mark.parametrize(
+    ("rules", "state"),
+    [
+        ([], "ok"),
+        ([BranchRule("deletion"), BranchRule("non_fast_forward"), BranchRule("max_file_size")], "ok"),
+        *(([BranchRule(one)], "problem") for one in ("creation", "update", "pull_request", "merge_queue")),
+        ([named("starts_with", "threadtree/")], "ok"),
+        ([named("starts_with", "threadtree/", negate=True)], "problem"),
+        ([named("ends_with", "issue-1")], "ok"),
+        ([named("contains", "feature")], "problem"),
+        ([named("regex", "^threadtree/")], "warning"),
+        ([BranchRule("commit_message_pattern", {"operator": "contains", "pattern": "SHOP"})], "warning"),
+        ([BranchRule("required_status_checks")], "warning"),
+        ([BranchRule("of_next_year")], "warning"),
+        ([BranchRule("required_signatures")], "problem"),
+        (None, "warning"),
+    ],
+)
+def test_rules_of_github_that_refuse_pushes_are_a_problem(rules: list[BranchRule] | None, state: State) -> None:
+    check = pushes_check("acme/shop", "threadtree/issue-1", rules, signs=False)
+    assert check.state == state
+    assert all(f"`{rule.type}`" in check.found for rule in rules or () if state != "ok")
+
+
+def test_rules_that_demand_signatures_take_pushes_that_are_signed() -> None:
+    rules = [BranchRule("required_signatures")]
+    assert pushes_check("acme/shop", "threadtree/issue-1", rules, signs=True).state == "ok"
 
 
 @pytest.mark.parametrize(("most", "machines", "state"), [(97, 4, "ok"), (97, 5, "warning"), (17, 1, "warning")])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bot.github.events import (
     Addressed,
+    BlockersChanged,
     ChecksEnded,
     Event,
     Gesture,
@@ -18,7 +19,7 @@ from bot.github.events import (
     Unreadable,
     Written,
 )
-from bot.github.payloads import CHECKS, envelope, read
+from bot.github.payloads import BLOCKERS, CHECKS, envelope, read
 from bot.inbox.delivery import delivery_of
 from bot.model import Actor, Repository, Target, Thread
 from tests.recorded import INSTALL, recorded_payloads
@@ -76,7 +77,8 @@ def payload(event: str, action: str, **other: object) -> dict[str, Any]:
         "sender": ALICE,
         "installation": {"id": 4},
     }
-    values |= {"pull_request": ISSUE} if event.startswith("pull") else {"issue": ISSUE}
+    key = "pull_request" if event.startswith("pull") else "blocked_issue" if event == BLOCKERS else "issue"
+    values[key] = ISSUE
     if event.endswith("comment"):
         values["comment"] = COMMENT | {"path": "a.py", "line": 3, "pull_request_review_id": 6}
     if event == "pull_request_review":
@@ -226,6 +228,8 @@ def test_a_pull_request_is_closed_also_where_the_payload_tells_less_of_it() -> N
         *(("pull_request", action) for action in ("closed", "reopened")),
         *((event, "completed") for event in CHECKS),
         ("repository", "deleted"),
+        ("issue_dependencies", "blocked_by_added"),
+        ("issue_dependencies", "blocked_by_removed"),
     ],
 )
 def test_what_asks_nothing_needs_no_person(event: str, action: str) -> None:
@@ -388,7 +392,8 @@ def test_every_recorded_payload_is_readable() -> None:
         elif isinstance(event, RepositoryDeleted):
             assert (about.lock_key, about.conversation) == (f"github.com/{event.repository.id}", None)
         elif event:
-            assert about.lock_key == f"github.com/{event.repository.id}#{event.thread.number}"
+            number = event.number if isinstance(event, BlockersChanged) else event.thread.number
+            assert about.lock_key == f"github.com/{event.repository.id}#{number}"
 
 
 @pytest.mark.parametrize("event", ["check_run", "check_suite", "workflow_run"])

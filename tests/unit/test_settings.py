@@ -601,3 +601,9 @@ def test_messages_go_encrypted_or_to_this_machine_and_the_address_is_not_shown(u
         found = load({"HOME": "/tmp", "NOTIFY_URL": right}, dotenv=None)
         assert right not in repr(found)
         assert right in known_secrets(found)
+
+
+def test_every_setting_stands_beside_a_task() -> None:
+    listed = {name for name, _ in IN_EXAMPLE.findall((ROOT / ".env.example").read_text())}
+    page = set(re.findall(r"`([A-Z][A-Z0-9_]+)(?:=[a-z]+)?`", (ROOT / "docs" / "settings.md").read_text()))
+    assert page == listed

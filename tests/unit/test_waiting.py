@@ -99,5 +99,6 @@ def test_github_says_how_long_to_wait() -> None:
     wait = wait_for(Transient("installation", 3000, "limit"), None, NOON)
     assert wait is not None
     assert wait.until == NOON + timedelta(seconds=3000)
+    assert isinstance(wait.why, str)
     assert "The next try is at 12:50 UTC" in reasons.waits(wait.why, wait.until - timedelta(seconds=1), NOON)
     assert "on 2026-05-03 at 12:00 UTC" in reasons.waits(wait.why, NOON + timedelta(days=2), NOON)

@@ -16,9 +16,10 @@ from bot import settings
 from bot.agents.driver import CannotOpenError, Launch
 from bot.agents.opening import driver_for
 from bot.agents.presets import PRESETS, NotInstalled, Preset, command_of, model_variables, preset
+from bot.cli.doctor.account import github_checks
 from bot.cli.doctor.scratch import scratch
-from bot.cli.doctor.services import Check, State, database_checks, github_checks, model_checks
-from bot.github.client import GitHub
+from bot.cli.doctor.services import Check, State, database_checks, model_checks
+from bot.github.registration import Registration
 from bot.redaction import Redactor
 from bot.sandbox.bwrap import Bwrap, Unusable, bwrap_for
 from bot.sandbox.limits import Holder
@@ -49,7 +50,7 @@ class Trial:
 
 
 async def examine(
-    given: Settings, problems: Sequence[str], github: GitHub | None, database: AbstractAsyncContextManager[str]
+    given: Settings, problems: Sequence[str], github: Registration | None, database: AbstractAsyncContextManager[str]
 ) -> list[Check]:
     """Run every check on the settings, of which the `problems` are known.
 
@@ -60,7 +61,6 @@ async def examine(
     sandbox = await asyncio.to_thread(bwrap_for, given.data_dir, given.path)
     probed = await asyncio.to_thread(sandbox.probe)
     sandboxed = given.agent_sandbox != "off"
-    stored, heard = await database_checks(given, database)
     async with Outbound(*given.outbound).client(MODEL_SECONDS) as http:
         models = await model_checks(given, http) if chosen else []
     checks = [
@@ -68,19 +68,29 @@ async def examine(
         *setting_warnings(given),
         *user_checks(os.geteuid()),
         disk_check(given),
-        *stored,
-        *(await github_checks(given, github, heard) if github else []),
+        *await service_checks(given, github, database),
         await _program("git", "git", given.path, "problem", OLDEST_GIT),
         await _program("git-lfs", "git-lfs", given.path, "ok", advice=_WITHOUT_LFS),
         await _program("bubblewrap", sandbox.bwrap, given.path, "problem" if sandboxed else "warning"),
         sandbox_check(given.agent_sandbox, probed),
         limits_check(given, sandbox if sandboxed and isinstance(probed, str) else None),
         network_check(given),
+        dashboard_check(given),
         *models,
         *await _agents(given, chosen, sandboxed, probed),
     ]
     redactor = Redactor(known_secrets(given))
     return [_redacted(check, redactor) for check in checks]
+
+
+async def service_checks(
+    given: Settings, github: Registration | None, database: AbstractAsyncContextManager[str]
+) -> list[Check]:
+    """Return the checks of the database and of GitHub, which is None without credentials."""
+    stored, known = await database_checks(given, database)
+    if github is None:
+        return [*stored, Check("github", "warning", "not asked, nor for repositories: no credentials are set")]
+    return [*stored, *await github_checks(given, github, known)]
 
 
 def settings_checks(problems: Iterable[str]) -> list[Check]:
@@ -189,6 +199,17 @@ def network_check(given: Settings) -> Check:
         case "host":
             found = f"{setting}: agents reach what this machine reaches, its own services too"
             return Check("network", "warning", found, "Set AGENT_NETWORK=internet.")
+
+
+def dashboard_check(given: Settings) -> Check:
+    """Return where people find the dashboard."""
+    if given.admin_token is None and given.github_client_id is None:
+        step = "`threadtree setup` makes an ADMIN_TOKEN; or set one: docs/dashboard.md."
+        return Check("dashboard", "ok", "there is none: neither ADMIN_TOKEN nor a sign-in with GitHub is set", step)
+    if given.public_url is None:
+        step = "Set PUBLIC_URL to where people reach it: answers on GitHub then lead to their pages."
+        return Check("dashboard", "ok", f"at http://{given.host}:{given.port}, for this machine", step)
+    return Check("dashboard", "ok", f"at {given.public_url}")
 
 
 def agent_check(agent: str, trial: Trial, place: str) -> Check:

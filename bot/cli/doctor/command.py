@@ -12,7 +12,7 @@ from bot.cli.doctor.checks import examine
 from bot.cli.doctor.services import Check
 from bot.cli.options import Json
 from bot.cli.running import database_url, run, stop_signals
-from bot.github.client import GitHub
+from bot.github.registration import Registration
 from bot.serve.base import redactor_of
 from bot.serve.parts import Surroundings, open_client
 from bot.settings import SERVE, read
@@ -50,7 +50,7 @@ async def examined() -> list[Check]:
     async with AsyncExitStack() as stack:
         github = None
         if settings.github_token is not None or (settings.github_app_id and settings.github_private_key):
-            client = open_client(GitHub, settings, Surroundings(), redactor_of(settings))
+            client = open_client(Registration, settings, Surroundings(), redactor_of(settings))
             github = await stack.enter_async_context(client)
         return await examine(settings, problems, github, database_url(settings))
 

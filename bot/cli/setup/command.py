@@ -12,6 +12,7 @@ from bot.cli.running import answered, fail, run, stop_signals
 from bot.cli.setup.connect import OF_A_TOKEN, OF_AN_APP, Connecting
 from bot.cli.setup.dotenv_file import EnvFile
 from bot.cli.setup.manifest import code_in
+from bot.cli.setup.service import program, write_unit
 from bot.github.errors import Transient
 from bot.settings import SettingsError, read
 from bot.tasks import unless_stopped
@@ -47,12 +48,16 @@ def setup(
         bool,
         typer.Option("--poll", help="Without --url: take deliveries from GitHub's log; it need not reach the bot."),
     ] = False,
+    service: Annotated[
+        bool, typer.Option("--service", help="Also write a systemd unit for this user, and print how to enable it.")
+    ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace what .env sets, without asking.")] = False,
 ) -> None:
     """Connect the bot to GitHub and write .env: by an App that is made in the browser, or by a token."""
     settings, problems = read()
     if problems:
         raise SettingsError(problems)
+    started = program() if service else None
     file = EnvFile(Path(".env"))
     connecting = Connecting(settings, file, typer.echo, operators)
     if poll and url:
@@ -86,6 +91,8 @@ def setup(
         again = "The same command, without a token on stdin," if token else "`threadtree setup`"
         typer.echo(f"Stopped. {again} goes on with it.")
         raise typer.Exit(_INTERRUPTED)
+    if started is not None:
+        typer.echo(write_unit(settings, file.path.parent, started))
 
 
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> bool:

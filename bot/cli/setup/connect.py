@@ -4,20 +4,22 @@ import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from bot.cli.setup.arrival import Say, answering, first_delivery, logged
+from bot.cli.setup.arrival import Say, answering, first_delivery, logged, reminding
 from bot.cli.setup.dotenv_file import EnvFile
 from bot.cli.setup.manifest import finished, in_the_browser, manifest
 from bot.files import replace_file
-from bot.github.client import APP_EVENTS, NOWHERE, WEBHOOK_PATH, Hook
+from bot.github.client import NOWHERE, WEBHOOK_PATH, Hook, events_of
 from bot.github.errors import NotFound, Refused, Unauthenticated
-from bot.github.registration import MadeApp, Registration, TokenFacts, convert
+from bot.github.registration import SOON, MadeApp, Registration, TokenFacts, convert
 from bot.github.transport import Transport
 from bot.model import Repository
 from bot.sandbox.outbound import Outbound
@@ -25,6 +27,7 @@ from bot.serve.base import CannotStartError, redactor_of
 from bot.serve.parts import GITHUB_TIMEOUT, Surroundings, open_client
 from bot.settings import POLL_SECONDS, Need, Settings, load, read
 from bot.settings_values import base_url, is_loopback
+from bot.tasks import concurrently
 
 KEY_SETTINGS = ("GITHUB_PRIVATE_KEY", "GITHUB_PRIVATE_KEY_PATH")
 OF_AN_APP = (
@@ -33,7 +36,6 @@ OF_AN_APP = (
 )
 """What is set when an App is made, and what must be empty then."""
 OF_A_TOKEN = ("GITHUB_TOKEN", "GITHUB_APP_ID", *KEY_SETTINGS)
-SOON = timedelta(days=14)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -57,6 +59,16 @@ class Connecting:
         if url is None:
             return {"POLL_INTERVAL_SECONDS": was or f"{POLL_SECONDS:g}"}
         return {"POLL_INTERVAL_SECONDS": ""} if was else {}
+
+    def dashboard(self, url: str | None) -> dict[str, str]:
+        """Return the settings of the dashboard that are not there yet: its token, and the address `url` of the bot."""
+        token = {} if self.settings.admin_token else {"ADMIN_TOKEN": secrets.token_hex(32)}
+        if url is None:
+            return token
+        address, was = self.address(url), self.settings.public_url
+        if was is not None and was != address:
+            self.say(f"PUBLIC_URL stays {was}. If people reach the dashboard at {address} now, set it to that.")
+        return token if was is not None else token | {"PUBLIC_URL": address}
 
     def address(self, url: str) -> str:
         """Return the bot's public address as it was given, checked. Raises CannotStartError."""
@@ -101,7 +113,9 @@ class Connecting:
         new_app_url = f"{self.settings.github_server_url}{owner}/settings/apps/new"
         name = name or (f"{organization}-threadtree" if organization else "threadtree")
         named = (self.operators or "", *self.settings.allowed_users)
-        described = partial(manifest, name[:34], home, people=",".join(named), webhook=webhook)
+        described = partial(
+            manifest, name[:34], home, people=",".join(named), webhook=webhook, events=events_of(self.settings.platform)
+        )
         if code is not None:
             app = await finished(self._finish, code)
         else:
@@ -165,11 +179,14 @@ class Connecting:
         First lead its webhook to `url`, or nowhere.
         """
         file = EnvFile(self.file.path)  # a new App has been written there
-        if changed := {} if url is None and not poll else self.polling(url):
+        if changed := ({} if url is None and not poll else self.polling(url)) | self.dashboard(url):
             file.write(changed)
         settings = load(dotenv=self.file.path, needs=frozenset({Need.WEBHOOK_SECRET, Need.GITHUB}))
         around, before = Surroundings(), frozenset[int]()
-        async with open_client(Registration, settings, around, redactor_of(settings)) as github:
+        async with (
+            open_client(Registration, settings, around, redactor_of(settings)) as github,
+            self._reminded() as reminder,
+        ):
             if install_url is None:
                 app = await github.app_page()
                 install_url = app.install_url
@@ -179,6 +196,7 @@ class Connecting:
                 before = frozenset(one.id for one in await logged(github, None))
                 await github.lead_app_webhook(webhook)
                 self.say(f"Its webhook leads to {webhook} now.")
+            reminder.cancel()
             await self._arrived(settings, github, None, before, install_url)
             mention = (await github.identity()).mention
         self._next(settings, mention)
@@ -194,7 +212,10 @@ class Connecting:
         self.check_environment((*OF_A_TOKEN, "GITHUB_WEBHOOK_SECRET"))
         given = {"github_token": SecretStr(token), "github_app_id": None, "github_private_key": None}
         settings = self.settings.model_copy(update=given)
-        async with open_client(Registration, settings, Surroundings(), redactor_of(settings)) as github:
+        async with (
+            open_client(Registration, settings, Surroundings(), redactor_of(settings)) as github,
+            self._reminded() as reminder,
+        ):
             try:
                 facts = await github.token_facts()
             except Unauthenticated as refusal:
@@ -204,14 +225,19 @@ class Connecting:
             repository = await self._repository(github, full_name)
             secret = self.file.values.get("GITHUB_WEBHOOK_SECRET") or secrets.token_hex(32)
             others = dict.fromkeys(self.file.set_among(OF_A_TOKEN), "")
-            settings = self.keep(others | {"GITHUB_TOKEN": token, "GITHUB_WEBHOOK_SECRET": secret, **self.polling(url)})
+            new = {"GITHUB_TOKEN": token, "GITHUB_WEBHOOK_SECRET": secret}
+            settings = self.keep(others | new | self.polling(url) | self.dashboard(url))
             known = list(self.settings.webhook_repos)
             is_ours = full_name.lower() in map(str.lower, known)
             hook, before = await self._webhook(github, repository, webhook, secret, is_ours=is_ours)
             if not is_ours:
                 EnvFile(self.file.path).write({"WEBHOOK_REPOS": ",".join([*known, full_name])})
+            reminder.cancel()
             await self._arrived(settings, github, hook, before, None)
         self._next(settings, facts.login)
+
+    def _reminded(self) -> AbstractAsyncContextManager["asyncio.Task[NoReturn]"]:
+        return concurrently(reminding(lambda: "Waiting for GitHub's answer.", self.say, asyncio.sleep))
 
     def _tell(self, facts: TokenFacts) -> None:
         rights = "fine-grained" if facts.scopes is None else f"with the scopes {', '.join(facts.scopes) or 'none'}"
@@ -220,7 +246,7 @@ class Connecting:
             ends = f"it expires on {facts.expires_at.astimezone(UTC):%Y-%m-%d}"
             ends += ", soon: make a new one" if facts.expires_at - datetime.now(UTC) < SOON else ""
         self.say(f"The token works as {facts.login}, {rights}; {ends}.")
-        if facts.scopes is not None and not {"repo", "public_repo"} & set(facts.scopes):
+        if facts.lacks_repo:
             raise CannotStartError("The token lacks the scope `repo`; add it on GitHub, or make a new one.")
 
     async def _repository(self, github: Registration, full_name: str) -> Repository:
@@ -253,7 +279,7 @@ class Connecting:
                 f"This token may not make webhooks in {repository.full_name}: that takes an administrator of the "
                 "repository, and `Webhooks: write` or the classic scope `repo`. The rest is done. An administrator can "
                 f"add the webhook: {page} with the payload URL {url}, the content type application/json, the secret "
-                f"GITHUB_WEBHOOK_SECRET of .env, and the events {', '.join(APP_EVENTS)}."
+                f"GITHUB_WEBHOOK_SECRET of .env, and the events {', '.join(events_of(repository.platform))}."
             ) from None
         self.say(f"The webhook of {repository.full_name} leads to {url}.")
         return (repository, made), frozenset(before)
@@ -277,6 +303,9 @@ class Connecting:
         self.say(f"The first delivery arrived ({first.event}, {first.status_code}): address and secret are right.")
 
     def _next(self, settings: Settings, mention: str) -> None:
+        where = settings.public_url or f"http://{settings.host}:{settings.port}"
+        people = f", or as {', '.join(settings.dashboard_operators)} on GitHub" if settings.github_client_id else ""
+        self.say(f"Once the bot runs, its dashboard is at {where} (sign in with ADMIN_TOKEN of .env{people}).")
         self.say(
             "Next: `threadtree doctor` says what is missing, `threadtree serve` starts the bot. Then write on an "
             f"issue: @{settings.bot_name or mention} what does this repository do?"

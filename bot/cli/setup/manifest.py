@@ -8,7 +8,7 @@ import hmac
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from html import escape
 from typing import Any
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from bot.github.client import APP_EVENTS, APP_PERMISSIONS
+from bot.github.client import APP_PERMISSIONS
 from bot.github.errors import NotFound, Refused, Transient
 from bot.github.registration import MadeApp
 from bot.operator.dashboard.login import CALLBACK
@@ -41,7 +41,9 @@ _HEADERS = {
 _STYLE = "body { font: 16px/1.5 system-ui; max-width: 40rem; margin: 3rem auto } button { font: inherit }"
 
 
-def manifest(name: str, url: str, redirect_url: str, people: str, webhook: str) -> dict[str, object]:
+def manifest(
+    name: str, url: str, redirect_url: str, people: str, webhook: str, events: Sequence[str]
+) -> dict[str, object]:
     """Return the App that the bot at `url` needs: these permissions and events, and no others.
 
     `webhook` is where its webhook leads. Who is in a team among these `people` is the organisation's to tell.
@@ -56,7 +58,7 @@ def manifest(name: str, url: str, redirect_url: str, people: str, webhook: str) 
         "callback_urls": [url + CALLBACK],
         "public": False,
         "default_permissions": {**APP_PERMISSIONS, **teams},
-        "default_events": list(APP_EVENTS),
+        "default_events": list(events),
     }
 
 
@@ -93,10 +95,11 @@ class Browser:
     async def _begin(self, _: Request) -> Response:
         if self.made.done():
             return _page("This page was used. Run <code>threadtree setup</code> again for another App.", 410)
+        events = ", ".join(self._manifest["default_events"])
         permissions = ", ".join(f"{name}: {level}" for name, level in self._manifest["default_permissions"].items())
         return _page(
             f"GitHub shows the App before it makes it; where its name is taken, choose another one there.</p>"
-            f"<p>Permissions: {escape(permissions)}.</p><p>Events: {escape(', '.join(APP_EVENTS))}.</p>"
+            f"<p>Permissions: {escape(permissions)}.</p><p>Events: {escape(events)}.</p>"
             f'<form method="post" action="{escape(self._target)}">'
             f'<input type="hidden" name="manifest" value="{escape(json.dumps(self._manifest))}">'
             "<button>Go on to GitHub</button></form><p>"

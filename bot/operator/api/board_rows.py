@@ -12,7 +12,8 @@ from bot.store.scope import Scope
 with first as (
     select distinct on (coalesce(conversation_id, -id)) id, state, round,
            count(*) over (partition by coalesce(conversation_id, -id)) - 1 as behind
-    from turns where state in ('queued', 'running') and threadtree_sees($2, $3, queue_platform, queue_repository_id)
+    from turns where state in ('queued', 'running') and needs is null
+      and threadtree_sees($2, $3, queue_platform, queue_repository_id)
     order by coalesce(conversation_id, -id), state desc, round, id
 )
 select listed.*, first.behind, t.plan, right(t.latest_words, 300) as latest_words,

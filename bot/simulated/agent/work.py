@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
+from bot.simulated.agent.plain import commands_in
 from bot.simulated.agent.session import Session
 from bot.simulated.agent.wire import RequestError, Wire
 
@@ -77,8 +78,8 @@ class Work:
             self._say(f"I have read your request: “{text.strip().partition(chr(10))[0]}”.")
 
     def _obey_lines(self, text: str, *, last: bool = False) -> None:
-        for line in text.splitlines():
-            word, _, rest = line.strip().partition(" ")
+        for command in (one for line in text.splitlines() for one in commands_in(line) or [line]):
+            word, _, rest = command.strip().partition(" ")
             if word == "rot13":
                 # What the bot would not let through to an agent, such as its own secrets.
                 word, _, rest = codecs.decode(rest, "rot13").partition(" ")

@@ -186,7 +186,25 @@ class IssueActs:
     def _note(self, thread: Issue, actor: User, given: Label | User, *, is_reviewer: bool = False) -> None:
         thread.gestures.append(Gesture(self.world.next_id(), self.now, actor, given, is_reviewer))
 
-    def set_state(self, user: User, thread: Issue, state: State) -> None:
+    def block(self, user: User, issue: Issue, blocker: Issue, *, added: bool = True) -> None:
+        """Send issue_dependencies.blocked_by_added or .blocked_by_removed, and .blocking_… for the blocker.
+
+        https://docs.github.com/webhooks/webhook-events-and-payloads#issue_dependencies
+        """
+        if added:
+            issue.blocked_by.append(blocker)
+        else:
+            issue.blocked_by.remove(blocker)
+        of_issue, of_blocker = self.payloads.issue(issue), self.payloads.issue(blocker)
+        parts = {"blocked_issue": of_issue, "blocked_issue_id": issue.id}
+        parts |= {"blocking_issue": of_blocker, "blocking_issue_id": blocker.id}
+        done = "added" if added else "removed"
+        for side, there, other in (("blocked_by", issue, blocker), ("blocking", blocker, issue)):
+            other_key = "blocking_issue_repo" if side == "blocked_by" else "blocked_issue_repo"
+            more = {**parts, other_key: self.payloads.repository(other.repository)}
+            self.emit("issue_dependencies", there.repository, user, action=f"{side}_{done}", **more)
+
+    def set_state(self, user: User, thread: Issue, state: State, reason: str | None = None) -> None:
         """Send issues.closed or .reopened (pull_request.… for a pull request), unless it is in that state already."""
         if thread.state == state:
             return
@@ -194,6 +212,7 @@ class IssueActs:
             raise invalid("PullRequest", "state", "state cannot be changed. The pull request was merged.")
         thread.state = state
         thread.closed_at, thread.closed_by = (self.now, user) if state == "closed" else (None, None)
+        thread.state_reason = reason if state == "closed" else "reopened"
         thread.updated_at = self.now
         self.emit_thread("closed" if state == "closed" else "reopened", thread, user)
 

@@ -209,6 +209,8 @@ class Issue:
     state: State = "open"
     closed_at: datetime | None = None
     closed_by: User | None = None
+    state_reason: str | None = None
+    blocked_by: list["Issue"] = field(default_factory=list)
     revisions: list[Revision] = field(default_factory=list)
     renames: list[tuple[datetime, str]] = field(default_factory=list)
     milestone: str | None = None

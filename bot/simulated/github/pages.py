@@ -63,6 +63,7 @@ label { display: block } select { font: inherit } time { float: right } :root { 
 .state { border-radius: 1rem; background: #1a7f37; color: #fff; padding: .1rem .6rem } .closed { background: #8250df }
 article p { white-space: pre-line } a { color: #0969da } sub { color: #59636e } form { margin: 1.5rem 0 }
 input, textarea { font: inherit; display: block; width: 100%; box-sizing: border-box; margin: .25rem 0 .5rem }
+input[type=checkbox] { display: inline; width: auto; margin: 0 .4rem 0 0 }
 """
 
 

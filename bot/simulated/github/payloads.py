@@ -123,7 +123,7 @@ class Payloads:
             "comments": len(issue.comments),
             "closed_by": None if issue.closed_by is None else self.user(issue.closed_by),
             "reactions": _reaction_summary(issue.reactions, api),
-            "state_reason": "completed" if issue.state == "closed" else None,
+            "state_reason": issue.state_reason or ("completed" if issue.state == "closed" else None),
             "performed_via_github_app": self._app_of(issue.author),
         }
         if isinstance(issue, Pull):

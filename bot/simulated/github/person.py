@@ -81,11 +81,18 @@ class Person:
     async def request_review(self, pull: Pull, reviewer: Account) -> None:
         self.acts.request_review(self.user, pull, self.acts.world.user_of(reviewer))
 
-    async def close(self, thread: Issue, comment: str | None = None) -> None:
+    async def block(self, issue: Issue, blocker: Issue) -> None:
+        """Mark the issue as blocked by another one."""
+        self.acts.block(self.user, issue, blocker)
+
+    async def unblock(self, issue: Issue, blocker: Issue) -> None:
+        self.acts.block(self.user, issue, blocker, added=False)
+
+    async def close(self, thread: Issue, comment: str | None = None, reason: str | None = None) -> None:
         """Close the thread, or "close with comment": then the comment's event comes first, at the same moment."""
         if comment is not None:
             self.acts.comment(self.user, thread, comment)
-        self.acts.set_state(self.user, thread, "closed")
+        self.acts.set_state(self.user, thread, "closed", reason)
 
     async def reopen(self, thread: Issue) -> None:
         self.acts.set_state(self.user, thread, "open")

@@ -41,6 +41,23 @@ async def get_repository(call: Call) -> Response:
     return answer(call.payloads.full_repository(repository, permission))
 
 
+async def list_own_repositories(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/repos#list-repositories-for-the-authenticated-user"""
+    mine = [
+        one for one in call.world.repositories.values() if one.owner is call.user or call.user.id in one.permissions
+    ]
+    return call.paginate(mine, lambda one: call.payloads.full_repository(one, one.permission_of(call.user)))
+
+
+async def list_installed_repositories(call: Call) -> Response:
+    """https://docs.github.com/rest/apps/installations#list-repositories-accessible-to-the-app-installation"""
+    if not call.caller.is_installation:
+        raise RefusedError(403, "You must authenticate with an installation access token")
+    there = list(call.world.repositories.values())
+    shown = [call.payloads.repository(one) for one in call.on_page(there)]
+    return answer({"total_count": len(there), "repositories": shown})
+
+
 async def get_permission(call: Call) -> Response:
     """https://docs.github.com/rest/collaborators/collaborators#get-repository-permissions-for-a-user"""
     repository = call.repository()

@@ -117,6 +117,11 @@ def reactions(target: Callable[[Call], Issue | Comment]) -> tuple[Any, Any, Any]
     return list_reactions, create_reaction, delete_reaction
 
 
+async def list_blockers(call: Call) -> Response:
+    """https://docs.github.com/rest/issues/issue-dependencies#list-dependencies-an-issue-is-blocked-by"""
+    return call.paginate(_thread(call).blocked_by, call.payloads.issue)
+
+
 async def list_labels(call: Call) -> Response:
     thread = _thread(call)
     return call.paginate(thread.labels, lambda label: call.payloads.label(label, thread.repository))
