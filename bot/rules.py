@@ -29,6 +29,9 @@ AutoPullRequest = Literal["never", "draft", "ready"]
 
 RequirePlan = Literal["never", "outsiders", "always"]
 """Whose requests are planned first and carried out once a person approved the plan."""
+
+Review = Literal["never", "opened"]
+"""Which pull requests are reviewed without being asked: none, or each one once it is opened, or ready for review."""
 PERSON_OR_TEAM: Final = r"[a-z0-9][a-z0-9_-]*(/[a-z0-9_][a-z0-9_.-]*)?"
 """Logins have hyphens, those of managed users end with an underscore and a code; a team has a slug of its name."""
 _SAME: Final = (
@@ -61,6 +64,7 @@ class Rules:
     allowed: tuple[str, ...] | None = None
     auto_pull_request: AutoPullRequest = "never"
     require_plan: RequirePlan = "never"
+    review: Review = "never"
     setup: bool = False
     check: bool = True
     autofix: bool = False
@@ -155,6 +159,7 @@ class Config(BaseModel):
     allowed: list[Annotated[str, AfterValidator(_person)]] | None = Field(default=None, max_length=200, title=_PEOPLE)
     auto_pull_request: AutoPullRequest | None = Field(default=None, title=words.one_of(get_args(AutoPullRequest)))
     require_plan: RequirePlan | None = Field(default=None, title=words.one_of(get_args(RequirePlan)))
+    review: Review | None = Field(default=None, title=words.one_of(get_args(Review)))
     setup: _Switch = None
     check: _Switch = None
     autofix: _Switch = None

@@ -133,6 +133,7 @@ create table sessions (
     conversation_id      bigint      not null references conversations (id),
     agent                text        not null,
     assistant_session_id text,                            -- the agent's own name for it; null until it answered
+    models               text[]      not null default '{}', -- those that the agent said it offers
     active               boolean     not null default true,
     created_at           timestamptz not null default now(),
     last_active_at       timestamptz not null default now(),

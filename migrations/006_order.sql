@@ -39,7 +39,7 @@ $$;
 
 -- A turn carries where it runs and its repository, so that neither its node nor a list of a repository's turns looks at
 -- other rows. A queued one that needs an agent carries its round, too: a person has one such turn in each round, and
--- earlier rounds go first. A person's first request joins the current round.
+-- earlier rounds go first. A person's first request joins the current round. What no person asked goes after all.
 create function threadtree_place_turn() returns trigger language plpgsql as $$
 begin
     select w.node, coalesce(w.platform, c.platform), coalesce(w.repository_id, c.repository_id)
@@ -47,13 +47,14 @@ begin
     from (select) turn
     left join conversations c on c.id = new.conversation_id left join worktrees w on w.id = new.worktree_id;
     if tg_op = 'INSERT' and new.state = 'queued' and new.queue_node is not null and new.needs_agent then
-        new.round = greatest(
+        new.round = case when new.requested_by_id is null and new.conversation_id is not null
+            then 2147483647 else greatest(
             0,
             (select round from turns where queue_node = new.queue_node and state = 'queued' and needs_agent
-             order by round limit 1),
+             and round < 2147483647 order by round limit 1),
             (select round + 1 from turns
              where requested_by_id = new.requested_by_id and state in ('queued', 'running') and needs_agent
-             order by round desc limit 1));
+             order by round desc limit 1)) end;
     end if;
     return new;
 end

@@ -2,8 +2,8 @@
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError
@@ -16,12 +16,14 @@ from bot.agents.presets import PLANNING, SessionOptions
 from bot.agents.process import AgentProcess
 from bot.agents.prompt_loop import Driver
 from bot.sandbox.bwrap import command_of
+from bot.sandbox.net.model_answers import is_model_name
 from bot.thread import reasons
 
-Check = Callable[[str | None], Awaitable[None]]
+Check = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
 
 _AUTH_REQUIRED = RequestError.auth_required().code
 _BUSY = ("busy", "active writer")
+MOST_MODELS = 100
 _CLIENT = {
     "protocolVersion": PROTOCOL_VERSION,
     "clientCapabilities": {
@@ -53,8 +55,21 @@ class _Lost:
     pause_seconds: float | None = None
 
 
+def _choices(option: dict[str, Any]) -> dict[str, str]:
+    """Return the values of an option with their names, at most `MOST_MODELS`; they may come in groups."""
+    found: dict[str, str] = {}
+    given = [as_object(one) for one in option.get("options") or ()]
+    for one in [*given, *(as_object(one) for group in given for one in group.get("options") or ())]:
+        value, name = one.get("value"), one.get("name")
+        if isinstance(value, str) and is_model_name(value) and len(found) < MOST_MODELS:
+            found[value] = name if isinstance(name, str) else value
+    return found
+
+
 class AcpDriver(Driver[Item]):
-    """See `AgentDriver`. `check` gets the session to continue before each opening, and can raise CannotOpenError."""
+    """See `AgentDriver`. `check` gets the session to continue before each opening: it can raise CannotOpenError, or
+    return the variables for the agent.
+    """
 
     def __init__(
         self,
@@ -69,10 +84,11 @@ class AcpDriver(Driver[Item]):
         self._options = options or SessionOptions()
         self._check = check
         self._command = shlex.join(command_of(launch.argv))
+        self._models: tuple[str, ...] = ()
 
     async def _open(self, resume: str | None) -> SessionOpened:
-        if self._check is not None:
-            await self._check(resume)
+        if self._check is not None and (environment := await self._check(resume)) is not None:
+            self._launch = replace(self._launch, environment=environment)
         link, why = await self._start(), None
         if resume is not None:
             lost = await self._continue(link, resume)
@@ -80,14 +96,14 @@ class AcpDriver(Driver[Item]):
                 await asyncio.sleep(lost.pause_seconds)
                 lost = await self._continue(await self._start(), resume)
             if lost is None:
-                return SessionOpened(resume, resumed=True, lost=None)
+                return SessionOpened(resume, resumed=True, lost=None, models=self._models)
             link, why = await self._start(), lost.why  # what is half loaded must not affect the new session
         answer = await self._must_answer(link, "session_new", self._place(), "begin a session")
         session = answer.get("sessionId")
         if not isinstance(session, str) or not session:
             raise CannotOpenError(*reasons.session_without_id(self._command), link.process.stderr_tail)
         await self._enter(link, session, answer)
-        return SessionOpened(session, resumed=False, lost=why)
+        return SessionOpened(session, resumed=False, lost=why, models=self._models)
 
     async def _start(self) -> AcpLink:
         """Start the agent and initialize it; one that runs is ended before."""
@@ -135,6 +151,21 @@ class AcpDriver(Driver[Item]):
             if option.get("currentValue") != value:
                 params = {"sessionId": session, "configId": option["id"], "value": value}
                 await self._must_answer(link, "session_set_config_option", params, "work unattended")
+        await self._use_model(link, session, options)
+
+    async def _use_model(self, link: AcpLink, session: str, options: Sequence[dict[str, Any]]) -> None:
+        """Choose the model: https://agentclientprotocol.com/protocol/session-config-options. Raises CannotOpenError."""
+        option = next((one for one in options if (one.get("category"), one.get("type")) == ("model", "select")), {})
+        offered, wanted = _choices(option), self._launch.model
+        self._models = tuple(offered)
+        if not wanted:
+            return
+        value = next((value for value, name in offered.items() if wanted in (value, name)), None)
+        if value is None:
+            raise CannotOpenError(*reasons.no_such_model(wanted, self._models), link.process.stderr_tail)
+        if option.get("currentValue") != value:
+            params = {"sessionId": session, "configId": option.get("id"), "value": value}
+            await self._must_answer(link, "session_set_config_option", params, f"use the model {wanted}")
 
     def _mode(self, offered: Sequence[Any], now: Any) -> Any:
         """Return the mode to choose of those that are offered; None to stay. A session keeps the mode of its plan."""

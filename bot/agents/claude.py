@@ -267,7 +267,8 @@ class ClaudeDriver(Driver[Item]):
         mcp = self._launch.mcp_file
         servers = (f"--mcp-config={mcp}",) if mcp else ()
         mode = "plan" if self._launch.plans else "bypassPermissions"
-        argv = (*self._launch.argv, *_OPTIONS, *servers, "--permission-mode", mode, choice)
+        skills = (f"--plugin-dir={self._launch.skills}",) if self._launch.skills else ()
+        argv = (*self._launch.argv, *_OPTIONS, *servers, *skills, "--permission-mode", mode, choice)
         try:
             process = await AgentProcess.start(replace(self._launch, argv=argv))
         except OSError as error:

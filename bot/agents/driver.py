@@ -26,6 +26,10 @@ class Launch:
     mcp_file: Path | None = None
     plans: bool = False
     sandboxed: bool = False
+    model: str = ""
+    """The one to choose in the session, of an agent that takes it nowhere else; empty for its own."""
+    skills: Path | None = None
+    """The folder that holds `skills/`, and is a plugin of Claude Code; None without skills."""
 
 
 # What an agent reports while it works on a prompt.
@@ -114,6 +118,8 @@ class SessionOpened:
     assistant_session_id: str
     resumed: bool
     lost: str | None
+    models: tuple[str, ...] = field(default=(), compare=False)
+    """Those that the agent offers, where it tells them."""
 
 
 class CannotOpenError(Exception):

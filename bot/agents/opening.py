@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +12,15 @@ from pathlib import Path, PurePath
 import structlog
 
 from bot.agents.driver import CannotOpenError, Launch
-from bot.agents.presets import Preset, SessionOptions, plugin_of_repository, preset
+from bot.agents.presets import (
+    Preset,
+    SessionOptions,
+    plugin_of_repository,
+    preset,
+    skills_of_repository,
+    with_skills,
+    without_skills,
+)
 from bot.agents.prompt_loop import AgentDriver
 from bot.sandbox.untrusted_files import list_untrusted
 from bot.thread import reasons
@@ -55,12 +63,18 @@ def _driver(agent: str, launch: Launch, clock: Clock, sleep: Sleep) -> AgentDriv
     if agent == "gemini":
         waiting = partial(_wait_for_next_minute, Path(launch.environment["HOME"]), clock, sleep)
         return AcpDriver(launch, options=chosen.session_options, check=waiting)
-    return AcpDriver(launch, options=chosen.session_options, check=partial(_refuse_plugins, chosen, launch.cwd))
+    options = with_skills(chosen.session_options, launch.skills) if launch.skills else chosen.session_options
+    return AcpDriver(launch, options=options, check=partial(_look_at_worktree, chosen, launch))
 
 
-async def _refuse_plugins(chosen: Preset, worktree: Path, _: str | None) -> None:
-    if (found := await asyncio.to_thread(plugin_of_repository, chosen, worktree)) is not None:
+async def _look_at_worktree(chosen: Preset, launch: Launch, _: str | None) -> Mapping[str, str] | None:
+    """Refuse plugins of the worktree, and switch its skills off: those of the default branch count."""
+    if (found := await asyncio.to_thread(plugin_of_repository, chosen, launch.cwd)) is not None:
         raise CannotOpenError(*reasons.brings_plugin(chosen.agent, found))
+    skills = await asyncio.to_thread(skills_of_repository, chosen, launch.cwd)
+    if skills is None:
+        raise CannotOpenError(*reasons.brings_skills(chosen.agent, chosen.skill_folders))
+    return without_skills(launch.environment, skills) if skills else None
 
 
 async def _wait_for_next_minute(home: Path, clock: Clock, sleep: Sleep, resume: str | None) -> None:

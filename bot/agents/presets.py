@@ -1,6 +1,7 @@
 """A table of what differs between agents: program, environment, and repository files that must not run."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,9 @@ from bot.sandbox.untrusted_files import list_untrusted, read_untrusted
 
 CLAUDE_SDK = "claude-agent-sdk>=0.2.186,<0.3"
 _MAX_CONFIGURATION_BYTES = 1 << 20
+_MOST_SKILL_FOLDERS = 2_000
+# The kernel takes variables of up to 128 KB: https://man7.org/linux/man-pages/man2/execve.2.html
+_MOST_SKILL_CHARACTERS = 80_000
 PLANNING = ("plan", "read-only", "ask")
 """The modes in which agents change nothing, the best first: https://agentclientprotocol.com/protocol/session-modes"""
 
@@ -128,6 +132,8 @@ class Preset:
     """Files of the bot that the sandbox must show at their own paths."""
     plugin_folders: tuple[str, ...] = ()
     """Folders of a worktree whose files the agent runs as its own code, whatever its settings say."""
+    skill_folders: tuple[str, ...] = ()
+    """Folders of a worktree whose skills the agent loads, whatever its settings say, unless each is named."""
     plugin_lists: tuple[str, ...] = ()
     """Files of a worktree that can name such files. Those that hold the word `plugin` count."""
     tells_cost: Literal["while it works", "at the end of an answer", "never"] = "never"
@@ -211,6 +217,49 @@ def plugin_of_repository(chosen: Preset, worktree: Path) -> str | None:
     return None
 
 
+def with_skills(options: SessionOptions, folder: Path) -> SessionOptions:
+    """Return the options of a session with a plugin for Claude; the others look for skills in HOME by themselves."""
+    if "claudeCode" not in options.meta:
+        return options
+    plugins = [{"type": "local", "path": str(folder)}]
+    claude = options.meta["claudeCode"]["options"] | {"plugins": plugins}
+    return replace(options, meta={"claudeCode": {"options": claude}})
+
+
+def skills_of_repository(chosen: Preset, worktree: Path) -> tuple[str, ...] | None:
+    """Return the files of skills of a worktree that the agent would load. None where a link leads out of it, or there
+    are too many: then they cannot all be named.
+    """
+    root, found = worktree.resolve(), set[str]()
+    waiting, seen = [worktree / one for one in chosen.skill_folders], set[Path]()
+    while waiting:
+        folder = waiting.pop()
+        try:
+            place = folder.resolve(strict=True)
+            if not place.is_relative_to(root) or len(seen) > _MOST_SKILL_FOLDERS:
+                return None
+            if place in seen:
+                continue
+            seen.add(place)
+            for child in os.scandir(place):
+                if child.name.lower() == "skill.md":
+                    found |= {f"{folder / child.name}", child.path, os.path.realpath(child.path)}
+                elif child.is_dir():
+                    waiting.append(folder / child.name)
+        except FileNotFoundError:
+            continue
+        except (OSError, RuntimeError):
+            return None
+    return tuple(sorted(found)) if sum(map(len, found)) <= _MOST_SKILL_CHARACTERS else None
+
+
+def without_skills(environment: Mapping[str, str], files: tuple[str, ...]) -> dict[str, str]:
+    """Return codex's variables with these skills switched off: it has no setting for all of a worktree."""
+    config = json.loads(environment["CODEX_CONFIG"])
+    config["skills"] = {"config": [{"path": path, "enabled": False} for path in files]}
+    return {**environment, "CODEX_CONFIG": json.dumps(config)}
+
+
 def _bundled_claude() -> str | None:
     """Return the program in the SDK's wheel, without an import of the SDK."""
     spec = find_spec("claude_agent_sdk")
@@ -291,7 +340,12 @@ _OPENCODE_PROVIDERS = {ANTHROPIC: ("anthropic", "/v1"), OPENAI: ("openai", "/v1"
 
 def _opencode(access: Access) -> dict[str, str]:
     """https://opencode.ai/docs/config"""
-    config: dict[str, object] = {"permission": "allow", "share": "disabled", "autoupdate": False}
+    config: dict[str, object] = {
+        "permission": "allow",
+        "share": "disabled",
+        "autoupdate": False,
+        "skills": {"paths": ["~/.agents/skills"]},
+    }
     if access.api:
         provider, suffix = _OPENCODE_PROVIDERS[access.api]
         options: dict[str, object] = {"options": {"baseURL": access.url + suffix, "apiKey": access.key}}
@@ -356,6 +410,7 @@ PRESETS = {
             apis=(OPENAI,),
             environment=_codex,
             system_files={"/etc/codex/requirements.toml": _CODEX_REQUIREMENTS},
+            skill_folders=(".agents/skills", ".codex/skills"),
             session_options=SessionOptions(mode=_CODEX_MODE, plan_option="collaboration_mode"),
         ),
         Preset(

@@ -139,6 +139,7 @@ class Pull:
     base: Annotated[str, _at("base", "ref")]
     default_branch: Annotated[str, _at("base", "repo", "default_branch")]
     mergeable: bool | None = None
+    is_bots: Annotated[bool, BeforeValidator(lambda kind: kind == "Bot"), _at("user", "type", default=None)] = False
 
     @property
     def as_mergeable(self) -> Mergeable:

@@ -133,7 +133,17 @@ class ChecksEnded:
     head: str
 
 
-Event = Written | Gesture | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded
+@dataclass(frozen=True, slots=True)
+class PullReady:
+    """The pull request is no draft any more. A doorbell: of which kind it is, GitHub is asked."""
+
+    repository: Repository
+    thread: Thread
+
+
+Event = (
+    Written | Gesture | ThreadClosed | ThreadReopened | BlockersChanged | RepositoryDeleted | ChecksEnded | PullReady
+)
 
 
 @dataclass(frozen=True, slots=True)

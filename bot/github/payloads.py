@@ -21,6 +21,7 @@ from bot.github.events import (
     ClosedPull,
     Event,
     Gesture,
+    PullReady,
     Remark,
     RepositoryDeleted,
     ThreadClosed,
@@ -47,7 +48,16 @@ _USED_ACTIONS = {
     "pull_request_review_comment": {"created", "edited"},
     "pull_request_review": {"submitted", "edited"},
     "issues": {"opened", "edited", "labeled", "assigned", "closed", "reopened", "transferred", "deleted"},
-    "pull_request": {"opened", "edited", "labeled", "assigned", "review_requested", "closed", "reopened"},
+    "pull_request": {
+        "opened",
+        "edited",
+        "labeled",
+        "assigned",
+        "review_requested",
+        "closed",
+        "reopened",
+        "ready_for_review",
+    },
     BLOCKERS: {"blocked_by_added", "blocked_by_removed"},
     "repository": {"deleted"},
 }
@@ -211,7 +221,8 @@ def envelope(event: str, payload: object, platform: str) -> Envelope:
         return Envelope(action, None, f"{platform}/{repository.id}", is_used)
     text = None
     is_text = event in _TEXTS or action in ("opened", "edited")
-    if is_used and is_text and not _bots_branch(event, action, fields):
+    concerns_without_words = _bots_branch(event, action, fields) or _may_be_reviewed(event, action, fields)
+    if is_used and is_text and not concerns_without_words:
         body = _at(fields, _TEXTS.get(event, (_thread_key(fields),))[0], "body")
         text = "" if body is None else body if isinstance(body, str) else None
     lock_key = f"{platform}/{repository.id}#{number}"
@@ -263,6 +274,12 @@ def _bots_branch(event: str, action: str | None, fields: Json) -> str:
     return branch if branch is not None and is_here and _MAY_BE_BOTS.search(branch) else ""
 
 
+def _may_be_reviewed(event: str, action: str | None, fields: Json) -> bool:
+    """Return whether it is a new pull request that the repository's rules may want reviewed: no draft, no bot's."""
+    is_ready = event == "pull_request" and action == "opened" and _at(fields, "pull_request", "draft") is False
+    return is_ready and _at(fields, "pull_request", "user", "type") != "Bot"
+
+
 def _checked_head(event: str, fields: Json) -> str | None:
     """Return the commit whose checks ended, None for one of a fork or a malformed one."""
     head, source = _maybe(str, fields, event, "head_sha"), _at(fields, event)
@@ -284,6 +301,8 @@ def _read(event: str, action: str, fields: Json, platform: str) -> Event | None:
     key, kind = _thread_key(fields), _kind(fields)
     about = _part(_Thread, fields, key)
     thread = Thread(about.number, kind, about.title, about.closed_at, _head_sha(fields))
+    if action == "ready_for_review":
+        return PullReady(repository, thread)
     if event in _TEXTS or action in ("opened", "edited"):
         return _written(event, action, fields, (repository, _part(_Account, fields, "sender").actor, thread))
     if action in ("labeled", "assigned", "review_requested"):

@@ -11,6 +11,7 @@ from bot.github.events import (
     ChecksEnded,
     Event,
     Gesture,
+    PullReady,
     RepositoryDeleted,
     ThreadClosed,
     ThreadReopened,
@@ -19,7 +20,7 @@ from bot.github.events import (
     Written,
 )
 from bot.markdown import MarkdownError
-from bot.model import Actor
+from bot.model import Actor, Repository, Target
 from bot.thread import boxes
 from bot.thread.authority import Policy
 from bot.thread.formatting import plain
@@ -46,6 +47,14 @@ def is_remark(event: Event | Unreadable) -> TypeGuard[Written]:
     return event.review_id is not None and not event.approves
 
 
+def opened_pull(event: Event | None) -> tuple[Repository, int] | None:
+    """Return the pull request that was opened, or is ready for review by now, as the payload names it."""
+    is_opening = isinstance(event, Written) and event.body_before is None and event.remark.target == Target("pull")
+    if event is None or not (is_opening or isinstance(event, PullReady)):
+        return None
+    return (event.repository, event.thread.number) if isinstance(event, Written | PullReady) else None
+
+
 def action_of(
     event: Event, policy: Policy, parser: CommentParser, *, on_own_pull: bool = False
 ) -> Action | ChecksEnded:
@@ -57,6 +66,8 @@ def action_of(
         return event
     if isinstance(event, Written) and _may_tick(event, policy):
         return Ticked(event.repository, event.sender, event.thread, event.remark)
+    if isinstance(event, PullReady):
+        return Ignore("nothing asked")
     if (why := _why_ignored(event, policy)) is not None:
         return Ignore(why)
     try:

@@ -1,6 +1,7 @@
 """One stored delivery: read it, decide what it asks, and write the consequences in one transaction."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, partial
@@ -29,7 +30,7 @@ from bot.github.events import (
 from bot.github.payloads import read
 from bot.inbox import decider_rows as rows
 from bot.inbox import gate, outcomes, pull_news
-from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark, request_of
+from bot.inbox.actions import Action, Ignore, action_of, failure_of, is_remark, opened_pull, request_of
 from bot.inbox.decider_rows import Delivery
 from bot.inbox.pull_news import PullNews
 from bot.inbox.repository import in_its_repository
@@ -57,7 +58,7 @@ from bot.turn.may_ask import may_ask
 from bot.turn.parsing import Command, CommentParser, ParsedComment, Request
 from bot.turn.pull_request_rows import check_no_more, check_soon, is_own_pull
 from bot.turn.queueing import request_agent
-from bot.turn.request import Parts, RequestContext, Verbs, save_thread
+from bot.turn.request import Parts, RequestContext, Verbs, Write, save_thread
 from bot.turn.request_rows import Channel
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.stop import close, close_all, reopen
@@ -167,7 +168,10 @@ class Decider(Parts):
             asked = confirmed.action if isinstance(confirmed.action, Request) else None
             may = asked is not None and confirmed.denied is None
             news = await pull_news.news_of(self, event, asked.ask if asked is not None and may else None)
-            outcome = await retry_on_unique_violation(self._carry_out, delivery, confirmed, news)
+            opened, writes = opened_pull(event), tuple[Write, ...]()
+            if opened is not None:
+                writes = await self.verbs.at_opening(self, *opened, asked.ask if asked is not None and may else None)
+            outcome = await retry_on_unique_violation(self._carry_out, delivery, confirmed, news, writes)
             _log.info("decided", outcome=outcome or "handled already")
         except Exception as problem:
             if (wait := self._wait(problem, delivery, attempts)) is not None:
@@ -335,7 +339,9 @@ class Decider(Parts):
         rules = await known_rules(self.pool, self.rules, repository)
         return self._parser if rules.bare_commands == self.policy.bare_commands else self._strict_parser
 
-    async def _carry_out(self, delivery: Delivery, confirmed: Confirmed, news: PullNews | None) -> str | None:
+    async def _carry_out(
+        self, delivery: Delivery, confirmed: Confirmed, news: PullNews | None, writes: Sequence[Write]
+    ) -> str | None:
         """Look up what the action needs, then write everything in one transaction; return a word for the log.
 
         None if the delivery was handled meanwhile.
@@ -361,8 +367,12 @@ class Decider(Parts):
                 await pull_news.record(connection, news, notifies=self.notifies)
             if asked is not None and denied is not None:
                 await self._turn_away(connection, asked, denied)
-                return f"denied: {denied.why}"
-            return await self._write(connection, delivery.guid, action, facts)
+                outcome = f"denied: {denied.why}"
+            else:
+                outcome = await self._write(connection, delivery.guid, action, facts)
+            for write in writes:
+                await write(connection)
+            return outcome
 
     async def _create(self, delivery: Delivery, wanted: CreateWorktree) -> str | None:
         """Assign the worktree and queue its creation, or end the delivery as failed where there is no such thread."""

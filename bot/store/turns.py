@@ -276,10 +276,10 @@ async def start_session(connection: Connection, claim: Claim, agent: str, assist
 -- The session is active now, so it does not expire.
 with mine as (update turns set session_id = $3, agent = (select s.agent from sessions s where s.id = $3)
               where id = $1 and claim = $2 returning id)
-update sessions set last_active_at = now() where id = $3 and exists (select from mine) returning id
+update sessions set last_active_at = now(), models = $4 where id = $3 and exists (select from mine) returning id
 """)
-async def use_session(connection: Connection, claim: Claim, session_id: int) -> None:
-    """Record that the turn runs in this session."""
+async def use_session(connection: Connection, claim: Claim, session_id: int, models: Sequence[str] = ()) -> None:
+    """Record that the turn runs in this session, whose agent offers these models."""
 
 
 @under_claim("""

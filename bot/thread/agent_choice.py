@@ -1,12 +1,12 @@
 """Answers to `/agent` and `/model`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from bot.thread.formatting import inline_code, truncate
+from bot.thread.formatting import clause, inline_code, truncate
+from bot.thread.reasons import models
 
 AGENT_SUMMARY = "chooses who works on this thread's next requests: `/agent NAME`; alone it shows who can"
 MODEL_SUMMARY = "chooses the agent's model for the next requests here: `/model NAME`; alone it shows which one is used"
-NO_MODEL_OF_CUSTOM = "The model of the agent `custom` is set by the bot's operator; `/model` cannot change it."
 Worker = tuple[str, str | None]
 """The agent of the thread's next request, and its model; None for the agent's own."""
 
@@ -34,10 +34,12 @@ def agent_chosen(before: Worker, now: Worker, dropped: str | None) -> str:
     return f"{_from_now(now)} {begins}"
 
 
-def model_shown(now: Worker, *, is_chosen: bool) -> str:
-    """As `agent_shown`."""
+def model_shown(now: Worker, *, is_chosen: bool, offered: Sequence[str]) -> str:
+    """As `agent_shown`; `offered` are the models that the agent told when it worked here last."""
+    offers = f" It offers {clause(models(offered))}." if offered else ""
     back = " `/model default` takes the choice back." if is_chosen else ""
-    return f"{_with_model(now)} is asked on this thread. `/model NAME` chooses another, by its vendor's name.{back}"
+    chooses = f"`/model NAME` chooses another, by its vendor's name.{offers}{back}"
+    return f"{_with_model(now)} is asked on this thread. {chooses}"
 
 
 def model_chosen(now: Worker) -> str:

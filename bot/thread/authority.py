@@ -78,11 +78,15 @@ ONLY_MAINTAINERS = Denied(
 )
 
 
+def serves(policy: Policy, repository: Repository) -> bool:
+    """Return whether the bot is set up to work in the repository."""
+    name, globs = repository.full_name.casefold(), policy.allowed_repositories
+    return not globs or any(fnmatchcase(name, glob.casefold()) for glob in globs)
+
+
 def before_asking_github(policy: Policy, author: Actor, repository: Repository) -> Allowed | Denied | None:
     """Return what the allow lists decide, or None: the live permission decides (DESIGN.md §4, authority)."""
-    if policy.allowed_repositories and not any(
-        fnmatchcase(repository.full_name.casefold(), glob.casefold()) for glob in policy.allowed_repositories
-    ):
+    if not serves(policy, repository):
         return Denied("the bot is not set up to work in this repository", visible=not author.is_bot)
     if author.is_bot:
         if author.id in policy.allowed_bots:

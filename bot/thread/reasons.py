@@ -1,5 +1,6 @@
 """Why a turn was refused, or ended otherwise than `done`: what the first line of its answer says."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -24,6 +25,7 @@ class CapReached:
     limit_usd: float
 
 
+MOST_NAMED = 30
 COMMITS_GONE = "The branch and the commits of this thread no longer exist."
 NO_FIRST_COMMIT = "The repository has no commit on its default branch yet. Push a first one, then ask again."
 NO_DEFAULT_BRANCH = "The repository's HEAD names no branch. Set a default branch, then ask again."
@@ -331,6 +333,31 @@ def brings_plugin(agent: str, found: str) -> Unopened:
     return (
         f"{what} {agent} runs plugins even where they are switched off.",
         f"Take `{found}` out of the branch, or choose another AGENT.",
+    )
+
+
+def models(offered: Sequence[str]) -> str:
+    """Return the names of models in a sentence."""
+    more = f" and {len(offered) - MOST_NAMED} more" if len(offered) > MOST_NAMED else ""
+    return ", ".join(offered[:MOST_NAMED]) + more
+
+
+def no_such_model(name: str, offered: Sequence[str]) -> Unopened:
+    """The agent does not offer the model; `offered` are the names of those that it does, as it says."""
+    if not offered:
+        return f"The agent offers no choice of models, so not {name}.", "Write /model default, then /retry."
+    return (
+        f"The agent has no model {name}. It offers {models(offered)}.",
+        "Write /model with one of these, or /model default, then /retry.",
+    )
+
+
+def brings_skills(agent: str, folders: Iterable[str]) -> Unopened:
+    """The branch has, in one of the `folders`, skills that cannot all be switched off."""
+    return (
+        f"This branch has too many skills in {' or '.join(folders)}, or a link there that leads out of the repository. "
+        f"{agent} would load them, while only those of the default branch count.",
+        "Take them out of the branch, or choose another AGENT.",
     )
 
 

@@ -143,4 +143,4 @@ async def _join_session(
         await conversations.end_session(connection, turn.conversation.id, why)
     if session is None:
         session = await turns.start_session(connection, turn.claim, agent, opened.assistant_session_id)
-    await turns.use_session(connection, turn.claim, session)
+    await turns.use_session(connection, turn.claim, session, opened.models)

@@ -10,9 +10,9 @@ from bot.store.turns import CONVERSATION, SO_FAR, ClaimedTurn
 
 CLAIM_NEXT = """
 -- The oldest queued turn of this node without obstacle, of those that need an agent or that need none ($6); with $7
--- only of those that operators asked for. Where agents are needed, repositories with fewer running ones go first, then
--- earlier rounds, in which each person has one. Of each repository only the first such turn is looked for: what else
--- waits is not asked for its obstacle.
+-- only of those that operators asked for. Where agents are needed, what no person asked goes last, repositories with
+-- fewer running ones go first, then earlier rounds, in which each person has one. Of each repository only the first
+-- such turn is looked for: what else waits is not asked for its obstacle.
 with busy as (
     select queue_platform as platform, queue_repository_id as repository_id, count(*) as turns
     from turns where state = 'running' and needs_agent and queue_node = $1 group by 1, 2
@@ -30,7 +30,7 @@ with busy as (
         order by t.round, t.id limit 1 for no key update skip locked
     ) first
     where not $6 or (coalesce(busy.turns, 0) < $4 and (h.held_until > $5) is not true)
-    order by coalesce(busy.turns, 0), first.round, first.id limit 1
+    order by first.round = 2147483647, coalesce(busy.turns, 0), first.round, first.id limit 1
 )
 update turns set state = 'running', claim = $2, worker = $3, reason = null, blocked_by = null,
                  started_at = coalesce(started_at, $5)

@@ -61,10 +61,17 @@ async def confirm(ctx: TurnContext, turn: ClaimedTurn) -> Confirmed:
     GitHubError.
     """
     sender = Actor(turn.ask.by.login, turn.ask.by.id, turn.ask.by.id in ctx.policy.allowed_bots)
+    if asked_by_rule(ctx, turn.ask):
+        return await _request(ctx, turn)
     async with concurrently(_request(ctx, turn)) as confirming:
         if (refusal := await denied(ctx, turn, sender)) is not None:
             raise NotConfirmedError(reasons.may_not_ask_any_more(turn.ask.by.login, refusal.why))
         return await confirming
+
+
+def asked_by_rule(ctx: TurnContext, ask: Ask) -> bool:
+    """Return whether the default branch asks, and no person: one who repeats it must be allowed to ask."""
+    return ctx.verbs.kind_of(ask).confirmed_by == "rule" and ask.retry_of is None
 
 
 async def may_all_ask(ctx: TurnContext, turn: ClaimedTurn, authors: Iterable[Actor]) -> bool:
@@ -102,6 +109,10 @@ async def _confirm(ctx: TurnContext, turn: ClaimedTurn, first: Ask) -> Confirmed
         return Confirmed(turn.ask, frozenset())  # in the bot's own words
     if kind.confirmed_by == "command":
         await _confirm_command(ctx, turn, first.target, first.by.id, kind.command or turn.ask.text)
+    if kind.confirmed_by == "rule":
+        if (written := await _shown(ctx, turn, Target(turn.conversation.kind))) is None:
+            raise NotConfirmedError(reasons.GONE_FROM_GITHUB)
+        return Confirmed(turn.ask, frozenset({written.author}))
     if kind.confirmed_by != "words":
         return Confirmed(turn.ask, frozenset())  # in the bot's own words
     ids = first.review.parts if first.review is not None else ()

@@ -29,7 +29,7 @@ from bot.store.turns import ClaimedTurn, active_session
 from bot.thread.authority import Policy
 from bot.thread.reasons import CapReached
 from bot.tree import GitError, Identity, Signing
-from bot.turn import thread_answers
+from bot.turn import skills, thread_answers
 from bot.turn.kind import Kind
 from bot.turn.parsing import CommentParser
 from bot.turn.request import Verbs
@@ -129,6 +129,7 @@ class TurnContext(NodeContext):
         attachments = self.attachments / str(turn.id)
         agent, route = self.rules.agent, None
         chosen, own = preset(agent), self.agent_variables[agent]
+        model = (self.rules.model or "") if chosen is None else ""  # a preset takes it as a variable
         api = api_of(chosen, own)
         if api is not None:
             # The agent gets a key of this turn, the proxy has the real one.
@@ -148,8 +149,12 @@ class TurnContext(NodeContext):
                 servers=self.launcher.mcp_servers,
                 read_only=not kind.writes,
             ) as (launch, disk):
-                shown = Bind(attachments), Bind(git_config)
-                yield replace(launch(self.launcher.agents[agent], shown), plans=kind.plans), disk
+                laid = await skills.lay(self.clone(turn.worktree.folder), turn.worktree.repository.default_branch, home)
+                shown = Bind(attachments), Bind(git_config), *([Bind(laid)] if laid else [])
+                yield (
+                    replace(launch(self.launcher.agents[agent], shown), plans=kind.plans, skills=laid, model=model),
+                    disk,
+                )
 
     async def go_on(
         self,

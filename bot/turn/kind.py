@@ -92,8 +92,9 @@ class Kind(Generic[R]):
     """
 
     name: str
-    confirmed_by: Literal["words", "command", "nobody"] = "words"
-    """What GitHub must show: the words of the request, the command that asks, or nothing, for no person asks."""
+    confirmed_by: Literal["words", "command", "nobody", "rule"] = "words"
+    """What GitHub must show: the words of the request, the command that asks, or nothing, for no person asks. With
+    `rule` the default branch asks: whoever wrote the thread need not be one who may."""
     command: str = ""
     """The command that asks; empty where that is the request, word by word."""
     only_on_pulls: str = ""

@@ -26,6 +26,7 @@ from bot.store.turns import ClaimedTurn
 from bot.thread import notices, tracking
 from bot.thread.commit_message import is_conventional, split_subject
 from bot.turn import message_rows as messages
+from bot.turn import skills
 from bot.turn.context import TurnContext
 from bot.turn.kind import Ready
 from bot.turn.parsing import CommentParser
@@ -114,8 +115,11 @@ async def make_prompt(
 
     # In a thread: a long Markdown text takes the parser seconds.
     blocks, read, run.inline = await asyncio.to_thread(build)
-    run.read = read
     run.notices += [] if read else [notices.THREAD_NOT_READ]
+    if read:
+        laid = await skills.find(clone, default_branch)
+        read = (*read, *await skills.clauses(ctx.pool, laid, turn.conversation.id, turn.id))
+    run.read = read
     is_whole = thread is not None and not thread.missing and turn.ask.as_of is None
     await run.write(turns.record_read, turn.claim, read, whole_thread=is_whole)
     return (*blocks[:-1], *_images(fetched.saved), blocks[-1])

@@ -7,7 +7,7 @@ from bot.store import turns
 from bot.thread import reasons
 from bot.thread import repository_rules as words
 from bot.thread.tracking import TurnResult
-from bot.turn.confirm import denied
+from bot.turn.confirm import asked_by_rule, denied
 from bot.turn.turn_run import TurnRun
 
 
@@ -39,7 +39,7 @@ async def use_fetched_rules(run: TurnRun) -> TurnResult | None:
         notice = words.notice(branch, problems, is_read=found.config is not None)
         if not await run.write(turns.was_told, turn.conversation.id, turn.id, notice):
             run.notices.append(notice)
-    if turn.so_far.answer is None and run.ctx.rules.allowed != allowed:
+    if turn.so_far.answer is None and run.ctx.rules.allowed != allowed and not asked_by_rule(run.ctx, turn.ask):
         person = Actor(turn.ask.by.login, turn.ask.by.id, turn.ask.by.id in run.ctx.policy.allowed_bots)
         if (refusal := await denied(run.ctx, turn, person)) is not None:
             return TurnResult("refused", reasons.may_not_ask_any_more(turn.ask.by.login, refusal.why))

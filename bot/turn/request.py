@@ -160,6 +160,10 @@ class Parts:
     """There is a NOTIFY_URL."""
 
 
+Write = Callable[[Connection], Awaitable[None]]
+"""Writes in the transaction that ends a delivery."""
+
+
 def _named(ask: Ask, kinds: Mapping[str, Kind[Any]]) -> None:
     return None
 
@@ -173,6 +177,10 @@ async def _nothing(connection: Connection, conversation_id: int) -> None:
 
 
 async def _nothing_more(connection: Connection, conversation_id: int, rules: Rules) -> None:
+    return None
+
+
+async def _not_opened(parts: Parts, repository: Repository, number: int, asked: Ask | None) -> None:
     return None
 
 
@@ -197,6 +205,9 @@ class Verb:
     """Called when somebody stops the turns of a conversation, or closes it."""
     at_end: Callable[[Connection, int, Rules], Awaitable[None]] = _nothing_more
     """Called last in the transaction that ends any turn of a conversation."""
+    at_opening: Callable[[Parts, Repository, int, Ask | None], Awaitable[Write | None]] = _not_opened
+    """Return what is to be written where a pull request was opened, or is no draft any more, as a payload says; the
+    ask is what its text asks, as GitHub has confirmed it. Raises GitHubError."""
 
 
 class Verbs:
@@ -230,6 +241,13 @@ class Verbs:
         """Do what verbs do after any turn of a conversation, last in the transaction that ends it."""
         for verb in self._verbs:
             await verb.at_end(connection, conversation_id, rules)
+
+    async def at_opening(
+        self, parts: Parts, repository: Repository, number: int, asked: Ask | None
+    ) -> tuple[Write, ...]:
+        """Return what verbs write where a pull request was opened. Raises GitHubError."""
+        found = [await verb.at_opening(parts, repository, number, asked) for verb in self._verbs]
+        return tuple(filter(None, found))
 
     async def run(self, ctx: RequestContext, command: Command | UnknownCommand) -> None:
         """Run one command of a comment, in the caller's transaction."""

@@ -3,6 +3,7 @@
 from bot.rules import Chosen
 from bot.sandbox.net.model_answers import is_model_name
 from bot.store import conversations
+from bot.store.database import Connection, statement
 from bot.thread import agent_choice as words
 from bot.turn.request import Handler, RequestContext, Verb
 
@@ -30,13 +31,18 @@ async def _agent(ctx: RequestContext, name: str | None) -> None:
         await ctx.reply(words.agent_chosen(before.worker, now.worker, chosen.model))
 
 
+@statement("select unnest(models) from sessions where conversation_id = $1 and agent = $2 and active")
+async def _offered(connection: Connection, conversation_id: int, agent: str) -> list[str]:
+    """Return the models that the agent offered when it worked on the thread last."""
+
+
 async def _model(ctx: RequestContext, name: str | None) -> None:
     chosen = Chosen(*await conversations.chosen(ctx.connection, ctx.conversation_id))
     now = chosen.within(ctx.rules)
     if name is None:
-        await ctx.reply(words.model_shown(now.worker, is_chosen=now.model is not None and now.model == chosen.model))
-    elif now.agent == "custom":
-        await ctx.reply(words.NO_MODEL_OF_CUSTOM)
+        is_chosen = now.model is not None and now.model == chosen.model
+        offered = await _offered(ctx.connection, ctx.conversation_id, now.agent)
+        await ctx.reply(words.model_shown(now.worker, is_chosen=is_chosen, offered=offered))
     elif not is_model_name(name):
         await ctx.reply(words.no_name_of_model(name))
     else:

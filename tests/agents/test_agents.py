@@ -297,3 +297,26 @@ async def test_a_message_that_comes_with_the_answer_is_answered_too(stage: Stage
     # Either it was too late, and nobody has read it, or its answer belongs to the prompt's.
     assert ("New." in outcome.text) is is_told
     assert any(b"say New." in request.body for request in stage.models.requests) is is_told
+
+
+async def test_it_finds_the_skills_of_the_default_branch_and_none_of_the_worktree(stage: Stage) -> None:
+    def write(folder: Path, name: str) -> None:
+        (folder / "skills" / name).mkdir(parents=True)
+        text = f"---\nname: {name}\ndescription: canary-{name} tells how to greet\n---\nbody-{name}\n"
+        (folder / "skills" / name / "SKILL.md").write_text(text)
+
+    skills = stage.home / ".agents"
+    write(skills, "deploy")
+    (skills / ".claude-plugin").mkdir()
+    (skills / ".claude-plugin" / "plugin.json").write_text(json.dumps({"name": "repository", "description": "Its."}))
+    planted = [".agents", ".claude", ".codex", ".gemini", ".opencode"]
+    for folder in planted:
+        write(stage.worktree / folder, f"evil-{folder[1:]}")
+    write(stage.worktree / "tools", "evil-linked")
+    (stage.worktree / ".agents" / "skills" / "linked").symlink_to("../../tools/skills/evil-linked")
+    mentions = " ".join(f"$evil-{folder[1:]}" for folder in planted)
+    given = replace(stage, launch=replace(stage.launch, skills=skills))
+    await given.says(f"say hi {mentions} $evil-linked")
+    sent = b"".join(request.body for request in stage.models.requests)
+    assert b"canary-deploy" in sent
+    assert re.findall(rb"(?:canary|body)-evil-[a-z]+", sent) == []

@@ -31,7 +31,7 @@ TURNS = st.lists(
         st.integers(0, 5),  # worktree
         st.sampled_from(["queued", "queued", "queued", "running", "done"]),
         st.sampled_from([None, None, None, -1, 0, 1]),  # minutes until its time
-        st.integers(1, 3),  # person
+        st.sampled_from([1, 2, 3, None]),  # person, or none
         st.sampled_from([True, True, True, False]),  # whether it needs an agent
     ),
     max_size=14,
@@ -128,6 +128,7 @@ async def expected(db: Connection, per_repository: int) -> int | None:
     choices = [
         (
             turn["needs_agent"],
+            turn["needs_agent"] and turn["requested_by_id"] is None,
             busy[worktrees[turn["worktree_id"]]["repository_id"]],
             turn["round"],
             turn["id"],
@@ -155,6 +156,18 @@ def issue_of(worktree: asyncpg.Record) -> tuple[int, int]:
     [(0, 0, "queued", 0, 1, True), (1, 1, "queued", 0, 2, True)],
     True,
     1,
+)
+@example(
+    [(1, NODE, "ready", 0)] * 3,
+    [(0, 0, "queued", None, None, True), (1, 1, "queued", None, None, True), (2, 2, "queued", None, 1, True)],
+    False,
+    2,
+)
+@example(
+    [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],
+    [(0, 0, "running", None, 1, True), (1, 2, "queued", None, None, True), (2, 1, "queued", None, 2, True)],
+    False,
+    2,
 )
 @example(
     [(1, NODE, "ready", 0)] * 2 + [(2, NODE, "ready", 0)],

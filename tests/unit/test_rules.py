@@ -30,6 +30,7 @@ instructions = 3
 allowed = "maria"
 auto_pull_request = true
 require_plan = "sometimes"
+review = "always"
 setup = "yes"
 check = 1
 autofix = []

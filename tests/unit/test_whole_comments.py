@@ -161,7 +161,7 @@ remote:"""
 COMMENTS: dict[str, str | TurnResult] = {
     "agent-shown": agent_choice.agent_shown(("claude", None), ("claude", "codex", "gemini"), is_chosen=False),
     "agent-chosen": agent_choice.agent_chosen(("claude", "claude-opus-4-5"), ("codex", None), "claude-opus-4-5"),
-    "model-shown": agent_choice.model_shown(("codex", "gpt-5"), is_chosen=True),
+    "model-shown": agent_choice.model_shown(("codex", "gpt-5"), is_chosen=True, offered=("gpt-5", "gpt-5-mini")),
     "model-chosen": agent_choice.model_chosen(("codex", "gpt-5")),
     "no-such-agent": agent_choice.no_such_agent("hal", ("claude", "codex")),
     "no-name-of-a-model": agent_choice.no_name_of_model("a{b}"),

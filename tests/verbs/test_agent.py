@@ -60,8 +60,6 @@ async def test_a_name_that_cannot_be_chosen_changes_nothing(world: World) -> Non
     issue = await world.maria.opens_issue("Colours")
     await issue.says("/agent hal")
     await issue.hears("There is no agent `hal` here. Choose with `/agent custom` or `/agent claude-acp`.")
-    await issue.says("/model opus")
-    await issue.hears("The model of the agent `custom` is set by the bot's operator")
     await issue.says("/agent CLAUDE-ACP\n/model a{b}")
     await issue.hears("`claude-acp` with its own default model is asked")
     await issue.hears("`a{b}` cannot be a model's name.")
@@ -111,3 +109,28 @@ async def test_a_label_for_an_agent_that_nobody_added_is_refused(world: World) -
     own = written(issue.opening, issue.thread.body or "", "maria", world) | thread(issue)
     await forge(world, "issues", action="labeled", issue=own, label={"name": "threadtree:claude-acp"})
     await unmoved(world, 1)
+
+
+async def test_an_agent_of_ones_own_lists_its_models_uses_one_and_names_a_wrong_one(a_world: Worlds) -> None:
+    async with a_world({"AGENT_COMMAND": f"{SCRIPTED_AGENT} --models"}) as world:
+        issue = await world.maria.opens_issue("Colours")
+        await issue.says("@threadtree-bot say Hi.")
+        await issue.hears("Hi.")
+        await issue.says("/model")
+        await issue.hears("`custom` with its own default model is asked", "It offers small, large-2.")
+        await issue.says("/model large-2\n@threadtree-bot recall")
+        await issue.hears("`custom` with the model `large-2` is asked")
+        await issue.hears("I remember: the model large-2.")
+        await issue.says("/model huge\n@threadtree-bot recall")
+        await issue.hears("`custom` with the model `huge`")
+        await issue.hears("**Failed:**", "The agent has no model huge. It offers small, large-2.")
+        await issue.says("/model default\n/retry")
+        await issue.hears("its own default model")
+        await issue.hears("I remember: the model large-2.")
+
+
+async def test_an_agent_without_models_says_so(world: World) -> None:
+    issue = await world.maria.opens_issue("Colours")
+    await issue.says("/model opus\n@threadtree-bot recall")
+    await issue.hears("`custom` with the model `opus` is asked")
+    await issue.hears("**Failed:**", "The agent offers no choice of models, so not opus.")

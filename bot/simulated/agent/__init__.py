@@ -1,7 +1,7 @@
 """A scripted agent: it speaks the Agent Client Protocol on stdio and obeys the lines of a request.
 
-`python -m bot.simulated.agent [--resume] [--no-load] [--steering]` stands in for an AI agent in the demo and the
-tests. The request is the last block of the prompt, without a leading `@name`. Each line can be a command:
+`python -m bot.simulated.agent [--resume] [--no-load] [--steering] [--models]` stands in for an AI agent in the demo
+and the tests. The request is the last block of the prompt, without a leading `@name`. Each line can be a command:
 
     write PATH: TEXT     append PATH: TEXT     commit MESSAGE     switch BRANCH
     say TEXT             long BYTES            plan A | B | C     cost AMOUNT (in USD)

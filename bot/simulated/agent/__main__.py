@@ -11,7 +11,7 @@ from bot.simulated.agent.work import PLAY_DEAD, play_dead
 
 def main() -> None:
     options = {*sys.argv[1:]}
-    if options - {"--resume", "--no-load", "--steering"}:
+    if options - {"--resume", "--no-load", "--steering", "--models"}:
         raise SystemExit(agent.__doc__)
     signal.signal(PLAY_DEAD, play_dead)
     folder = Path.home() / ".scripted-agent"
@@ -20,6 +20,7 @@ def main() -> None:
         can_load="--no-load" not in options,
         can_resume="--resume" in options,
         can_be_told="--steering" in options,
+        has_models="--models" in options,
     ).serve()
 
 

@@ -12,7 +12,22 @@ from bot.simulated.agent.wire import Message, RequestError, Wire
 from bot.simulated.agent.work import Added, CancelledError, Work
 
 PROTOCOL_VERSION = 1
-_METHODS = ("initialize", "session/new", "session/load", "session/resume", "session/prompt")
+_METHODS = (
+    "initialize",
+    "session/new",
+    "session/load",
+    "session/resume",
+    "session/prompt",
+    "session/set_config_option",
+)
+_MODELS = {
+    "id": "brain",
+    "name": "Model",
+    "category": "model",
+    "type": "select",
+    "currentValue": "small",
+    "options": [{"value": "small", "name": "Small"}, {"group": "g", "name": "More", "options": [{"value": "large-2"}]}],
+}
 
 
 class _Prompt(NamedTuple):
@@ -27,8 +42,11 @@ class _Prompt(NamedTuple):
 class ScriptedAgent:
     """An agent that answers a client on stdio; prompts run at the same time, each in its own thread."""
 
-    def __init__(self, folder: Path, *, can_load: bool, can_resume: bool, can_be_told: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, can_load: bool, can_resume: bool, can_be_told: bool = False, has_models: bool = False
+    ) -> None:
         self._folder = folder
+        self._has_models = has_models
         self._can_be_told = can_be_told
         self._can_load, self._can_resume = can_load, can_resume
         self._wire = Wire()
@@ -79,7 +97,10 @@ class ScriptedAgent:
                 return self._load(session_id, Path(cwd))
             case "session/resume", {"cwd": str(cwd), "sessionId": str(session_id)}:
                 self._sessions[session_id] = Session.load(self._folder, session_id), Path(cwd)
-                return {}
+                return self._options()
+            case "session/set_config_option", {"sessionId": str(session_id), "configId": "brain", "value": str(value)}:
+                self._sessions[session_id][0].remembered.append(f"the model {value}")
+                return {"configOptions": [{**_MODELS, "currentValue": value}]}
             case "session/prompt", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if stop and added:
                 return self._prompt(session_id, [_text(block) for block in blocks], stop, added)
             case "_session/steering", {"sessionId": str(session_id), "prompt": [_, *_] as blocks} if self._can_be_told:
@@ -104,7 +125,10 @@ class ScriptedAgent:
         session = Session(os.urandom(16).hex())
         session.save(self._folder)
         self._sessions[session.id] = session, cwd
-        return {"sessionId": session.id}
+        return {"sessionId": session.id, **self._options()}
+
+    def _options(self) -> Message:
+        return {"configOptions": [_MODELS]} if self._has_models else {}
 
     def _load(self, session_id: str, cwd: Path) -> Message:
         session = Session.load(self._folder, session_id)
@@ -113,7 +137,7 @@ class ScriptedAgent:
             for kind, text in (("user_message_chunk", request), ("agent_message_chunk", answer)):
                 update = {"content": {"text": text, "type": "text"}, "sessionUpdate": kind}
                 self._wire.send({"method": "session/update", "params": {"sessionId": session_id, "update": update}})
-        return {}
+        return self._options()
 
     def _prompt(self, session_id: str, blocks: list[str], stop: Event, added: Added) -> Message:
         if session_id not in self._sessions:

@@ -168,6 +168,10 @@ class Person:
         """Change the pull request's base branch."""
         await repository_acts.retarget(self.acts, self.user, pull, base)
 
+    async def readies(self, pull: Pull) -> None:
+        """Mark a draft as ready for review."""
+        repository_acts.ready_for_review(self.acts, self.user, pull)
+
     async def convert_to_draft(self, pull: Pull) -> None:
         repository_acts.convert_to_draft(self.acts, self.user, pull)
 

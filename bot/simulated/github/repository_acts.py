@@ -45,6 +45,12 @@ def convert_to_draft(acts: Acts, user: User, pull: Pull) -> None:
     acts.emit_thread("converted_to_draft", pull, user)
 
 
+def ready_for_review(acts: Acts, user: User, pull: Pull) -> None:
+    """Send pull_request.ready_for_review."""
+    pull.draft, pull.updated_at = False, acts.now
+    acts.emit_thread("ready_for_review", pull, user)
+
+
 async def rename_branch(acts: Acts, user: User, repository: Repository, branch: str, name: str) -> None:
     """Rename a branch; its pull requests follow. For the default branch, send repository.edited.
 

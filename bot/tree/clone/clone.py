@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -135,6 +135,20 @@ class Clone:
         if kind != "blob" or not mode.startswith("100") or int(size) > most_bytes:
             return "irregular"
         return (await self.run("cat-file", "blob", blob)).stdout
+
+    async def contents(self, blobs: Sequence[str]) -> dict[str, bytes]:
+        """Return what these objects hold, together less than 256 MB, by their names. Raises GitError."""
+        if not blobs:
+            return {}
+        given = "".join(f"{one}\n" for one in blobs).encode()
+        told = (await self.git.on_clone(self.path, "cat-file", "--batch", input=given)).stdout
+        found, at = dict[str, bytes](), 0
+        for blob in blobs:
+            # `<object> <type> <size>`, the content, a line end: https://git-scm.com/docs/git-cat-file#_batch_output
+            begins = told.index(b"\n", at) + 1
+            ends = begins + int(told[at:begins].split()[2])
+            found[blob], at = told[begins:ends], ends + 1
+        return found
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Return whether the commit `ancestor` is reachable from `descendant`. Raises GitError if one of them cannot

@@ -15,7 +15,7 @@ from bot.turn.kind import Kind, Post, Ready, Seen
 from bot.turn.parsing import REVIEW as WORDS
 from bot.turn.request import Handler, RequestContext, Verb
 from bot.turn.turn_run import TurnRun
-from bot.verbs.review import left, told, words
+from bot.verbs.review import left, opened, told, words
 from bot.verbs.review.left import SAVED, Reviewing, SavedReview
 
 
@@ -95,4 +95,4 @@ COMMAND = Handler(
     asks="review",
     stands_alone=True,
 )
-VERB = Verb(commands=(COMMAND,), kinds=(REVIEW,))
+VERB = Verb(commands=(COMMAND,), kinds=(REVIEW,), kind_of=opened.kind_of, at_opening=opened.at_opening)

@@ -16,6 +16,11 @@ CHANGED_ALL_THE_SAME = (
     "is left in the worktree, and the next request that changes files would push it; `/worktree reset` takes it back."
 )
 OTHER_FILES = "The bot's files are not at this commit: the agent could read it with git, and run nothing of it."
+WHY_OPENED = (
+    "`.threadtree/config.toml` asks for one review of each pull request that is opened. Write `/review` for another, "
+    "after a push for example."
+)
+ASKED_NO_MORE = "`.threadtree/config.toml` asks for no reviews by now. Write `/review` for one."
 _ON_NO_LINE = "**Remarks that are on no line of the diff**"
 
 
