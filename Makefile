@@ -19,7 +19,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The cache of bytecode saves every process of the tests from compiling the bot again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install venv wheel demo pictures test fuzz histories test-agents test-fresh chaos lint bench lock clean payloads
+.PHONY: help install venv wheel release released demo pictures test fuzz histories test-agents test-fresh chaos lint bench lock \
+    clean payloads
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -51,6 +52,13 @@ $(INSTALLED): $(RUNTIME) requirements/dev.txt
 
 wheel: venv ## build dist/threadtree-VERSION-py3-none-any.whl, to install anywhere
 	$(BIN)/python -m build --wheel --no-isolation
+
+release: venv ## make wheel, sdist, image, SBOM and checksums in dist/ and try them on fresh Debian systems; needs root
+	.ci/release
+
+released: ## record this release's migrations, which nobody changes from its tag on
+	@cd migrations; last=$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || true); \
+	    { test -z "$$last" || git show "$$last:./RELEASED" | sha256sum --check --quiet; } && sha256sum [0-9]*.sql >RELEASED
 
 demo: install ## play the demo on this machine, with a simulated GitHub and agent
 	@$(BIN)/threadtree demo $(ARGS)

@@ -3,12 +3,14 @@
 DESIGN.md §5: the environment, and `.threadtree/config.toml`.
 """
 
+import hashlib
 import json
 import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -45,6 +47,12 @@ MAX_CONFIG_BYTES: Final = 64 * 1024
 # tomllib keeps all beginnings of a dotted key: one of many thousand parts would take gigabytes. No key of ours has any.
 _MOST_DOTS = 100
 _MOST_UNKNOWN = 8
+MOST_STANDING: Final = 20
+SHORTEST_INTERVAL, LONGEST_INTERVAL = timedelta(minutes=15), timedelta(days=31)
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_AT: Final = re.compile(rf"({'|'.join(_DAYS)}|day) ([01][0-9]|2[0-3]):([0-5][0-9])")
+_INTERVAL: Final = re.compile(r"([1-9][0-9]{0,4})([hm])")
+_STANDING_BEGINS: Final = re.compile(r"[ \t]*\[\[[ \t]*[\"']?standing[\"']?[ \t]*\]\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +148,51 @@ Dollars = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
     Field(title="an amount of US dollars above 0, such as 2.50"),
 ]
+
+
+def _interval(every: str) -> timedelta | None:
+    """Return the interval of `6h` or `30m`, None of a time such as `mon 06:00`. Raises ValueError for anything else."""
+    if _AT.fullmatch(every):
+        return None
+    found = _INTERVAL.fullmatch(every)
+    length = timedelta(**{"hours" if found[2] == "h" else "minutes": int(found[1])}) if found else timedelta()
+    if not SHORTEST_INTERVAL <= length <= LONGEST_INTERVAL:
+        raise ValueError(every)
+    return length
+
+
+def _every(text: str) -> str:
+    _interval(text)
+    return text
+
+
+class Standing(BaseModel):
+    """A request that is asked again and again at its times, on the authority of a person."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    every: Annotated[str, AfterValidator(_every)] = Field(title=words.EVERY)
+    ask: str = Field(pattern=r"\S", max_length=8000, title="a request of at most 8,000 characters")
+    as_: str = Field(alias="as", pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$", title="the login of a person")
+    max_open: int = Field(default=1, ge=1, le=10, title="a whole number from 1 to 10")
+
+    @property
+    def key(self) -> str:
+        """What makes it the same entry: one that asks something else, or at other times, is new."""
+        return hashlib.sha256("\0".join((self.every, self.as_.lower(), self.ask)).encode()).hexdigest()[:32]
+
+    def next_after(self, now: datetime, since: datetime) -> datetime:
+        """Return the first of its times (UTC) after `now`; those of an interval are counted from `since`."""
+        if (interval := _interval(self.every)) is not None:
+            return since + interval * max(1, (now - since) // interval + 1)
+        day, at = self.every.split(" ")
+        hour, minute = at.split(":")
+        found = now.astimezone(UTC).replace(hour=int(hour), minute=int(minute), second=0, microsecond=0)
+        while found <= now or day not in ("day", _DAYS[found.weekday()]):
+            found += timedelta(days=1)
+        return found
+
+
 _PEOPLE = 'a list of 1 to 200 logins and teams, such as ["octocat", "acme/web"]'
 _HOSTS = (
     'a list of at most 20 public hosts, such as ["db.example.com:5432"]; the operator opens private ones by '
@@ -168,11 +221,15 @@ class Config(BaseModel):
     bare_commands: _Switch = None
     max_cost_usd_per_turn: Dollars = None
     max_cost_usd_per_day: Dollars = None
+    standing_paused: _Switch = None
+    standing: list[Standing] | None = Field(default=None, title="tables [[standing]] with every, ask and as")
 
 
 KEYS: Final = tuple(Config.model_fields)
 RULE_OF: Final = {"max_cost_usd_per_day": "max_cost_usd_per_repository_per_day"}
 """The rules of keys that are called otherwise."""
+NO_RULES: Final = ("standing_paused", "standing")
+"""The keys that ask something, in place of ruling what is asked."""
 _WHEN_WRONG: Mapping[str, tuple[Any, str]] = {
     "allowed": ([], words.ONLY_MAINTAINERS),
     "require_plan": ("always", words.ALWAYS_PLANNED),
@@ -184,12 +241,14 @@ _WHEN_WRONG: Mapping[str, tuple[Any, str]] = {
 class Found:
     """What a file says: the keys that are right, the line of each key, and what is wrong, a sentence for each problem.
 
-    `config` is None where the file cannot be read at all; `counting` says what holds then.
+    `config` is None where the file cannot be read at all; `counting` says what holds then. `standing_lines` are those
+    on which the right entries of `standing` begin.
     """
 
     config: Config | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    standing_lines: tuple[int, ...] = ()
 
 
 def counting(found: Found, before: Config | None) -> tuple[Config, tuple[str, ...]]:
@@ -220,6 +279,7 @@ def read_config(text: bytes) -> Found:
         return Found(problems=(words.unreadable("it is nested too deeply"),))
     except ValueError as problem:  # also a number of too many digits
         return Found(problems=(words.unreadable(words.no_toml(str(problem))),))
+    begin, wrong_entries = _right_entries(given, source)
     wrong = {"allowed"} if given.get("allowed") == [] else set()
     try:
         Config.model_validate(given)
@@ -239,7 +299,36 @@ def read_config(text: bytes) -> Found:
         problems.append(words.more_unknown(more))
     right = {key: value for key, value in given.items() if key not in wrong}
     instead_of = {key: _WHEN_WRONG[key][0] for key in wrong if key in _WHEN_WRONG}
-    return Found(Config.model_validate(right | instead_of), lines, tuple(problems))
+    return Found(Config.model_validate(right | instead_of), lines, (*problems, *wrong_entries), begin)
+
+
+def _right_entries(given: dict[str, Any], source: str) -> tuple[tuple[int, ...], list[str]]:
+    """Leave the right ones of `standing` in what a file gives; return their lines, and what is wrong in the others."""
+    tables = given.get("standing")
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        return (), []
+    begin = [at for at, line in enumerate(source.split("\n"), 1) if _STANDING_BEGINS.match(line)]
+    if len(begin) != len(tables):  # in one line, or a text has such a line
+        begin = [_line_of(source, "standing")] * len(tables)
+    right: dict[str, tuple[Standing, int]] = {}
+    problems = []
+    for table, line in zip(tables[:MOST_STANDING], begin, strict=False):
+        try:
+            entry = Standing.model_validate(table)
+        except ValidationError as error:
+            key = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+            named = {field.alias or name: field.title for name, field in Standing.model_fields.items()}
+            problems.append(
+                words.wrong_entry(line, key, named[key] or "") if key in named else words.unknown_in_entry(line, key)
+            )
+            continue
+        if entry.key in right:
+            problems.append(words.entry_is_there_twice(line, right[entry.key][1]))
+        right.setdefault(entry.key, (entry, line))
+    if len(tables) > MOST_STANDING:
+        problems.append(words.too_many_entries(begin[MOST_STANDING], MOST_STANDING))
+    given["standing"] = [entry.model_dump(by_alias=True) for entry, _ in right.values()]
+    return tuple(line for _, line in right.values()), problems
 
 
 def stored_config(text: str) -> Config:
@@ -252,7 +341,7 @@ def stored_config(text: str) -> Config:
 
 def as_stored(config: Config) -> str:
     """Return the JSON for a row."""
-    return config.model_dump_json(exclude_none=True)
+    return config.model_dump_json(exclude_none=True, by_alias=True)
 
 
 def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, str]]]:
@@ -263,7 +352,7 @@ def within(rules: Rules, config: Config) -> tuple[Rules, dict[str, tuple[str, st
     chosen: dict[str, Any] = {}
     beyond: dict[str, tuple[str, str]] = {}
     for key in KEYS:
-        if (value := getattr(config, key)) is None:
+        if key in NO_RULES or (value := getattr(config, key)) is None:
             continue
         rule = RULE_OF.get(key, key)
         own = getattr(rules, rule)

@@ -120,6 +120,7 @@ class Settings(BaseSettings):
     check_timeout_seconds: values.Seconds = 600
     autofix: values.Switch = False
     max_fix_attempts: values.Count = 3
+    standing: values.Switch = True
     mcp_config: values.McpConfig = ()
     include_outsiders: values.Switch = False
     turn_timeout_seconds: values.Seconds = 1800

@@ -15,6 +15,7 @@ create table codebases (
     config          jsonb       not null default '{}',   -- the keys that are right
     config_blob     text,                                -- git's name of what was read; null: there is no such file
     config_problem  text,                                -- what is wrong in it: keys with their lines, for people
+    looked_at       timestamptz not null default '-infinity', -- when the file was read for what it asks by itself
     primary key (platform, repository_id)
 );
 

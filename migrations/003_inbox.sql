@@ -60,3 +60,24 @@ create table missed_deliveries (
     tries  integer     not null default 0,                 -- how often GitHub could not show it
     primary key (source, guid)
 );
+
+-- What a repository asks again and again: the entries `[[standing]]` of its `.threadtree/config.toml`, as the default branch
+-- had them last. A time that is due becomes a delivery, once.
+create table standing (
+    id            bigint      generated always as identity primary key,
+    platform      text        not null,
+    repository_id bigint      not null,
+    key           text        not null,                    -- of what it asks, for whom, and when: another one is a new entry
+    entry         jsonb       not null,                    -- as in the file
+    line          integer     not null,                    -- where it begins there
+    first_seen_at timestamptz not null,                    -- an interval begins then
+    due_at        timestamptz,                             -- the next time; null: the file pauses all
+    last_guid     text,                                    -- the delivery of the last time
+    issues        integer[]   not null default '{}',       -- the issues that the bot opened for it, the newest last
+    opening_at    timestamptz,                             -- the time for which GitHub was asked to open one
+    problem       text,                                    -- why it asks nothing, for people; they were told
+    failed        boolean     not null default false,      -- `problem` is three failures in a row: no time counts
+    unique (platform, repository_id, key),
+    foreign key (platform, repository_id) references codebases (platform, repository_id)
+);
+create index standing_due on standing (due_at) where due_at is not null;

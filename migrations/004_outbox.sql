@@ -4,8 +4,8 @@
 create table outbox (
     id              bigint      generated always as identity primary key,
     writer          text        not null,                  -- an App's installation, or the token: its writes are serial
-    conversation_id bigint      not null references conversations (id),
-    kind            text        not null check (kind in ('reaction', 'comment', 'pull-request')),
+    conversation_id bigint      references conversations (id), -- null of an issue that the bot opened
+    kind            text        not null check (kind in ('reaction', 'comment', 'pull-request')), -- or such an issue
     turn_id         bigint      references turns (id),
     part            integer,                               -- 1 is the turn's tracking comment
     urgency         smallint    not null,                  -- 0 reactions and command answers, 1 finals, 2 progress, 3 😕
@@ -28,7 +28,8 @@ create table outbox (
     created_at      timestamptz not null default now(),
     review          text,                                  -- JSON: the comment goes as a review with these remarks
     check ((turn_id is null) = (part is null) or kind = 'reaction'),
-    check (kind = 'comment' or sent_version <= 1)
+    check (kind = 'comment' or sent_version <= 1),
+    check (kind = 'pull-request' or conversation_id is not null)
 );
 create unique index outbox_one_comment_per_part on outbox (turn_id, part) where kind = 'comment' and turn_id is not null;
 create unique index outbox_one_reaction on outbox (conversation_id, target_kind, coalesce(target_id, 0), content) where kind = 'reaction';

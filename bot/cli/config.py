@@ -1,6 +1,7 @@
 """`threadtree config …`: the settings, and the rules that hold for one repository."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -14,10 +15,13 @@ from bot.cli.running import fail, run_on_node
 from bot.model import Repository
 from bot.node.context import NodeContext
 from bot.node.repository_rules import before, config_in, stored
+from bot.operator.api import listings
 from bot.rules import (
     CONFIG_PATH,
     KEYS,
     MAX_CONFIG_BYTES,
+    MOST_STANDING,
+    NO_RULES,
     RULE_OF,
     SETTINGS,
     Found,
@@ -29,8 +33,9 @@ from bot.rules import (
 )
 from bot.serve.parts import rules_of
 from bot.settings import SERVE, Settings, doubtful_names, load, read
+from bot.store.scope import EVERYTHING
 from bot.thread import repository_rules as words
-from bot.thread.formatting import plain
+from bot.thread.formatting import one_line, plain, truncate
 from bot.tree import GitError
 
 config = command_group()
@@ -47,11 +52,25 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What the repository's file asks again and again. `next` is None while it is paused, `problem` says why."""
+
+    line: int
+    every: str
+    ask: str
+    person: str
+    next: datetime | None
+    conversation: str | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
-    """What holds for a repository, and what is wrong in its file."""
+    """What holds for a repository, what it asks by itself, and what is wrong in its file."""
 
     repository: str
     rules: list[Setting]
+    standing: list[Asked]
     problems: list[str]
 
 
@@ -90,6 +109,13 @@ def show_rules(repository: Annotated[str, typer.Argument(metavar="OWNER/REPO")],
         print_json(shown)
         return
     print_table(("KEY", "VALUE", "FROM"), 1, [(one.key, _written(one.value), one.source) for one in shown.rules])
+    if shown.standing:
+        typer.echo()
+        asked = [
+            (str(one.line), one.every, _moment(one.next), one.person, one.conversation or "-", _what(one))
+            for one in shown.standing
+        ]
+        print_table(("LINE", "EVERY", "NEXT", "AS", "LAST THREAD", "ASK"), 5, asked)
     for problem in shown.problems:
         typer.echo(f"threadtree: {CONFIG_PATH}: {problem}", err=True)
 
@@ -111,9 +137,19 @@ async def shown_rules(ctx: NodeContext, settings: Settings, full_name: str) -> S
     problems = [*wrong]
     problems += [words.beyond(key, lines[key], *why) for key, why in beyond.items() if key in lines]
     given = chosen.model_dump(exclude_none=True).keys() - beyond.keys()
-    sources = {key: _source(key, operators, settings, key in given, lines.get(key)) for key in KEYS}
+    keys = [key for key in KEYS if key not in NO_RULES]
+    sources = {key: _source(key, operators, settings, key in given, lines.get(key)) for key in keys}
     values = [Setting(key, _value(rules, key), source) for key, source in sources.items()]
-    return Shown(repository.full_name, values, [plain(problem) for problem in problems])
+    return Shown(repository.full_name, values, await _standing(ctx, settings, repository), list(map(plain, problems)))
+
+
+async def _standing(ctx: NodeContext, settings: Settings, repository: Repository) -> list[Asked]:
+    async with ctx.pool.acquire() as connection:
+        found = await listings.standing(connection, EVERYTHING, repository.full_name, MOST_STANDING)
+    asked = [Asked(**{one.name: row[one.name] for one in fields(Asked)}) for row in found]
+    if settings.standing:
+        return [replace(one, problem=plain(one.problem) if one.problem else None) for one in asked]
+    return [replace(one, next=None, problem="STANDING=false") for one in asked]
 
 
 async def _in_clone(ctx: NodeContext, repository: Repository) -> Found | None:
@@ -126,6 +162,14 @@ async def _in_clone(ctx: NodeContext, repository: Repository) -> Found | None:
         return (await config_in(clone, repository.default_branch))[1]
     except GitError as problem:
         fail(f"The clone of {repository.full_name} cannot be read: {problem}")
+
+
+def _moment(at: datetime | None) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC") if at else "paused"
+
+
+def _what(asked: Asked) -> str:
+    return truncate(one_line(asked.problem or asked.ask))
 
 
 def _source(key: str, operators: Rules, settings: Settings, is_chosen: bool, line: int | None) -> str:

@@ -1,5 +1,6 @@
 """Results of the client: frozen values, whose fields say where they stand in GitHub's answers."""
 
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -74,6 +75,21 @@ class BotIdentity:
     login: str
     id: int
     mention: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file of a repository: git's name of it and its text, which is None of what is no ordinary file."""
+
+    blob: str
+    text: bytes | None
+
+
+def content(answer: Any) -> Content:
+    """Read GitHub's answer about a path, which is a list for a folder. What is larger than 1 MB has no text in it."""
+    if isinstance(answer, list) or answer["type"] != "file" or answer.get("encoding") != "base64":
+        return Content("" if isinstance(answer, list) else answer["sha"], None)
+    return Content(answer["sha"], b64decode(answer["content"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 
@@ -305,6 +305,44 @@ class GitHub:
     async def thread(self, repository: Repository, number: int) -> Thread:
         """Return the issue or pull request as it is now. Raises NotFound where there is none."""
         return answers.thread(await self.get(repository, "/issues/{number}", number=number))
+
+    async def content(self, repository: Repository, file: str) -> answers.Content | None:
+        """Return a file of the default branch, None where there is none.
+
+        https://docs.github.com/rest/repos/contents#get-repository-content
+        """
+        found = await self.get_if_there(repository, "/contents/{+file}", file=file)
+        return None if found is None else answers.content(found)
+
+    async def changed_by(self, repository: Repository, file: str) -> str | None:
+        """Return the last commit of the default branch that changed the file, None where there is none.
+
+        https://docs.github.com/rest/commits/commits#list-commits
+        """
+        found = await self.get(repository, f"/commits?{urlencode({'path': file, 'per_page': 1})}")
+        return str(found[0]["sha"]) if found else None
+
+    async def person(self, repository: Repository, login: str) -> Actor | None:
+        """Return the account that has this login now, None where there is none; asked as the bot of the repository."""
+        ask = partial(self._api.getitem, "/users/{login}", {"login": login})
+        try:
+            found = await self._authorised(repository, lambda token: ask(oauth_token=token))
+        except NotFound:
+            return None
+        return Actor(found["login"], found["id"], found.get("type") == "Bot")
+
+    async def create_issue(self, repository: Repository, title: str, body: str, label: str) -> int:
+        """Open an issue and return its number: https://docs.github.com/rest/issues/issues#create-an-issue"""
+        made = await self._post(repository, "/issues", {"title": title, "body": body, "labels": [label]})
+        return int(made["number"])
+
+    async def find_issue(self, repository: Repository, marker: str, since: datetime) -> int | None:
+        """Return the number of the bot's own issue that ends with `marker` and changed after `since`, or None."""
+        own, stamp = await self.identity(), since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        path = "/issues{?state,creator,since,per_page}"
+        found = await self.get_all(repository, path, state="all", creator=own.login, since=stamp)
+        mine = (one for one in found if one["user"] and one["user"]["id"] == own.id)
+        return next((int(one["number"]) for one in mine if (one["body"] or "").rstrip().endswith(marker)), None)
 
     async def blockers(self, repository: Repository, number: int) -> tuple[list[Blocker], int]:
         """Return the issues that block this one, and how many more there are of which GitHub shows the bot nothing.

@@ -60,6 +60,7 @@ from bot.turn.pull_request_rows import check_no_more, check_soon, is_own_pull
 from bot.turn.queueing import request_agent
 from bot.turn.request import Parts, RequestContext, Verbs, Write, save_thread
 from bot.turn.request_rows import Channel
+from bot.verbs import standing
 from bot.verbs.fix.ci import see_to_checks
 from bot.verbs.stop import close, close_all, reopen
 
@@ -198,10 +199,13 @@ class Decider(Parts):
         return getattr(problem, "retry_after_seconds", None) or backoff_seconds(attempts)
 
     async def _action(self, delivery: Delivery) -> tuple[Event | None, Action | ChecksEnded | CreateWorktree]:
-        """Return what the delivery says that happened, None of what an operator asks, and what that asks."""
+        """Return what the delivery says that happened, None of what an operator or a file asks, and what that asks."""
         if delivery.event == rows.OPERATOR_EVENT:
             async with self.pool.acquire() as connection:
                 return None, await _read_operator(connection, delivery)
+        if delivery.event == standing.EVENT:
+            asked = await standing.due_request(self, delivery.guid, delivery.body)
+            return None, Ignore(asked) if isinstance(asked, str) else asked
         event = await asyncio.to_thread(lambda: read(delivery.event, parse(delivery.body), self.platform))
         if event is None:
             return None, Ignore("unused")

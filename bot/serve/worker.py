@@ -45,6 +45,7 @@ from bot.turn.context import TurnContext
 from bot.turn.message_rows import MESSAGE_WAITS
 from bot.turn.runner import Runner
 from bot.turn.take_over import take_over
+from bot.verbs.standing import STANDING_SECONDS, ask_what_is_due
 
 TICK_SECONDS = 3.0
 SUSPENDED_SECONDS = 5.0
@@ -93,6 +94,8 @@ class Housekeeping:
         sweep, settings = self._settings.sweep_interval_seconds, self._settings
         read_log = settings.poll_interval_seconds or settings.recover_interval_seconds
         sharing: Chore = (min(sweep, DISK_SECONDS), partial(share_new_worktrees, self._ctx))
+        of = self._ctx.pool, self._ctx.github, self._ctx.clock
+        standing: Chore = (min(sweep, STANDING_SECONDS), partial(ask_what_is_due, *of))
         return {
             "forgotten": (TICK_SECONDS, partial(self._find_forgotten, app)),
             "suspended": (SUSPENDED_SECONDS, partial(upkeep.end_suspended, self._ctx.pool)),
@@ -102,6 +105,7 @@ class Housekeeping:
             "measures": (min(sweep, DISK_SECONDS), self._measure_disk),
             "recovery": (read_log, self._recovery.round_if_due),
             "conflicts": (min(sweep, CONFLICTS_SECONDS), self._tell_of_conflicts),
+            **({"standing": standing} if settings.standing else {}),
             **({"sharing": sharing} if can_share_blocks(self._settings.data_dir) else {}),
         }
 

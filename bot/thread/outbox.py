@@ -17,7 +17,7 @@ from bot.github.answers import OwnReview, Posted
 from bot.github.client import GitHub, ReactionContent
 from bot.github.errors import Gone, NotFound, Refused, Transient, Unauthenticated
 from bot.github.transport import Clock, Sleep
-from bot.model import Repository, Target, ThreadRef
+from bot.model import Repository, Target
 from bot.redaction import Redactor
 from bot.store.database import Connection, Pool
 from bot.thread import outbox_rows as outbox
@@ -303,18 +303,19 @@ def _elsewhere(item: OutboxItem, error: NotFound | Refused | Transient) -> Targe
 
 async def write_in_line(
     pool: Pool,
-    thread_ref: ThreadRef,
+    of: tuple[str, int | None],
     write: Callable[[], Awaitable[T]],
     clock: Clock,
     sleep: Sleep,
     *,
     creates: bool = True,
 ) -> T:
-    """Run `write`, which makes one pull request for the thread, or edits one, when the writer's limits allow it.
+    """Run `write`, which makes one pull request or issue, or edits one, when the writer's limits allow it.
 
-    Raises GitHubError; Transient also where the limits do not allow it within PATIENCE.
+    `of`: the writer, and the conversation if there is one. Raises GitHubError; Transient also where the limits do not
+    allow it within PATIENCE.
     """
-    writer = thread_ref.repository.writer
+    writer = of[0]
     while True:
         wait: timedelta | None = None
         async with pool.acquire() as connection:
@@ -322,7 +323,7 @@ async def write_in_line(
                 now = clock()
                 wait = await _opens(connection, writer, now, creates=creates) - now
                 if not wait:
-                    return await _write(connection, thread_ref, write, clock, creates=creates)
+                    return await _write(connection, of, write, clock, creates=creates)
         if wait is None:
             await asyncio.sleep(LOCK_POLL_SECONDS)  # another sender is at work
         elif wait > PATIENCE:
@@ -342,16 +343,20 @@ async def _opens(connection: Connection, writer: str, now: datetime, *, creates:
 
 
 async def _write(
-    connection: Connection, thread_ref: ThreadRef, write: Callable[[], Awaitable[T]], clock: Clock, *, creates: bool
+    connection: Connection,
+    of: tuple[str, int | None],
+    write: Callable[[], Awaitable[T]],
+    clock: Clock,
+    *,
+    creates: bool,
 ) -> T:
-    writer = thread_ref.repository.writer
     try:
         return await write()
     except Transient as error:
         if error.scope == "installation":
             until = clock() + pacing.backoff(0, error.retry_after_seconds)
-            await outbox.pause_writer(connection, writer, until)
+            await outbox.pause_writer(connection, of[0], until)
         raise
     finally:
         if creates:
-            await outbox.record_pull_request(connection, thread_ref, clock())
+            await outbox.record_creation(connection, *of, clock())

@@ -375,5 +375,5 @@ async def created_most_for(connection: Connection, writer: str, since: datetime,
 insert into outbox (writer, conversation_id, kind, urgency, target_kind, content, state, sent_version, posted_at)
 values ($1, $2, 'pull-request', 0, 'pull', '', 'sent', 1, $3)
 """)
-async def record_pull_request(connection: Connection, thread_ref: ThreadRef, now: datetime) -> None:
-    """Count a pull request that GitHub was asked to open for the thread among what the writer created."""
+async def record_creation(connection: Connection, writer: str, conversation_id: int | None, now: datetime) -> None:
+    """Count a pull request or an issue that GitHub was asked to open among what the writer created."""

@@ -12,6 +12,8 @@ UNREADABLE = (
 ONLY_MAINTAINERS = "Until it is right, only people with admin or maintain access can ask the bot here."
 ALWAYS_PLANNED = "Until it is right, every request is planned first."
 
+EVERY = 'a time such as "mon 06:00" or "day 06:00" (UTC), or an interval from "15m" to "744h" such as "6h" or "30m"'
+
 
 def one_of(values: Iterable[str]) -> str:
     return "one of " + ", ".join(f'"{value}"' for value in values)
@@ -29,6 +31,23 @@ def unknown(key: str, line: int, near: str | None) -> str:
 
 def more_unknown(count: int) -> str:
     return f"{format_count(count, 'more key')} {'is' if count == 1 else 'are'} unknown."
+
+
+def wrong_entry(line: int, key: str, must_be: str) -> str:
+    """One key of an entry of `[[standing]]` is wrong, or not there."""
+    return wrong(key, line, must_be, "This `[[standing]]` asks nothing until it is right.")
+
+
+def unknown_in_entry(line: int, key: str) -> str:
+    return f"Line {line}: {inline_code(truncate(key))} is no key of `[[standing]]`; it asks nothing until it is right."
+
+
+def entry_is_there_twice(line: int, first: int) -> str:
+    return f"Line {line}: this `[[standing]]` is the one of line {first} again; it counts once."
+
+
+def too_many_entries(line: int, most: int) -> str:
+    return f"Line {line}: only the first {most} `[[standing]]` count; this one and those after it ask nothing."
 
 
 def beyond(key: str, line: int, setting: str, value: str) -> str:

@@ -109,7 +109,7 @@ async def keep_true(
         if (wanted, body) != (pull.title, pull.body):
             await github.edit_pull(thread.repository, own.number, wanted, body)
 
-    await _repeated(ctx, lambda: write_in_line(ctx.pool, thread.ref, write, ctx.clock, ctx.sleep, creates=False))
+    await _repeated(ctx, lambda: write_in_line(ctx.pool, thread.ref.key, write, ctx.clock, ctx.sleep, creates=False))
     failpoints.reached("description-written")
 
 
@@ -194,7 +194,7 @@ async def open_once(
             draft=wanted,
         )
         try:
-            pull = await write_in_line(ctx.pool, thread.ref, create, ctx.clock, ctx.sleep)
+            pull = await write_in_line(ctx.pool, thread.ref.key, create, ctx.clock, ctx.sleep)
         except Refused as error:
             if error.status == 422 and "already exists" in error.message.lower():
                 raise Transient("request", None, error.message, may_have_happened=False) from error

@@ -103,7 +103,6 @@ def test_the_version_is_that_of_the_project(installed: Installed) -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     told = installed.run("--version")
     assert (told.returncode, told.stdout, told.stderr) == (0, f"threadtree {project['version']}\n", "")
-    assert f"\n## {project['version']} " in (CHECKOUT / "CHANGELOG.md").read_text()
 
 
 def test_the_database_is_migrated_and_the_pages_are_served(installed: Installed, empty_database_url: str) -> None:
@@ -111,7 +110,7 @@ def test_the_database_is_migrated_and_the_pages_are_served(installed: Installed,
     bot = replace(installed, environment=installed.environment | settings | {"DATABASE_URL": empty_database_url})
     migrated = bot.run("migrate")
     assert migrated.returncode == 0, migrated.stderr
-    for file in (CHECKOUT / "migrations").iterdir():
+    for file in (CHECKOUT / "migrations").glob("*.sql"):
         assert f"applied {file.stem}\n" in migrated.stdout
     with bot.web() as address, httpx.Client(base_url=address, follow_redirects=True, trust_env=False) as client:
         assert client.get("/healthz").status_code == 200

@@ -1,9 +1,10 @@
 """The image of Dockerfile, built by buildah on a Debian made here, and run by crun as compose.yaml says.
 
-`make test-fresh` runs this in about six minutes. It needs root, a network, and the packages mmdebstrap, buildah and
-crun.
+`make test-fresh` runs this in about six minutes, `make release` with the image of the release. It needs root, network,
+and the packages mmdebstrap, buildah and crun.
 """
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fresh.debian import CHECKOUT, make_debian, needs, of_the_network, run
+from tests.fresh.debian import CHECKOUT, RELEASE, make_debian, needs, of_the_network, run
 
 PROFILE = json.loads((CHECKOUT / "docs/install/container/seccomp.json").read_text())
 OF_THE_PROFILE = {"names", "action", "errnoRet", "args"}
@@ -36,23 +37,35 @@ pytestmark = needs("buildah", "crun", "bwrap")
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Path]:
-    """Build the image; yield the folder with its files."""
+    """Build the image, or take the release's; yield the folder with its files."""
     # Not in memory: each layer is a whole copy.
     place = Path(mkdtemp(prefix="threadtree-image-", dir="/var/tmp"))
     store = ("--root", place / "store", "--runroot", place / "run", "--storage-driver", "vfs")
     buildah = ("buildah", *store)
     try:
-        base = run(*buildah, "from", "scratch").strip()
-        run(*buildah, "add", base, make_debian(place / "debian.tar", "python3,python3-venv"), "/")
-        run(*buildah, "commit", base, "localhost/debian")
-        network = [word for name in of_the_network() for word in ("--volume", f"{name}:{name}:ro")]
-        build = ("bud", "--isolation", "chroot", "--build-arg", "BASE=localhost/debian", "--build-arg", "EXTRAS=")
-        run(*buildah, *build, *network, "--tag", "threadtree", "--file", CHECKOUT / "Dockerfile", CHECKOUT)
-        made = run(*buildah, "from", "localhost/threadtree").strip()
+        name = build(buildah, place) if RELEASE is None else unpack(Path(RELEASE), place)
+        made = run(*buildah, "from", "--quiet", name).strip()
         yield Path(run(*buildah, "mount", made).strip())
         run(*buildah, "umount", made)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def build(buildah: tuple[object, ...], place: Path) -> str:
+    base = run(*buildah, "from", "scratch").strip()
+    run(*buildah, "add", base, make_debian(place / "debian.tar", "python3,python3-venv"), "/")
+    run(*buildah, "commit", base, "localhost/debian")
+    network = [word for name in of_the_network() for word in ("--volume", f"{name}:{name}:ro")]
+    options = ("--isolation", "chroot", "--build-arg", "BASE=localhost/debian", "--build-arg", "EXTRAS=")
+    run(*buildah, "bud", *options, *network, "--tag", "threadtree", "--file", CHECKOUT / "Dockerfile", CHECKOUT)
+    return "localhost/threadtree"
+
+
+def unpack(release: Path, place: Path) -> str:
+    [image] = release.glob("*-image.tar.gz")
+    with gzip.open(image) as packed, (place / "image.tar").open("wb") as plain:  # buildah 1.28 reads no packed one
+        shutil.copyfileobj(packed, plain)
+    return f"docker-archive:{place / 'image.tar'}"
 
 
 def started(image: Path, folder: Path, *command: str, profile: dict[str, Any] = PROFILE, **linux: Any) -> str:

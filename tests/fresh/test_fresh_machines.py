@@ -1,17 +1,21 @@
-"""README's first command on machines that have only what README names: minimal Debian systems, made by mmdebstrap.
+"""The demo on machines that have only what README names: minimal Debian systems, made by mmdebstrap.
 
-`make test-fresh` runs this. It needs root, a network, and the packages mmdebstrap and bubblewrap.
+`make test-fresh` runs this, `make release` with what it made. It needs root, a network, and the packages mmdebstrap and
+bubblewrap.
 """
 
+import json
 import re
+import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.fresh.debian import CHECKOUT, CLEAN, SECONDS, give_network, make_debian, needs
+from tests.fresh.debian import CHECKOUT, CLEAN, RELEASE, SECONDS, give_network, make_debian, needs, run
 
 NAMED_IN_README = "python3,python3-venv,git,make"
 USER_ID = 1000
@@ -88,3 +92,49 @@ def test_the_demo_runs_on_a_fresh_machine(
     assert says in done.stdout
     assert re.search(r"^(\d+) of \1 checks held", done.stdout, re.MULTILINE), done.stdout[-3000:]
     assert "Try it by hand: threadtree demo --keep" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the release that is tried, or one with a wheel, an sdist and the pinned packages."""
+    if RELEASE is not None:
+        return Path(RELEASE)
+    place = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", place, CHECKOUT)
+    shutil.copy(CHECKOUT / "requirements/runtime.txt", place / "threadtree-runtime.txt")
+    return place
+
+
+@pytest.mark.parametrize("part", ["*.whl", "*[0-9].tar.gz"])
+def test_a_release_runs_on_a_fresh_machine(system: Path, release: Path, part: str) -> None:
+    place = system / "opt/threadtree"
+    place.mkdir()
+    pip = ".venv/bin/pip install --quiet --no-cache-dir"
+    for pattern in (part, "*-runtime.txt"):
+        [one] = release.glob(pattern)
+        shutil.copy(one, place)
+    steps = (
+        "python3 -m venv .venv",
+        f"{pip} --require-hashes -r *-runtime.txt",
+        f"{pip} --no-deps --no-build-isolation {part}",
+        ".venv/bin/pip freeze --all >installed",
+        ".venv/bin/threadtree demo",
+    )
+    done = Machine(system, namespaces=True).run(" && ".join(steps), user_id=0, home="/opt")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.search(r"^(\d+) of \1 checks held", done.stdout, re.MULTILINE), done.stdout[-3000:]
+    installed = [re.split("==| @ ", line)[0] for line in (place / "installed").read_text().splitlines()]
+    assert normal(installed) - normal(named_in_its_list(release)) <= {"pip", "setuptools", "threadtree"}
+
+
+def named_in_its_list(release: Path) -> list[str]:
+    """Return the packages that its list (SBOM) names; for one that is not published, what is pinned."""
+    if RELEASE is None:
+        return re.findall(r"^([a-z0-9-]+)==", (release / "threadtree-runtime.txt").read_text(), re.MULTILINE)
+    [made] = release.glob("*.cdx.json")
+    return [component["name"] for component in json.loads(made.read_text())["components"]]
+
+
+def normal(names: Iterable[str]) -> set[str]:
+    """Spell names as https://packaging.python.org/en/latest/specifications/name-normalization/ says."""
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in names}

@@ -891,7 +891,7 @@ async def test_a_pull_request_keeps_the_limits_of_its_writer(bench: Bench) -> No
         raise Transient("installation", 40, "secondary rate limit")
 
     async def in_line(act: Callable[[], Awaitable[None]] = create) -> None:
-        await write_in_line(bench.pool, bench.thread, act, bench.time, bench.time.sleep)
+        await write_in_line(bench.pool, bench.thread.key, act, bench.time, bench.time.sleep)
 
     async with bench.pool.acquire() as another:
         assert await outbox.lock_writer(another, bench.repository.writer)

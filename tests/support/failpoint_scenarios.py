@@ -1,7 +1,7 @@
 """A scenario that reaches each failpoint, and the expected state after the kill and the restart."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -428,6 +428,31 @@ class Describe(OpenPullRequest):
         assert pull.title == "Ours"
         assert "This is ours." in (pull.body or "")
         assert len(pull.revisions) == 2, "it was rewritten once"
+
+
+class AskAgain(Scenario):
+    """A repository's file asks by itself: once, in one issue."""
+
+    failpoints = ("standing-stored standing-opened",)
+    settings: Mapping[str, str] = {"SWEEP_INTERVAL_SECONDS": "1"}
+
+    async def prepare(self) -> None:
+        entry = '[[standing]]\nevery = "24h"\nask = "write hello.txt: hello"\nas = "maria"\n'
+        await self.here.maria.push(self.here.repository, "main", {".threadtree/config.toml": entry}, "Ask")
+        self.issue = await self.here.ask("say Ready.")
+        await self.here.answered(self.issue, "Ready.")
+        await self.here.until("select due_at is not null from standing")
+        await self.quiet()
+
+    async def act(self) -> None:
+        await self.execute("update standing set due_at = now()")
+
+    async def check(self) -> None:
+        first, second = self.here.repository.threads.values()
+        await self.answers(first, "Ready.")
+        await self.answers(second, "**Changed**")
+        assert await self.here.value("select count(*) from deliveries where event = 'standing'") == 1
+        assert await self.live() == {"issue-1": "threadtree/issue-1", "issue-2": "threadtree/issue-2"}
 
 
 class CloseIssue(WithWork):

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.rules import KEYS, Config, Rules, as_stored, counting, read_config, stored_config, within
+from bot.rules import KEYS, Config, Rules, Standing, as_stored, counting, read_config, stored_config, within
 from bot.sandbox.net.rules import Destination
 from bot.serve.parts import rules_of
 from bot.settings import WORKER, read
@@ -40,6 +41,8 @@ bare_commands = "false"
 max_cost_usd_per_turn = -1
 max_cost_usd_per_day = nan
 alowed = ["maria"]
+standing_paused = "yes"
+standing = "mon 06:00"
 """
 HOSTS = st.one_of(
     st.ip_addresses().map(lambda address: f"[{address}]:80" if address.version == 6 else f"{address}:80"), st.text()
@@ -97,6 +100,70 @@ def test_the_line_is_where_the_key_begins(text: str, line: int) -> None:
         line,
         f"Line {line}: `setup` must be true or false.",
     ]
+
+
+ENTRY = '[[standing]]\nevery = "{}"\nask = "{}"\nas = "maria"\n'
+
+
+def test_each_wrong_standing_request_is_named_with_its_line_and_the_others_hold() -> None:
+    wrong = [
+        *(ENTRY.format(every, "Look") for every in ("feb 30", "0m", "14m", "745h", "mon 24:00", "6 h", "mon 06:00 ")),
+        ENTRY.format("6h", " "),
+        '[[standing]]\nask = "Look"\nas = "maria"\nevery = "6h"\nmax_open = 0\n',
+        '[[standing]]\nevery = "6h"\nask = "Look"\nas = "acme/web"\n',
+        '[[standing]]\nevery = "6h"\nask = "Look"\n',
+        '[[standing]]\nevery = "6h"\nask = "Look"\nas = "maria"\nuntil = "july"\n',
+    ]
+    right = [ENTRY.format("mon 06:00", "Update"), ENTRY.format("15m", "Look"), ENTRY.format("15m", "Look")]
+    found = read_config("".join([right[0], *wrong, *right[1:]]).encode())
+
+    assert found.config is not None
+    assert [(one.every, one.as_, one.max_open) for one in found.config.standing or ()] == [
+        ("mon 06:00", "maria", 1),
+        ("15m", "maria", 1),
+    ]
+    assert found.standing_lines == (1, 54)
+    assert [problem.partition(" must be ")[0].partition(" is no ")[0] for problem in found.problems] == [
+        *(f"Line {line}: `every`" for line in range(5, 33, 4)),
+        *("Line 33: `ask`", "Line 37: `max_open`", "Line 42: `as`", "Line 46: `as`", "Line 49: `until`"),
+        "Line 58: this `[[standing]]` is the one of line 54 again; it counts once.",
+    ]
+    assert stored_config(as_stored(found.config)) == found.config
+
+
+def test_of_500_standing_requests_the_first_twenty_count() -> None:
+    found = read_config("".join(ENTRY.format("6h", number) for number in range(500)).encode())
+    assert found.config is not None
+    assert [one.ask for one in found.config.standing or ()] == [str(number) for number in range(20)]
+    assert found.problems == (words.too_many_entries(81, 20),)
+
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 -- bounds
+
+
+def only(every: str) -> Standing:
+    """Return the one standing request of a file."""
+    found = config(ENTRY.format(every, "Look")).standing
+    assert found is not None
+    return found[0]
+
+
+@given(
+    day=st.sampled_from(["day", *DAYS]), at=st.times(), now=MOMENTS, since=MOMENTS, minutes=st.integers(15, 31 * 1440)
+)
+def test_the_next_time_is_the_first_one_after_now(
+    day: str, at: Any, now: datetime, since: datetime, minutes: int
+) -> None:
+    found = only(f"{day} {at:%H:%M}").next_after(now, since)
+    assert (found.hour, found.minute, found.second) == (at.hour, at.minute, 0)
+    assert day in ("day", DAYS[found.weekday()])
+    assert timedelta() < found - now <= timedelta(days=1 if day == "day" else 7)
+
+    interval, found = timedelta(minutes=minutes), only(f"{minutes}m").next_after(now, since)
+    assert (found - since) % interval == timedelta()
+    assert now < found
+    assert found <= max(now, since) + interval
 
 
 def test_a_misspelt_key_has_no_effect_and_many_are_counted() -> None:

@@ -265,6 +265,19 @@ async def delivery(connection: Connection, guid: str, scope: Scope) -> dict[str,
 
 
 @statement("""
+select b.owner || '/' || b.name as codebase, s.line, s.entry->>'every' as every, s.entry->>'as' as person,
+       s.entry->>'ask' as ask, case when not s.failed then s.due_at end as next, s.problem,
+       b.owner || '/' || b.name || '#' || s.issues[cardinality(s.issues)] as conversation
+from standing s join codebases b using (platform, repository_id)
+where threadtree_sees($1, $2, s.platform, s.repository_id)
+  and ($3::text is null or lower(b.owner || '/' || b.name) = lower($3))
+order by 6 nulls last, s.id limit $4
+""")
+async def standing(connection: Connection, scope: Scope, codebase: str | None, most: int) -> list[dict[str, Any]]:
+    """Return what repositories ask again and again, the next one first, without a time where that is paused."""
+
+
+@statement("""
 -- The cost is that of `costs_on`: what has not ended counts for today.
 select (coalesce(finished_at, now()) at time zone 'UTC')::date as day, count(finished_at) as turns,
        count(*) filter (where state = 'done') as done,

@@ -27,6 +27,7 @@ MOST_REPOSITORIES: Final = 8
 MOST_OPEN_SHOWN: Final = 50
 MOST_READ: Final = 20
 """Of the latest turns, some of which have not ended."""
+MOST_STANDING_SHOWN: Final = 20
 DAYS_SHOWN: Final = 14
 OUTCOME_DAYS: Final = 90
 
@@ -46,9 +47,15 @@ async def _overview(visit: Visit) -> Response:
         nodes=nodes,
         bytes=sum(node.bytes for node in measured) if measured else None,
         silent=sum(node.state == "silent" for node in nodes),
+        standing=await _standing(visit),
         # The charts are below what is refreshed.
         days=await _days(visit, 1 if "hx-request" in visit.request.headers else DAYS_SHOWN),
     )
+
+
+async def _standing(visit: Visit) -> list[dict[str, Any]]:
+    async with visit.calls.connection() as connection:
+        return await listings.standing(connection, visit.caller.scope, None, MOST_STANDING_SHOWN)
 
 
 async def _checks(visit: Visit) -> list[Checks]:

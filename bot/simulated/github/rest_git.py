@@ -1,5 +1,6 @@
 """REST: commits, those that GitHub makes itself, and the keys that sign them."""
 
+from base64 import b64encode
 from typing import Any
 
 from starlette.responses import Response
@@ -31,6 +32,25 @@ async def get_commit(call: Call) -> Response:
     repository = call.repository()
     found = await commit_as_told(repository, call.text("sha"))
     return answer({"sha": found["sha"], "commit": found})
+
+
+async def list_commits(call: Call) -> Response:
+    """https://docs.github.com/rest/commits/commits#list-commits: of the default branch, newest first"""
+    repository, path = call.repository(), call.request.query_params.get("path", "")
+    told = await repository.git.run("log", "--format=%H", repository.default_branch, "--", path)
+    return call.paginate(told.split(), lambda sha: {"sha": sha})
+
+
+async def get_content(call: Call) -> Response:
+    """https://docs.github.com/rest/repos/contents#get-repository-content: a file or a symbolic link to one"""
+    repository, path = call.repository(), call.text("path")
+    mode, _, rest = (await repository.git.run("ls-tree", repository.default_branch, "--", path)).partition(" ")
+    if not mode:
+        raise not_found()
+    sha = rest.split()[1]
+    raw = (await repository.git.run("cat-file", "blob", sha)).encode() + b"\n"
+    file = {"type": "file" if mode == "100644" else "symlink", "sha": sha, "size": len(raw)}
+    return answer({**file, "encoding": "base64", "content": b64encode(raw).decode()})
 
 
 async def create_commit(call: Call) -> Response:

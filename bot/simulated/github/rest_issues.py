@@ -12,12 +12,18 @@ from bot.simulated.github.rest_call import Call, answer, empty, optional_text, r
 from bot.simulated.github.world import find_thread
 
 T = TypeVar("T")
+C = TypeVar("C", Comment, Issue)
 
 
 async def list_issues(call: Call) -> Response:
     wanted = call.request.query_params.get("state", "open")
-    threads = [issue for issue in call.repository().threads.values() if wanted in ("all", issue.state)]
-    return call.paginate(threads[::-1], call.payloads.issue)
+    creator = call.request.query_params.get("creator")
+    threads = [
+        issue
+        for issue in call.repository().threads.values()
+        if wanted in ("all", issue.state) and creator in (None, issue.author.login)
+    ]
+    return call.paginate(_since(call, threads)[::-1], call.payloads.issue)
 
 
 async def create_issue(call: Call) -> Response:
@@ -196,15 +202,15 @@ def _own_reaction(call: Call, given: list[Reaction]) -> Reaction:
     return reaction
 
 
-def _since(call: Call, comments: list[Comment]) -> list[Comment]:
+def _since(call: Call, changed: list[C]) -> list[C]:
     text = call.request.query_params.get("since")
     if text is None:
-        return comments
+        return changed
     try:
         since = datetime.fromisoformat(text)
     except ValueError as error:
         raise RefusedError(422, "Invalid value for parameter: since") from error
-    return [comment for comment in comments if comment.updated_at >= since]
+    return [one for one in changed if one.updated_at >= since]
 
 
 def _demand_triage(call: Call, repository: Repository) -> None:

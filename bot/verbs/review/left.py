@@ -247,7 +247,7 @@ async def resolve(ctx: TurnContext, thread_ref: ThreadRef, saved: SavedReview) -
 
     try:
         if saved.resolved:
-            await write_in_line(ctx.pool, thread_ref, resolve_all, ctx.clock, ctx.sleep, creates=False)
+            await write_in_line(ctx.pool, thread_ref.key, resolve_all, ctx.clock, ctx.sleep, creates=False)
     except GitHubError as problem:
         _log.warning("threads-not-resolved", problem=str(problem))
     return done
